@@ -64,6 +64,7 @@ help:
 	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
+	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make pictures  what strategies keep, timelines, a frontier: docs/steps.svg, docs/timeline*.svg, ...'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
@@ -127,6 +128,9 @@ depth: build/depth
 plans: build/plans
 	build/plans docs/plans.md docs/plans.svg
 
+stack: build/stack
+	build/stack
+
 pictures: build/steps build/gpt
 	build/steps docs/steps.svg
 	build/gpt --plan --threads 1 --timeline docs/timeline.svg > build/timeline.txt
@@ -161,6 +165,7 @@ build/test_ops: tests/ref.c
 build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_timeline: examples/pictures.h
+build/test_gpt2 build/test_adapters: $(wildcard examples/*.h)
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
@@ -191,7 +196,7 @@ INSIDE_CUDA = $(shell grep -l 'gckpti_\|GRADCKPT_IMPLEMENTATION' $<)
 OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. $(if $(INSIDE_CUDA),\
     -DGCKPT_STATIC $(if $(shell grep -l 'define  *GRADCKPT_IMP' $<),,-DGRADCKPT_IMPLEMENTATION),\
     -DGRADCKPT_IMPLEMENTED)
-$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
+$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c tests/test_cache.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
 	$(OF_CUDA) -DGCKPT_CUDA_SHIM -c -o $@.o $<
 	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
 	    $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) -lm -pthread
@@ -225,6 +230,9 @@ build/bench: tests/bench/peak.h examples/convolution.h
 build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
+build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h build/options
+	$(COMPILE) -o $@ $< $(BLAS_LIBS)
+
 install:
 	mkdir -p '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
 	cp gradckpt.h '$(DESTDIR)$(PREFIX)/include/gradckpt.h'
@@ -241,4 +249,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run test test-cuda cuda gpu gpu-programs check coverage bench accuracy threads predict fastest depth plans curves pictures readme install clean
+.PHONY: always all help examples run test test-cuda cuda gpu gpu-programs check coverage bench accuracy threads predict fastest depth plans stack curves pictures readme install clean

@@ -290,7 +290,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      4 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -322,7 +322,7 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
     X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
     X(UNRESOLVED, "rounding hides what was to be checked")                                         \
-    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                                         \
+    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -454,10 +454,12 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-/* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
- * seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the store
- * is empty and gets them all), with its shape; a file that is truncated, overlapping, out of bounds
- * or otherwise wrong is refused with the reason, and the store keeps what it had.
+/* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
+ * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the
+ * store is empty and gets them all), with its shape; a file that is truncated, overlapping, out of
+ * bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For that,
+ * values and state that are made already are held a second time for a moment; what is not (load
+ * before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
@@ -470,26 +472,34 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
 
-/* Files of other programs, and parts of a store. All zero: as the calls above. */
+/* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
-     * parameter `name`. NULL: it is left out. The text lives until the next call. */
+     * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
+     * the next call; the same question may be asked several times. State goes with its parameter. */
     const char *(*rename)(void *user, const char *name);
     void *user;
-    int values_only; /* 1: without optimiser state, step count and notes */
-    int partial;     /* reading, 1: what the file does not have stays as it is */
-    int writable;    /* mapping, 1: F32 in place may be trained (the memory must be writable) */
-    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 */
+    /* 1: without optimiser state and step count. Reading: these and notes stay as they are. Writing:
+     * notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    int values_only;
+    int partial;  /* reading, 1: what the file does not have stays as it is */
+    int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
+    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
 } gckpt_file_desc;
-/* safetensors of F32, BF16 and F16, and what pack stores; a parameter that is packed gets its
- * values packed piece by piece. Any other type is refused by the tensor's name. */
+/* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
+ * tensor "NAME#scale"); any other type is refused by the tensor's name. They become what the store
+ * has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8. What is
+ * stored alike keeps its bits. Written is what is stored, data aligned to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
                                            size_t size, const gckpt_file_desc *desc);
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
- * the store does not have yet point into it where type and alignment allow (frozen, but for
- * desc.writable); all others are read as by gckpt_store_read_as. */
+ * the store does not have yet are added: those that can be used where they lie point there (aligned
+ * to their type, on a little-endian machine) and stay frozen, F32 as floats, BF16, F16 and I8
+ * packed; all others become floats of the store's own. desc.writable: only F32 is used in place, and
+ * all can be trained. What the store has is read as by gckpt_store_read_as. A model in several files
+ * is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -499,7 +509,9 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 #endif
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
- * value NULL: takes it away. note: NULL when there is none; until the next change. */
+ * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
+ * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL when
+ * there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
@@ -566,14 +578,18 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* The same from position `first` on; in a graph with caches, first + gckpt_position. */
+/* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at
+ * and positions_at begin at first + gckpt_position (positions cannot: E_ARG), and the table, which
+ * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
- * generates token by token, to the bits of one call with all of them. Only in INFERENCE plans, for
- * at most the graph's rows a call; all caches of a graph have one capacity and one T. Their bytes
- * are GCKPT_BYTES_CACHES of the plan. The key/value cache of transformers. */
+ * generates token by token, to the bits of one call with all of them. Its result may only be read
+ * by causal attention, as keys or values, and by gckpt_concat along axis 1, as the last input.
+ * Only in INFERENCE plans, for at most the graph's rows a call; all caches of a graph have one
+ * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
+ * activations; their bytes are GCKPT_BYTES_CACHES. The key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
@@ -652,8 +668,8 @@ struct gckpt_call {
     size_t aux_bytes, work_forward, work_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
     /* set for kernels: */
-    int64_t row;  /* first row of this micro-batch in the step's batch */
-    int64_t rows; /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
+    int64_t row;      /* first row of this micro-batch in the step's batch */
+    int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
     int id; /* of the tensor */
@@ -1031,10 +1047,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * different backends take turns by whole steps. Calls take effect in the order they are made in. In
  * memory of its own a backend may return before that; three may not: copy_in returns when it has
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
- * called at a step's end, before the report; before the first update, if the step clips or a loss
- * that is no regulariser lacks GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first
- * loss's count is not known from the feeds. copy_out waits for gckpt_fetch and for what runs on the
- * host. Without memory of its own each call has taken effect when it returns.
+ * called at a step's end, before the report; before the first update, if the step clips, if it may
+ * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
+ * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
+ * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its own each call has taken effect when it returns.
  * A call, what it points to on the host (attributes, shapes) and the structs below live until the
  * function returns; their other pointers are the backend's. Whatever computes, the numbers are
  * those of the contract (manual, 5). An error that is found at a step's end comes after its
@@ -1079,22 +1095,32 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
+    const uint32_t *unless; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
     gckpt_rates rates;
 } gckpt_pass;
 
+/* A parameter's values as they are stored (gckpt_store_pack), to n floats. */
+typedef struct {
+    gckpt_storage storage; /* not F32 */
+    const void *packed;
+    const float *scales; /* I8: of each row */
+    int64_t row, n;      /* elements of a row; all */
+    float *to;
+} gckpt_unpacking;
+
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner and `rows` is here: row, seed and step of its calls, and
- * loss_scale of its losses', by gckpt_call.id. */
+ * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
+ * calls, and loss_scale of its losses', by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
-    int64_t row, rows;
+    int64_t row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
     int losses;
@@ -1159,6 +1185,12 @@ struct gckpt_backend {
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
     void (*join)(void *context);
+    /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
+     * for its square sums before the first update. */
+    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
+    /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
+     * time and copies them in (slow, and such micro-batches are not repeated). */
+    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1226,11 +1258,13 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
-    /* 1: a step whose gradient (loss, norm) is not finite changes nothing and returns SKIPPED; not
-     * for plans that update in the backward (E_ARG) */
+    /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
+     * and returns SKIPPED, the error text naming a parameter. As with clipping, gradients are gone
+     * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
-     * same model, batch and capacity. NULL: its own. It must live as long. */
+     * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
+     * as long; one of them runs at a time, and each plan counts their bytes. */
     gckpt_exec *caches_of;
     /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
      * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
@@ -1275,9 +1309,9 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
-/* Positions that the caches hold: each gckpt_forward adds its T, and is E_ARG when that is more
- * than they have room for. rewind forgets those from `position` on (0: all); E_ARG: there are not
- * as many. */
+/* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when that
+ * is more than they have room for, or when it has more rows than the one before. rewind forgets
+ * those from `position` on (0: all, and then any rows may come); E_ARG: there are not as many. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
@@ -2608,6 +2642,9 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
     return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;
 }
 
+GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
 GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
@@ -2633,6 +2670,29 @@ GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 }
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
+
+/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
+ * canonical; what is beyond 65504 must not come. ---- */
+GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
+{
+    uint32_t u = gckpti_bits(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return 0x7e00u;
+    if (u < 0x38800000u) /* below 2^-14: counted in units of 2^-24, by adding 2^23 of them */
+        return (uint16_t)(sign |
+                          (gckpti_bits(gckpti_float(u) * 16777216.0f + 8388608.0f) & 0x7ffu));
+    return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
+}
+
+/* Without branches, for vectors: 2^112 is the quotient of the units, infinity and NaN follow. */
+GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
+    uint32_t u = gckpti_bits(gckpti_float(rest) * 5192296858534827628530496329220096.0f);
+    u |= sign | (rest >= 0x0f800000u ? 0x7f800000u : 0u);
+    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u);
+}
 
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
@@ -2778,7 +2838,9 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * >>store: parameters and optimiser state
  * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
+    /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
+    gckpt_parameter p;
+    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -2810,10 +2872,12 @@ struct gckpt_store {
     uint64_t seed, step;
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements;        /* of all values but external ones */
+    size_t elements;        /* of all values but external ones, however they are stored */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
+    char **notes;             /* each "KEY\0VALUE\0" in a block of its own */
+    size_t note_count, note_capacity;
 };
 
 /* ---- names, as files can have them ---- */
@@ -2834,29 +2898,47 @@ static int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* Where "#state" and one digit end the name, else its length. */
-static size_t gckpti_state_suffix(const char *name)
+/* Where "#scale", or "#state" and one digit, ends the name, else its length. */
+static size_t gckpti_part_suffix(const char *name)
 {
     size_t n = strlen(name);
+    if (n >= 6 && !strcmp(name + n - 6, "#scale"))
+        return n - 6;
     if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
         return n;
     return n - 7;
 }
 
+static int gckpti_is_utf8(const char *text)
+{
+    int n = 1;
+    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
+        n = gckpti_utf8_length(text, left);
+    return n > 0;
+}
+
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 static const char *gckpti_name_problem(const char *name)
 {
-    size_t left = strlen(name);
-    if (!left || !strcmp(name, "__metadata__"))
+    if (!*name || !strcmp(name, "__metadata__"))
         return "is reserved";
-    if (gckpti_state_suffix(name) != left)
-        return "ends like the name of optimiser state";
-    for (int n; left; name += n, left -= (size_t)n) {
-        n = gckpti_utf8_length(name, left);
-        if (!n)
-            return "is not UTF-8";
-    }
-    return NULL;
+    if (name[gckpti_part_suffix(name)])
+        return "ends like the name of optimiser state or scales";
+    return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
+}
+
+/* What a file says of itself beside notes; keys that end in #updates, too (see section files). */
+static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
+                                                    "optimiser" };
+enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+
+static int gckpti_note_reserved(const char *key)
+{
+    size_t n = strlen(key);
+    int reserved = !n || (n >= 8 && !strcmp(key + n - 8, "#updates"));
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
+    return reserved;
 }
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
@@ -2882,11 +2964,166 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values on the host (slot -1), or one of its states; NULL: not made. All that reads or writes
- * them asks here. */
+/* Its values on the host (slot -1), or one of its states; NULL: not made, or packed. All that reads
+ * or writes them asks here. */
 static float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+static const char *gckpti_storage_name(gckpt_storage storage)
+{
+    static const char *const names[] = { "F32", "BF16", "F16", "I8" };
+    return (unsigned)storage <= GCKPT_STORED_I8 ? names[storage] : "not a gckpt_storage";
+}
+
+/* Elements that share a scale; all of them where there is none. */
+static int64_t gckpti_row_length(const gckpt_parameter *p)
+{
+    return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
+}
+
+static size_t gckpti_scale_bytes(const gckpt_parameter *p)
+{
+    if (p->storage != GCKPT_STORED_I8)
+        return 0;
+    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
+}
+
+/* Bytes of values that are stored as p says. */
+static size_t gckpti_stored_bytes(const gckpt_parameter *p)
+{
+    static const unsigned char each[] = { 4, 2, 2, 1 };
+    return (size_t)p->elements * each[p->storage] + gckpti_scale_bytes(p);
+}
+
+static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+
+/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
+static unsigned char *gckpti_stored(const gckpti_param *q)
+{
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
+    void *block = q->p.values;
+    if (first)
+        memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
+    return (unsigned char *)block;
+}
+
+static void gckpti_set_block(gckpti_param *q, unsigned char *block)
+{
+    void *at = block;
+    int floats = q->p.storage == GCKPT_STORED_F32;
+    q->p.values = floats ? (float *)at : NULL;
+    q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
+    q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
+}
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = gckpti_stored(q);
+    float scale = gckpti_float(peak) / 127;
+    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+/* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
+static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
+    int large = 0;
+    if (q->p.storage == GCKPT_STORED_BF16) {
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[at + i] = gckpti_to_bf16(x[i]);
+    } else if (q->p.storage == GCKPT_STORED_F16) {
+        for (int64_t i = 0; i < n; i++) {
+            large |= x[i] > 65504 || x[i] < -65504;
+            ((uint16_t *)to)[at + i] = gckpti_to_f16(x[i]);
+        }
+    } else {
+        float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+        for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+            float y = scale > 0 ? x[i] / scale : 0;
+            y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+            ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
+        }
+    }
+    return !large;
+}
+
+/* Stores n values from element `at` on, of I8 whole rows, as the parameter's memory has them. 0:
+ * F16 and I8 cannot hold one. */
+static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    int64_t row = gckpti_row_length(&q->p);
+    int scaled = q->p.storage == GCKPT_STORED_I8, fits = 1;
+    if (q->p.storage == GCKPT_STORED_F32) {
+        memcpy(q->p.values + at, x, (size_t)n * sizeof *x);
+        return 1;
+    }
+    for (int64_t i = 0, some; i < n && fits; i += some) {
+        some = scaled ? row : n;
+        fits = (!scaled || gckpti_set_scale(q, at + i, gckpti_peak(0, x + i, some))) &&
+               gckpti_pack_some(q, at + i, some, x + i);
+    }
+    return fits;
+}
+
+/* 16 packed values: a count that compilers make vectors of, since it is fixed. */
+static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
+{
+    float y[16];
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
+        y[k] = gckpti_from_bf16(((const uint16_t *)from)[k]);
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
+        y[k] = gckpti_from_f16(((const uint16_t *)from)[k]);
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
+        y[k] = (float)((const int8_t *)from)[k] * scale;
+    memcpy(to, y, sizeof y);
+}
+
+/* Elements at..at+n-1 of what u says, to x. */
+static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    const int64_t each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const unsigned char *from = (const unsigned char *)u->packed + at * each;
+    uint16_t last[16] = { 0 };
+    float y[16];
+    for (int64_t row; n > 0; n -= row, at += row) {
+        float scale = u->scales ? u->scales[at / u->row] : 0;
+        row = gckpti_min(n, u->row - at % u->row);
+        int64_t i = 0;
+        for (; i + 16 <= row; i += 16, from += 16 * each)
+            gckpti_unpack_16(u->storage, from, scale, x + i);
+        memcpy(last, from, (size_t)((row - i) * each));
+        gckpti_unpack_16(u->storage, last, scale, y);
+        memcpy(x + i, y, (size_t)(row - i) * sizeof *x);
+        from += (row - i) * each;
+        x += row;
+    }
+}
+
+/* The floats that n stored values from element `at` on stand for. */
+static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    const gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
+                                gckpti_row_length(&q->p), q->p.elements, NULL };
+    if (q->p.storage == GCKPT_STORED_F32)
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    else
+        gckpti_unpack(&u, at, n, x);
 }
 
 static int gckpti_state_slots(const gckpti_param *q)
@@ -2946,6 +3183,12 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
+/* Bytes of array i of its mirror: values, as they are stored, or state. */
+static size_t gckpti_mirror_bytes(const gckpti_param *q, int i)
+{
+    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_stored_bytes(&q->p);
+}
+
 /* Pulls, and gives the mirror back. */
 static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 {
@@ -2953,8 +3196,7 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
     gckpti_pull(s, q);
     for (int i = 0; m && i < 5; i++)
         if (m->array[i])
-            m->backend->release(m->backend->context, m->array[i],
-                                (size_t)q->p.elements * sizeof(float));
+            m->backend->release(m->backend->context, m->array[i], gckpti_mirror_bytes(q, i));
     if (m)
         memset(m, 0, sizeof *m);
 }
@@ -2963,18 +3205,26 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
 {
     gckpti_mirror *m = &s->mirrors[q - s->params];
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    size_t scales = gckpti_scale_bytes(&q->p);
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = 0; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
+        size_t bytes = gckpti_mirror_bytes(q, i);
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
         if (!m->array[i])
             return 0;
-        if (fresh || m->newest == GCKPTI_HOST)
+        if (!fresh && m->newest != GCKPTI_HOST)
+            continue;
+        if (i || !q->p.packed) {
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
+            continue;
+        }
+        b->copy_in(b->context, m->array[0], q->p.scales, scales); /* as a block has them */
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
+                   bytes - scales);
     }
     if (m->newest == GCKPTI_HOST)
         m->newest = GCKPTI_BOTH;
@@ -3039,6 +3289,13 @@ static int gckpti_find(const gckpt_store *s, const char *name)
     return i;
 }
 
+/* Gives back the memory of values that the store owns. */
+static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+{
+    gckpti_delete(&s->memory, gckpti_stored(q), gckpti_stored_bytes(&q->p), 1);
+    gckpti_set_block(q, NULL);
+}
+
 /* Takes the newest parameters away until `count` are left. */
 static void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
@@ -3050,12 +3307,100 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
         gckpti_unmirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
-            gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+            gckpti_values_free(s, q);
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
         gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
     }
+}
+
+/* ---- notes ---- */
+static void gckpti_note_free(gckpt_store *s, char *note)
+{
+    size_t key = strlen(note) + 1;
+    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+}
+
+static void gckpti_notes_shrink(gckpt_store *s, size_t count)
+{
+    while (s->note_count > count)
+        gckpti_note_free(s, s->notes[--s->note_count]);
+    if (!count) {
+        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
+        s->notes = NULL;
+        s->note_capacity = 0;
+    }
+}
+
+/* The one with this key; s->note_count: there is none. */
+static size_t gckpti_note_find(const gckpt_store *s, const char *key)
+{
+    size_t i = 0;
+    while (i < s->note_count && strcmp(s->notes[i], key))
+        i++;
+    return i;
+}
+
+/* Appends one, even if there is one with this key. 0: out of memory. */
+static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    size_t n = strlen(key) + 1, m = strlen(value) + 1;
+    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    if (!note ||
+        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
+        gckpti_delete(&s->memory, note, n + m, 1);
+        return 0;
+    }
+    memcpy(note, key, n);
+    memcpy(note + n, value, m);
+    s->notes[s->note_count++] = note;
+    return 1;
+}
+
+/* Those from `first` on take the place of older ones with their keys. */
+static void gckpti_notes_settle(gckpt_store *s, size_t first)
+{
+    size_t count = s->note_count;
+    for (size_t i = s->note_count = first; i < count; i++) {
+        size_t old = gckpti_note_find(s, s->notes[i]);
+        if (old < s->note_count)
+            gckpti_note_free(s, s->notes[old]);
+        else
+            s->note_count++;
+        s->notes[old] = s->notes[i];
+    }
+}
+
+GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
+{
+    size_t i = store && key ? gckpti_note_find(store, key) : 0;
+    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
+{
+    if (!store || !key)
+        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
+    if (gckpti_note_reserved(key) || !gckpti_is_utf8(key) || (value && !gckpti_is_utf8(value)))
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            gckpti_note_reserved(key)
+                ? "note \"%s\": files say something else by this key; choose another"
+                : "note \"%s\": key and value must be UTF-8",
+            gckpti_is_utf8(key) ? key : "");
+    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    if (value && !gckpti_note_add(store, key, value))
+        return gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
+                            strlen(key) + strlen(value) + 2);
+    if (value) {
+        gckpti_notes_settle(store, count);
+    } else if (old < count) {
+        gckpti_note_free(store, store->notes[old]);
+        memmove(store->notes + old, store->notes + old + 1,
+                (--store->note_count - old) * sizeof *store->notes);
+    }
+    return gckpti_ok(store);
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)
@@ -3065,6 +3410,7 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_store_shrink(store, 0);
     for (gckpti_binding *b = store->bindings; b; b = b->next)
         b->store = NULL;
+    gckpti_notes_shrink(store, 0);
     gckpti_allocator memory = store->memory;
     gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
@@ -3083,15 +3429,15 @@ static void gckpti_link_names(gckpt_store *s, int all)
     }
 }
 
-/* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for its
  * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      float *values, gckpt_init init)
+                                      int external, gckpt_init init)
 {
     gckpti_param q;
     size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX || (!values && n > SIZE_MAX / 24 - s->elements))
+    if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
@@ -3099,9 +3445,8 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.values = values;
     q.p.name = (char *)memcpy(copy, name, length);
-    q.external = values != NULL;
+    q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
@@ -3109,7 +3454,7 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     q.first = had < s->capacity ? -1 : s->params[s->count].first;
     s->params[s->count++] = q;
     gckpti_link_names(s, had < s->capacity);
-    s->elements += values ? 0 : n;
+    s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
 }
 
@@ -3141,38 +3486,110 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
     }
 }
 
-/* Some values from the even index `at`, *n of them: the parameter's, or, while it has none, what
- * they will be, in `room`. For reads of a store, which allocate nothing. */
+/* As gckpti_draw_values, from any index on. */
+static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float room[GCKPTI_DRAWN])
+{
+    int64_t odd = at & 1;
+    *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
+    gckpti_draw_values(s, q, at - odd, *n + odd, room);
+    return room + odd;
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float *x)
+{
+    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
+    void *block = memory;
+    gckpti_param piece = *q;
+    if (q->p.storage == GCKPT_STORED_I8) {
+        float room[GCKPTI_DRAWN];
+        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
+        for (int64_t i = begin, some; i < begin + row; i += some) {
+            some = begin + row - i;
+            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
+            peak = gckpti_peak(peak, drawn, some);
+        }
+        *n = gckpti_min(*n, begin + row - at);
+    }
+    piece.p.elements = *n;
+    if (q->p.storage == GCKPT_STORED_I8)
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* one row */
+    gckpti_set_block(&piece, (unsigned char *)block);
+    if (q->p.storage == GCKPT_STORED_I8)
+        (void)gckpti_set_scale(&piece, 0, peak);
+    (void)gckpti_pack_some(&piece, 0, *n, x);
+    gckpti_unpack_piece(&piece, 0, *n, x);
+}
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; where they are not there as floats, in `room`. For reads of a store, which allocate nothing. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     *n = q->p.elements - at;
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     int there = m && m->newest == GCKPTI_MIRROR;
-    if (gckpti_array(q, -1) && !there)
+    if (gckpti_array(q, -1) && !there && !q->raw)
         return gckpti_array(q, -1) + at;
-    if (*n > GCKPTI_DRAWN)
-        *n = GCKPTI_DRAWN;
+    if (!there && (q->raw || !q->p.packed)) {
+        float *x = gckpti_draw_from(s, q, at, n, room);
+        if (!q->raw && q->p.storage != GCKPT_STORED_F32)
+            gckpti_draw_packed(s, q, at, n, x);
+        return x;
+    }
+    *n = gckpti_min(*n, GCKPTI_DRAWN);
     if (there)
         m->backend->copy_out(m->backend->context, room, m->array[0] + at,
                              (size_t)*n * sizeof *room);
     else
-        gckpti_draw_values(s, q, at, *n, room);
+        gckpti_unpack_piece(q, at, *n, room);
     return room;
 }
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
-    if (q->p.values)
+    size_t bytes = gckpti_stored_bytes(&q->p);
+    if (gckpti_is_made(q))
         return GCKPT_OK;
-    q->p.values = (float *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (!q->p.values)
+    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
+    if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
     q->raw = 1;
     return GCKPT_OK;
+}
+
+/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
+ * twice, so that no memory is needed besides. 0: a value does not fit. */
+static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    float room[GCKPTI_DRAWN];
+    const float *x;
+    int64_t row = gckpti_row_length(&to->p);
+    int fits = 1;
+    for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
+        uint32_t peak = 0;
+        end = begin + row;
+        for (int64_t at = begin; at < end && to->p.storage == GCKPT_STORED_I8; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            peak = gckpti_peak(peak, x, n);
+        }
+        fits = to->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(to, begin, peak);
+        for (int64_t at = begin; at < end && fits; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            if (to->p.storage == GCKPT_STORED_F32)
+                memcpy(to->p.values + at, x, (size_t)n * sizeof *x);
+            else
+                fits = gckpti_pack_some(to, at, n, x);
+        }
+    }
+    return fits;
 }
 
 /* Draws all raw values. */
@@ -3180,7 +3597,7 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements, s->params[i].p.values);
+            (void)gckpti_store_as(s, &s->params[i], &s->params[i]); /* they fit: gckpti_packable */
             s->params[i].raw = 0;
         }
 }
@@ -3190,11 +3607,9 @@ static void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
         gckpti_param *q = &s->params[i];
-        if (q->raw) {
-            gckpti_delete(&s->memory, q->p.values, (size_t)q->p.elements, sizeof(float));
-            q->p.values = NULL;
-            q->raw = 0;
-        }
+        if (q->raw)
+            gckpti_values_free(s, q);
+        q->raw = 0;
     }
 }
 
@@ -3243,7 +3658,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked;
+        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORED_F32;
     return result;
 }
 
@@ -3294,8 +3709,109 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
-                                            float *values, int writable)
+/* What a parameter of this shape is stored as: I8 has no scales for vectors. */
+static gckpt_storage gckpti_storage_for(const gckpt_shape *shape, gckpt_storage storage)
+{
+    return storage == GCKPT_STORED_I8 && shape->n < 2 ? GCKPT_STORED_F32 : storage;
+}
+
+/* Takes memory for q's values in another storage. Values that are not made will fit (the
+ * magnitude of a normal value is below 6). */
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    const gckpt_init *init = &q->init;
+    const double most = storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+    double peak = 6 * gckpti_abs((double)init->normal) + gckpti_abs((double)init->uniform) +
+                  gckpti_abs((double)init->constant);
+    gckpt_parameter as = q->p;
+    as.storage = storage;
+    size_t n = (size_t)as.elements, bytes = gckpti_stored_bytes(&as);
+    if (!q->p.frozen)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
+                            "%s (gckpt_store_freeze)",
+                            q->p.name, gckpti_storage_name(storage));
+    if (!gckpti_is_made(q))
+        return peak <= most || storage == GCKPT_STORED_BF16
+                   ? GCKPT_OK
+                   : gckpti_error(s, GCKPT_E_DATA,
+                                  "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                                  q->p.name, peak, gckpti_storage_name(storage), most);
+    if (!q->external || n <= SIZE_MAX / 24 - s->elements)
+        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (!q->next_block)
+        return gckpti_error(s, GCKPT_E_MEMORY,
+                            "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                            "(what is packed before its values are made needs no more)",
+                            bytes, q->p.name, gckpti_storage_name(storage));
+    return GCKPT_OK;
+}
+
+/* Its values, as they will be stored, to that memory. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_param to = *q;
+    to.p.storage = storage;
+    gckpti_set_block(&to, q->next_block);
+    if (gckpti_store_as(s, q, &to))
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+                        storage == GCKPT_STORED_F16
+                            ? "beyond 65504, the greatest of F16; BF16 holds them"
+                            : "that are not finite; I8 has no scale for their row");
+}
+
+/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_unmirror(s, q);
+    gckpti_state_shrink(s, q, 0);
+    q->optimiser = 0;
+    q->updates = 0;
+    if (gckpti_is_made(q) && !q->external)
+        gckpti_values_free(s, q);
+    s->elements += q->external ? (size_t)q->p.elements : 0;
+    q->external = q->locked = 0;
+    q->p.storage = storage;
+    gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+                                        gckpt_storage storage)
+{
+    gckpt_result result = GCKPT_OK, matched;
+    gckpti_param *q = NULL;
+    if ((unsigned)storage > GCKPT_STORED_I8)
+        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL) {
+        gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
+        if (as != q->p.storage)
+            result = gckpti_pack_start(store, q, as);
+    }
+    if (!q && matched != GCKPT_OK)
+        return matched;
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+        q = &store->params[i];
+        if (q->next_block)
+            result = gckpti_pack_values(store, q, gckpti_storage_for(&q->p.shape, storage));
+    }
+    for (size_t i = store->count; i-- > 0 && result != GCKPT_OK;) { /* newest first, for a block */
+        gckpt_parameter as = store->params[i].p;
+        as.storage = gckpti_storage_for(&as.shape, storage);
+        gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
+        store->params[i].next_block = NULL;
+    }
+    q = NULL;
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL)
+        if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
+            gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
+    return result;
+}
+
+/* A parameter whose values are the program's. */
+static gckpt_result gckpti_external(gckpt_store *store, const char *name, const gckpt_shape *shape,
+                                    const void *values, int writable, gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -3303,23 +3819,59 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
     if (gckpti_name_problem(name))
         return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
                             gckpti_name_problem(name));
-    if (!gckpti_shape_fits(&shape))
+    if (!gckpti_shape_fits(shape))
         return gckpti_error(
             store, GCKPT_E_SHAPE,
             "external parameter \"%s\": %S: sizes must be positive and the product below %z", name,
-            &shape, SIZE_MAX / 64);
+            shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
     gckpt_init none = { 0, 0, 0 };
-    gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
-    if (!q)
+    *q = gckpti_param_new(store, name, shape, 1, none);
+    if (!*q)
         return gckpti_error(store, GCKPT_E_MEMORY,
                             "external parameter \"%s\": no memory for its entry", name);
-    q->locked = !writable;
-    q->p.frozen = q->locked;
+    (*q)->locked = !writable;
+    (*q)->p.frozen = (*q)->locked;
     return gckpti_ok(store);
+}
+
+GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
+                                            float *values, int writable)
+{
+    gckpti_param *q;
+    gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
+    if (result == GCKPT_OK)
+        q->p.values = values;
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+                                                   gckpt_shape shape, gckpt_storage storage,
+                                                   const void *values, const float *scales)
+{
+    gckpti_param *q;
+    int known = storage > GCKPT_STORED_F32 && storage <= GCKPT_STORED_I8;
+    size_t each = storage == GCKPT_STORED_I8 ? 1 : sizeof(uint16_t);
+    if (!known || (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2)))
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
+                            !known ? "storage must be BF16, F16 or I8; for floats there is "
+                                     "gckpt_store_external"
+                                   : "I8 needs two axes or more, and a scale for each row");
+    if ((uintptr_t)values % each || (uintptr_t)scales % sizeof(float))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "external parameter \"%s\": values or scales are not aligned to their "
+                            "size; copy them to memory that is",
+                            name ? name : "");
+    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
+    if (result != GCKPT_OK)
+        return result;
+    q->p.storage = storage;
+    q->p.packed = values;
+    q->p.scales = scales;
+    return result;
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
@@ -3335,15 +3887,15 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
-    if (result == GCKPT_OK) { /* it may be written now */
+    if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
     }
-    if (result != GCKPT_OK || out->values)
+    if (result != GCKPT_OK || out->values || out->packed)
         return result;
     result = gckpti_values_new(store, &store->params[index], "get");
     gckpti_values_draw(store);
-    out->values = store->params[index].p.values;
+    *out = store->params[index].p;
     return result;
 }
 
@@ -3352,13 +3904,22 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find(store, name) : -1;
 }
 
+/* Bytes of optimiser state. */
+static size_t gckpti_store_state(const gckpt_store *s)
+{
+    size_t floats = 0;
+    for (size_t i = 0; i < s->count; i++)
+        floats += (size_t)s->params[i].p.elements * (size_t)gckpti_state_slots(&s->params[i]);
+    return floats * sizeof(float);
+}
+
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
-    size_t floats = store ? store->elements : 0;
+    size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
-        floats +=
-            (size_t)store->params[i].p.elements * (size_t)gckpti_state_slots(&store->params[i]);
-    return floats * sizeof(float);
+        if (!store->params[i].external)
+            bytes += gckpti_stored_bytes(&store->params[i].p);
+    return bytes;
 }
 
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? store->step : 0; }
@@ -3402,7 +3963,8 @@ struct gckpt_tensor {
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes; /* rows: splits of the batch are not exact */
+    int mixes;        /* rows: splits of the batch are not exact */
+    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
 
 typedef struct gckpti_chunk {
@@ -3426,6 +3988,9 @@ struct gckpt_graph {
     int outermost, deepest; /* segments without a parent; levels */
     int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
+    int64_t cached, news;   /* rows of its caches, 0: it has none; those that a call adds */
+    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
+    int unmoved;            /* gckpt_positions is used */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
@@ -3649,7 +4214,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, NULL, init))
+        if (!gckpti_param_new(s, name, &shape, 0, init))
             return gckpti_fail(graph, GCKPT_E_MEMORY,
                                "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
@@ -3728,6 +4293,24 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     return y;
 }
 
+/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
+ * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+enum { GCKPTI_CACHED = 1 << 22 };
+static int gckpti_is_cache(const gckpt_op *op)
+{
+    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
+    return op && (op->flags & cache) == cache;
+}
+
+static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+{
+    return gckpti_fail(
+        g, GCKPT_E_ARG,
+        "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
+        "attention can read it, and gckpt_concat (axis 1, as the last input)",
+        what, x);
+}
+
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 {
     if (!x)
@@ -3746,6 +4329,8 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     }
     if (open >= 0)
         shape.d[open] = have / known;
+    if (x->capacity && !gckpti_same_shape(&shape, &x->shape))
+        return gckpti_cached_fail(g, "reshape", x);
     if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &asked, have);
@@ -3756,6 +4341,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batchless = x->batchless;
+    t->capacity = x->capacity;
     t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
     return t;
 }
@@ -3792,6 +4378,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
+        else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
+            gckpti_cached_fail(g, op->name, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -3935,7 +4523,7 @@ struct gckpti_kernels {
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
-    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean)                               \
+    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     plain(mean_squared_error) plain(sum_loss)
@@ -4498,10 +5086,12 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
 }
 
-/* slice: elements begin..end-1 along an axis; dx = g there and 0 elsewhere */
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
+    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
 } gckpti_slice;
 GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 {
@@ -4531,6 +5121,7 @@ static void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    begin += p->moves ? call->position : 0;
     gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
                       n, 0);
 }
@@ -4550,14 +5141,37 @@ static void gckpti_slice_backward(const gckpt_call *call)
                       call->in[0].accumulate);
 }
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                     int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
     p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
-    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, sizeof p);
+    p.moves = moves;
+    return gckpt_apply(&gckpti_op_slice, &x, 1, &p,
+                       moves ? sizeof p : offsetof(gckpti_slice, moves));
+}
+GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+{
+    return gckpti_slice_of(x, axis, begin, end, 0);
+}
+
+/* Positions move on where there are caches; the tables must have them all. */
+static int gckpti_moves_fit(gckpt_graph *g)
+{
+    if (g->cached && g->unmoved)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "positions: they would begin at 0 in each call, where caches go on; "
+                    "gckpt_positions_at goes on, too");
+    else if (g->cached && g->positions && g->positions < g->cached)
+        gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "positions: caches have a capacity of %I rows, and a table has %I positions from "
+            "`first` on; it needs as many",
+            g->cached, g->positions);
+    return g->object.sticky == GCKPT_OK;
 }
 
 /* concat: the inputs one after the other along an axis */
@@ -4606,10 +5220,76 @@ static void gckpti_concat_backward(const gckpt_call *call)
         g += n;
     }
 }
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, 0, 0);
+GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
-    return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    for (int i = 0; t && i < n; i++) {
+        if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
+            return gckpti_cached_fail(t->graph, "concat", x[i]);
+        t->capacity = x[i]->capacity;
+    }
+    return t;
+}
+
+/* cache: its T rows of x after the `position` that are there. An instruction with a result that
+ * lies in the executor's caches, not in the arena. */
+static gckpt_result gckpti_cache_shape(gckpt_call *call)
+{
+    int capacity = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
+                          &call->shape, capacity);
+    call->shape.d[1] = capacity;
+    return GCKPT_OK;
+}
+GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                    int64_t to)
+{
+    if (out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
+static void gckpti_cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
+    int64_t from = 0, to = call->position * c;
+    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
+        for (int64_t i = 0; i < n; i++)
+            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
+}
+/* clang-format off */
+static const gckpt_op gckpti_op_cache = {
+    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
+    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
+};
+/* clang-format on */
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    gckpt_graph *g = x ? x->graph : NULL;
+    int rows = (int)capacity;
+    if (!x || capacity < 1 || capacity > INT32_MAX)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
+                           capacity, INT32_MAX);
+    if (x->batchless || x->capacity)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
+                           x->capacity ? "is one already"
+                                       : "depends on parameters only; it needs none");
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+        return gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+            "same T; here %I, T = %I",
+            x, &x->shape, capacity, g->cached, g->news);
+    if (!t)
+        return NULL;
+    g->cached = t->capacity = capacity;
+    g->news = x->shape.d[1];
+    return gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
@@ -4695,8 +5375,6 @@ enum {
     GCKPTI_LOSS_ROWS_MOST = 1
 #endif
 };
-
-GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
@@ -5309,8 +5987,25 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
  * are factors. Exponentials and sums are taken before p is rounded. */
 typedef struct {
-    int heads, causal;
+    int heads;
+    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
 } gckpti_attention;
+
+/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_sight;
+
+/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpti_sight sight = { call->in[1].shape.d[1], 0 };
+    if (o->causal)
+        sight.keys -= o->causal - 1 - call->position;
+    sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
+    return sight;
+}
 
 /* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
  * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
@@ -5336,7 +6031,7 @@ static float gckpti_online(const float *x, float *p, int64_t n, int first, float
     return factor;
 }
 
-/* Whole heads; causal needs as many keys as queries. */
+/* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -5348,9 +6043,11 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     if (o->heads < 1 || q->d[2] % o->heads)
         return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
                           q->d[2], o->heads);
-    if (o->causal && q->d[1] != k->d[1])
+    if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: causal needs as many keys as queries; q %S, k %S", q, k);
+                          "attention: causal needs a key for each of q's %I queries, but k has %I; "
+                          "q %S, k %S",
+                          q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     if (!call->plain) { /* more columns than `most`: what they need is refused as well */
@@ -5390,13 +6087,14 @@ static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int6
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
         const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5436,6 +6134,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t i = first; i < end; i++) {
@@ -5443,7 +6142,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
         int64_t at = (row * t + i % t) * c + column;
         const float *q = call->in[0].data + at, *g = call->grad_out + at;
         float lse = ((const float *)call->aux)[i], delta = 0.0f;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (dq || dk)
             delta = gckpti_dot(g, call->out + at, d);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5482,12 +6181,13 @@ static void gckpti_attention_backward(const gckpt_call *call)
     gckpti_attention_gradients(call, 0, gckpti_attention_all(call));
 }
 
+/* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
     uint64_t c = (uint64_t)call->shape.d[2];
-    uint64_t pairs = o->causal ? t * (t + 1) / 2 : t * (uint64_t)call->in[1].shape.d[1];
+    uint64_t pairs = t * (uint64_t)call->in[1].shape.d[1] - (o->causal ? t * (t - 1) / 2 : 0);
     return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
 }
 
@@ -5499,7 +6199,7 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 }
 
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, 0,
+                gckpti_attention_flops_backward, NULL, GCKPTI_CACHED,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
@@ -5509,6 +6209,17 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 {
     gckpt_tensor *in[3] = { q, k, v };
     gckpti_attention o = { heads, causal != 0 };
+    gckpt_graph *g = q && k && v ? q->graph : NULL;
+    if (g && k->capacity && (!causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: keys of a gckpt_cache need causal attention, values of one, "
+                           "and queries for the %I rows that a call adds; q %S",
+                           g->news, &q->shape);
+    if (g && !k->capacity && (q->capacity || v->capacity))
+        return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
+                                  v->capacity ? v : q);
+    if (g && k->capacity)
+        o.causal += (int)(g->cached - g->news);
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
 }
 
@@ -5522,6 +6233,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 typedef struct {
     int heads;
     float base;
+    int first; /* left out where it is 0, as in a slice */
 } gckpti_rotary;
 
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
@@ -5587,11 +6299,13 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
+    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
         for (int64_t position = 0; position < t; position++) {
-            gckpti_sincos_of(gckpti_rotary_angle((uint64_t)position * frequency), &sine, &cosine);
+            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
+                             &cosine);
             table[position * d + 2 * i] = cosine;
             table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
         }
@@ -5621,24 +6335,55 @@ static void gckpti_rotary_backward(const gckpt_call *call)
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
 {
-    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base };
-    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o, sizeof o);
+    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base, (int)gckpti_min(first, INT32_MAX) };
+    if (x && (first < 0 || first > INT32_MAX))
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+                           first, INT32_MAX);
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o,
+                       first ? sizeof o : offsetof(gckpti_rotary, first));
 }
 
-/* ---- positions: x + table[0..T-1], by gckpt_slice and gckpt_add: dtable has low parts ---- */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+{
+    return gckpt_rotary_at(x, heads, base, 0);
+}
+
+/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
+static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
+                                      int moves)
 {
     if (!x || !table)
         return NULL;
-    if (x->shape.n != 3 || table->shape.n != 2 || table->shape.d[0] < x->shape.d[1] ||
-        table->shape.d[1] != x->shape.d[2])
+    if (moves && !table->batchless)
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "positions: %T depends on inputs; the table may not", table);
+    if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
+        table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(x->graph, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
-                           "(Tmax,C) with Tmax >= T",
-                           x, &x->shape, table, &table->shape);
-    return gckpt_add(x, gckpt_slice(table, 0, 0, x->shape.d[1]));
+                           "(Tmax,C) with Tmax >= T + first, which is %I",
+                           x, &x->shape, table, &table->shape, first);
+    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], moves));
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
+    if (t)
+        t->graph->unmoved = 1;
+    return t && gckpti_moves_fit(t->graph) ? t : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, first, 1);
+    gckpt_graph *g = t ? t->graph : NULL;
+    int64_t room = t ? table->shape.d[0] - first : 0;
+    if (t && (!g->positions || g->positions > room))
+        g->positions = room;
+    return t && gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
@@ -6124,7 +6869,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place;        /* in the store it was planned with */
+    int place; /* in the store it was planned with */
+    gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
 
@@ -6524,6 +7270,13 @@ typedef struct gckpti_planner {
 } gckpti_planner;
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
+
+/* A parameter that ops read in the arena: all of them by desc.stage_parameters, packed ones always. */
+static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return t->kind == GCKPTI_PARAM &&
+           (p->staged || p->g->store->params[t->index].p.storage != GCKPT_STORED_F32);
+}
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
@@ -6973,7 +7726,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP || (t->kind == GCKPTI_PARAM && p->staged);
+    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -7060,7 +7813,9 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
-    u->out = gckpti_is_loss(t) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+                 ? 0
+                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->aux = gckpti_model_size(p, t->aux_bytes);
     u->work = gckpti_model_size(p, p->work_forward[t->id]);
     u->cost = p->cost[t->id].forward;
@@ -7084,11 +7839,12 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP || t->batchless != prologue)
             continue;
-        for (int k = 0; k < t->inputs && p->staged && needed[i]; k++) {
+        for (int k = 0; k < t->inputs && needed[i]; k++) {
             const gckpt_tensor *q = t->in[k]->base;
-            if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
+            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
                 continue;
-            const uint64_t moved = 2 * (uint64_t)gckpti_value_bytes(p, q);
+            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
+            const uint64_t moved = (uint64_t)gckpti_stored_bytes(stored) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
@@ -7720,7 +8476,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 {
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-    int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
+    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
         (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
         return gckpti_error(p->g, GCKPT_E_ARG,
@@ -7756,11 +8512,13 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (result != GCKPT_OK)
             return result;
         const gckpt_tensor *t = p->tensors[in.id];
-        for (int k = 0; k < t->inputs && p->staged; k++) {
+        for (int k = 0; k < t->inputs; k++) {
             int q = t->in[k]->base->id;
-            if (p->tensors[q]->kind == GCKPTI_PARAM && p->of[q] >= p->prologue && !seen[q])
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->of[q] >= p->prologue && !seen[q])
                 gckpti_emit(p, p->of[q]);
-            seen[q] |= p->tensors[q]->kind == GCKPTI_PARAM;
+            seen[q] = 1;
         }
         int u = p->of[in.id];
         if (in.kind == GCKPT_RELOAD && u >= 0)
@@ -8766,7 +9524,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NONE;
         int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
-        plan->word_count = at + (t->attribute_bytes + 3) / 4;
+        plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
@@ -8776,6 +9534,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     p->active[i],
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
             index = (int)plan->param_count++;
@@ -8825,13 +9584,16 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                  : 0;
 }
 
-/* Bytes of the store: parameters, and the state they have or will get. Returns their sum. */
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches. Returns
+ * their sum. */
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t parameters = s->elements * sizeof(float), state = gckpt_store_bytes(s) - parameters;
+    size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
+        if (gckpti_is_cache(t->op))
+            caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
         if (t->kind != GCKPTI_PARAM || !p->active[i])
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -8841,7 +9603,8 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
-    return parameters + state;
+    kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    return parameters + state + caches;
 }
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -9696,7 +10459,7 @@ typedef struct {
     int64_t attempt;       /* and when one attempt of several began, or -1 */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
-    int barred;            /* a unit whose gaps stay open; -1: none */
+    int barred;                      /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
@@ -11729,9 +12492,9 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
-    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
-                                           : slot->extra == old->extra &&
-                                                 least >= (int64_t)old->arena);
+    int equal =
+        old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                   : slot->extra == old->extra && least >= (int64_t)old->arena);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
         return GCKPT_OK;
     if (slot->arena == 0)
@@ -12016,8 +12779,9 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)pla
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->arena
+    const size_t *bytes = plan ? plan->kind_bytes : NULL;
+    return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
+                      bytes[GCKPT_BYTES_CACHES] + plan->arena
                 : 0;
 }
 
@@ -12144,6 +12908,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  precisions[plan->precision]);
     for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
         gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->kind_bytes[GCKPT_BYTES_CACHES])
+        gckpti_print(&k, "  caches: %z bytes\n", plan->kind_bytes[GCKPT_BYTES_CACHES]);
     if (plan->offloaded)
         gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
@@ -12235,6 +13001,13 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
+    if (g->cached && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            inference
+                                ? "plan: caches are for calls that add up to one, and what is "
+                                  "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
+                                  "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
@@ -12265,11 +13038,13 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        if (!p->desc->fetch[i].gradient && (t->base->kind != GCKPTI_OP || gckpti_is_loss(t)))
+        if (!p->desc->fetch[i].gradient &&
+            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
-                "caller's, of parameters the store's, of losses the report's)",
+                "caller's, of parameters the store's, of losses the report's, of caches the "
+                "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
             return gckpti_error(
@@ -12320,8 +13095,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     gckpti_scratch *s = &p->scratch;
     size_t n = (size_t)p->n, units = 0;
     for (size_t i = 0; i < n; i++)
-        units += p->g->tensors[i]->kind == GCKPTI_OP ||
-                 (p->g->tensors[i]->kind == GCKPTI_PARAM && p->staged);
+        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
     p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
@@ -13607,6 +14381,19 @@ static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c
     gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
 }
 
+static void gckpti_cpu_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+static void gckpti_cpu_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_cpu_jobs(call, u.n, gckpti_cpu_unpack_item, &u);
+}
+
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
  *   SGD       w = fma(-lr, g, decayed)
  *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
@@ -13684,7 +14471,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
         }
         if (p->squares)
             p->squares[b] = s->square_sum(g, n);
-        if (p->update)
+        if (p->update && !(p->unless && *p->unless))
             gckpti_update_values(s, g, at, n);
     }
 }
@@ -13721,7 +14508,8 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    gckpti_cpu_unpack };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13794,6 +14582,12 @@ struct gckpt_exec {
     gckpt_loss_scale *scales;  /* the same, of this micro-batch */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
+    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
+    gckpt_exec *caches_of;
+    unsigned char *caches;
+    int64_t capacity, news;       /* rows of each; those that a call adds */
+    int64_t position, cache_rows; /* what they hold: rows of each, of so many rows of the batch */
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
     /* this step */
     int state;
     uint64_t step; /* the store's when it began */
@@ -13860,6 +14654,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
+    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -13887,8 +14682,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "exec: \"%s\" holds state of another optimiser; "
                                 "gckpt_store_reset clears it",
                                 q->p.name);
-        bytes += (size_t)q->p.elements * sizeof(float) *
-                 (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
+        bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_stored_bytes(&q->p);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -13930,7 +14725,14 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        if (p->params[i].trained && e->store->params[index].p.frozen)
+        const gckpt_parameter *q = &e->store->params[index].p;
+        if (p->params[i].storage != q->storage)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
+                                "so (gckpt_store_pack), or make a new plan",
+                                name, gckpti_storage_name(q->storage),
+                                gckpti_storage_name(p->params[i].storage));
+        if (p->params[i].trained && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
@@ -14014,6 +14816,8 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -14097,19 +14901,23 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What the host may borrow at once: a parameter's gradient, all square sums, the operands of an op
- * that the backend has no kernel for, or what a callback offloads. */
+/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
+ * square sums, the operands of an op that the backend has no kernel for, or what a callback
+ * offloads. */
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && (size_t)p->params[i].elements * sizeof(float) > most)
-            most = (size_t)p->params[i].elements * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        int64_t n = p->params[i].trained                       ? p->params[i].elements
+                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                                                               : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && e->nodes[id].backward))
+        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -14279,8 +15087,11 @@ static int gckpti_repeatable(const gckpt_exec *e)
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
-        can = n && (ins->kind >= GCKPT_OFFLOAD || !p->nodes[ins->id].op ||
-                    (ins->kind == GCKPT_FORWARD ? n->forward : n->backward));
+        const gckpti_node *node = &p->nodes[ins->id];
+        can = n && (ins->kind >= GCKPT_OFFLOAD ||
+                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32 ||
+                                     e->backend.unpack
+                               : (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL));
         can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
     }
     return can && p->body < p->epilogue;
@@ -14368,7 +15179,51 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->backend.convert = b->convert ? b->convert : plain->convert;
     e->backend.update = b->update ? b->update : plain->update;
     e->backend.finish = b->finish ? b->finish : plain->finish;
+    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : plain->unpack;
     return GCKPT_OK;
+}
+
+/* Whether node i of a plan is a cache as node k of another: of the same bytes. */
+static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
+{
+    return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
+           !((p->nodes[i].rounding ^ q->nodes[k].rounding) & GCKPTI_NARROW_VALUE);
+}
+
+/* The caches, one behind the other in graph order, so that other plans of a model have them in the
+ * same places; or those of another executor. */
+static gckpt_result gckpti_exec_caches(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
+    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
+    int fit = !bytes || e->caches_of == e ||
+              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
+    if (e->caches_of == e && bytes) {
+        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches)
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: no memory for %z bytes of caches%s", bytes,
+                                gckpti_shortage(e));
+        gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+    }
+    for (size_t i = 0; i < p->node_count && fit; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (!gckpti_is_cache(node->op))
+            continue;
+        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
+            k++;
+        fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
+        e->capacity = node->shape.d[1];
+        e->news = p->nodes[node->in[0]].shape.d[1];
+        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+    }
+    return fit ? GCKPT_OK
+               : gckpti_error(e->store, GCKPT_E_ARG,
+                              "exec: desc.caches_of has other caches than this plan: both need the "
+                              "same backend, store and rows, and caches of the same shapes in the "
+                              "same order");
 }
 
 /* All memory a run will need. */
@@ -14416,7 +15271,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->copies_size);
     if (e->copies)
         gckpti_exec_copies(e, (unsigned char *)e->copies);
-    return gckpti_exec_arena(e);
+    result = gckpti_exec_caches(e);
+    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
@@ -14445,6 +15301,11 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         result =
             gckpti_error(s, GCKPT_E_ARG,
                          "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
+        result = gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -14519,6 +15380,14 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 }
 
 /* ---- one instruction ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    if (e->backend.own_memory)
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
+}
+
 static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
@@ -14550,6 +15419,13 @@ static int64_t gckpti_micro_rows(const gckpt_exec *e)
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
+/* The place of cache `id` in the caches. */
+static void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    unsigned char *caches = e->caches_of->caches;
+    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+}
+
 /* Shapes, attributes and everything else that does not come from the arena. */
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c)
@@ -14563,6 +15439,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->batchless ? 0 : e->row;
     c->rows = node->batchless ? 1 : rows;
+    c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = e->nodes[id].precision;
     for (int i = 0; i < node->inputs; i++)
@@ -14747,6 +15624,32 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
+/* A parameter's version in the arena: a copy, or what packed values stand for. */
+static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
+{
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpt_backend *b = &e->backend;
+    const float *here = gckpti_values_here(e, q, -1);
+    void *piece = e->borrowed;
+    gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
+                          gckpti_row_length(&q->p), q->p.elements, to };
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    if (b->own_memory) { /* the mirror of a block */
+        u.scales = u.scales ? here : NULL;
+        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
+    }
+    if (u.storage == GCKPT_STORED_F32)
+        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
+    else if (b->unpack)
+        b->unpack(&c, &u);
+    for (int64_t at = 0, n; u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n; at += n) {
+        n = gckpti_min(u.n - at, GCKPTI_JOB);
+        gckpti_unpack_piece(q, at, n, (float *)piece);
+        b->copy_in(b->context, to + at, piece, (size_t)n * sizeof *to);
+    }
+}
+
 /* A parameter comes into the arena, or an op is computed. */
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -14756,16 +15659,16 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_call c;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
-        e->backend.copy(e->backend.context, gckpti_at(e, o.out), e->nodes[ins->id].data,
-                        (size_t)gckpti_elements(&node->shape) * sizeof(float));
+        gckpti_run_stage(e, node, gckpti_at(e, o.out));
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
     int first = ins->first && !(prologue && e->row > 0);
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
+    void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
+    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = gckpti_at(e, o.out);
+    c.out = (float *)out;
     c.aux = gckpti_at(e, o.aux);
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
@@ -15024,14 +15927,6 @@ static float gckpti_setting(float value, float fallback)
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
-{
-    if (e->backend.own_memory)
-        return e->store->mirrors[q - e->store->params].array[1 + slot];
-    return gckpti_array(q, slot);
-}
-
 /* The gradients an update finds: sums in their accumulators, or divided already. */
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
@@ -15115,6 +16010,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.count = e->writes_back ? 0 : pass.count;
     }
     pass.update = 1;
+    pass.unless = e->nonfinite;
     pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
     for (int i = 0; i < p->state_slots; i++)
@@ -15136,11 +16032,15 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. */
-static void gckpti_total_norm(gckpt_exec *e)
+static int gckpti_finite(double x) { return x - x == 0; }
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
         size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
@@ -15149,20 +16049,30 @@ static void gckpti_total_norm(gckpt_exec *e)
         double own = 0;
         for (size_t b = 0; b < n && p->params[param].trained; b++)
             own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
     e->grad_norm = gckpti_sqrt_double(sum);
     e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
                         ? (float)((double)e->hyper.clip / e->grad_norm)
                         : 1;
+    return bad;
 }
 
-/* Before the first update of a step that clips: all gradients, then norm and clipping factor. */
+/* Before the first update of a step that clips or may be skipped: all gradients, then norm and
+ * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    if (e->nonfinite) {
+        gckpt_call c;
+        gckpti_bare_call(e, &c);
+        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    }
+    if (e->nonfinite && !(e->hyper.clip > 0))
+        return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
 }
@@ -15236,7 +16146,9 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
-    return exec ? gckpt_store_bytes(exec->store) + exec->touched : 0;
+    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
+                      exec->touched
+                : 0;
 }
 
 /* ---- a step ---- */
@@ -15481,6 +16393,12 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].storage != q->p.storage)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" is stored as %s, the plan was made for %s; make a "
+                                "new plan",
+                                q->p.name, gckpti_storage_name(q->p.storage),
+                                gckpti_storage_name(p->params[i].storage));
         if (p->params[i].trained && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
@@ -15492,8 +16410,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                e->backend.name, p->names + p->params[i].name,
-                                gckpti_shortage(e));
+                                e->backend.name, p->names + p->params[i].name, gckpti_shortage(e));
         const void **data = &e->nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
@@ -15598,8 +16515,10 @@ static int gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->store->seed, e->step, e->scales,
-                       (int)p->term_count };
+    gckpt_moment m = {
+        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
+        e->step, e->scales, (int)p->term_count
+    };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->terms[0].expected < 0)
             return 0;
@@ -15634,10 +16553,11 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips, the norm. */
+/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
+    /* else the norm is only reported: one pass is enough */
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
     if (ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins);
     if (ins->kind >= GCKPT_OFFLOAD)
@@ -15646,11 +16566,12 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
         return GCKPT_OK;
     }
-    gckpt_result result = clips && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
-    gckpti_run_update(e, ins, clips ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return GCKPT_OK;
 }
 
@@ -15730,6 +16651,17 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     return r.result;
 }
 
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+static void gckpti_uncount_updates(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
@@ -15750,9 +16682,13 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (seen->count > 0)
             loss += weight * (seen->sum / (double)seen->count);
     }
+    const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
-        gckpti_total_norm(e);
-        e->store->step++;
+        bad = gckpti_total_norm(e);
+        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
+        if (bad && e->nonfinite)
+            gckpti_uncount_updates(e);
+        e->store->step += !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -15760,7 +16696,32 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         report->count = count;
         report->step = e->store->step;
     }
-    return gckpti_measure_end(e);
+    result = gckpti_measure_end(e);
+    return !bad || result != GCKPT_OK
+               ? result
+               : gckpti_error(e, GCKPT_SKIPPED,
+                              "step: skipped, nothing was changed: the gradient of \"%s\" is not "
+                              "finite (loss %g); if that goes on, lower lr or clip",
+                              p->names + bad->name, loss);
+}
+
+/* Whether caches have room for what a forward of so many rows adds. */
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_exec *c = e->caches_of;
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+            "other rows, the plan's %I at most)",
+            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+    if (e->news > e->capacity - c->position)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: it adds %I positions to the %I that the caches hold; there is "
+            "room for %I in all (gckpt_rewind makes room)",
+            e->news, c->position, e->capacity);
+    return GCKPT_OK;
 }
 
 /* Everything before the first instruction of a step or forward over `rows` rows. */
@@ -15772,6 +16733,8 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && e->capacity)
+        result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(e, feeds, count, rows);
     if (result != GCKPT_OK)
@@ -15828,7 +16791,29 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
                                      int64_t rows, gckpt_report *report)
 {
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
-    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
+    if (result == GCKPT_OK)
+        result = gckpti_run_all(exec, report);
+    if (result == GCKPT_OK && exec->capacity) {
+        exec->caches_of->position += exec->news;
+        exec->caches_of->cache_rows = rows;
+    }
+    return result;
+}
+
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
+{
+    return exec ? exec->caches_of->position : 0;
+}
+
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (position < 0 || position > exec->caches_of->position)
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+                            position, exec->caches_of->position);
+    exec->caches_of->position = position;
+    return gckpti_ok(exec);
 }
 
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
@@ -16011,7 +16996,6 @@ typedef struct {
     int is;            /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
-static double gckpti_abs(double x) { return x < 0 ? -x : x; }
 static double gckpti_greater(double a, double b) { return a > b ? a : b; }
 
 /* How large the sums are that the loss was made of. */
@@ -16600,32 +17584,72 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * >>files: save and load, as safetensors
  *
  * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
- * bytes; the values: little-endian f32, one tensor after the other (the format is described at
+ * bytes; the data: little-endian, one tensor after the other (the format is described at
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
  *       "optimiser":"1","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters stand in creation order, each followed by its optimiser state; so the name of a
- * parameter must not end in #state and a digit. Loading reads and checks everything before it
- * changes anything; pointers to values and state stay valid. The optimiser is gckpt_optimiser + 1
- * (0: none yet). State is that of `optimiser` and has seen `step` updates; where it is not,
- * "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15. (By name,
- * since programs that write the file anew may order it anew; version 0.1 had no such keys.) State
- * becomes the file's: what the file does not have becomes zero, as before a first step. An external
- * parameter that is not writable must hold the file's bits already. Files of other programs (any
- * other format) leave step and seed alone. Loading needs the data's bytes a second time for a
- * moment. From a caller's block (gckpt_memory.memory) they are taken and given back; the header's
- * bytes stay taken when parameters or state had to be created.
+ * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
+ * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
+ * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates; where
+ * it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15.
+ * (By name, since programs that write the file anew may order it anew; version 0.1 had no such
+ * keys.) All other keys are notes. State becomes the file's: what the file does not have becomes
+ * zero, as before a first step. An external parameter that is not writable must hold the file's bits
+ * already. Files of other programs (any other format) leave step and seed alone.
+ *
+ * Loading reads and checks the header before it changes anything. Then what the store lacks is
+ * created, raw, and data are read to where they belong; those of arrays that the store had go to a
+ * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
+ * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
+ * and the header's bytes are taken and given back; the header's stay taken when parameters or state
+ * had to be created, or values in a partial load.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
+/* ---- what both need ---- */
+/* What is asked for where no desc is given. */
+static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
+
+/* Parts of a parameter that are tensors of a file: values, scales of I8's rows, state 0..3; and
+ * what a file says of the state. */
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* dtype and bytes of an element, by gckpt_storage */
+static const struct {
+    const char *dtype;
+    int bytes;
+} gckpti_file_types[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
+/* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
+static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+{
+    return d->rename ? d->rename(d->user, name) : name;
+}
+
+/* Shape of the scales of rows: all axes but the last. */
+static gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
+{
+    gckpt_shape shape = *values;
+    shape.n -= shape.n > 0;
+    return shape;
+}
+
+static int gckpti_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first;
+}
+
 /* ---- write ---- */
-/* ,"NAME with what JSON wants escaped */
+/* "NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
-    gckpti_sink_put(k, ",\"", 2);
+    gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
         unsigned u = (unsigned char)*c;
         char code[] = "\\u00??";
@@ -16636,58 +17660,214 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
-/* The JSON of all parameters and states, in the order of their data. */
-static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
 {
-    int64_t begin = 0, end;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_print(k,
-                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-                 GCKPT_CONTRACT, s->step);
-    gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
-    for (size_t i = 0; i < s->count; i++) {
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
+    if (!d->values_only)
+        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
-        if (!q->p.state[0] || same)
+        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
+        if (!name)
             continue;
-        gckpti_sink_name(k, q->p.name);
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, name);
         gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
+    for (size_t i = 0; i < s->note_count; i++) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, s->notes[i]);
+        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_put(k, "\"", 1);
+    }
     gckpti_print(k, "}");
-    for (size_t i = 0; i < s->count; i++) {
-        const gckpt_parameter *p = &s->params[i].p;
-        for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
-            gckpti_sink_name(k, p->name);
-            end = begin + p->elements * 4;
-            if (slot >= 0)
-                gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                         &p->shape, begin, end);
+}
+
+/* A part of a parameter, as a file has it. */
+typedef struct {
+    gckpt_storage type;
+    gckpt_shape shape;
+    int64_t elements;
+    const char *suffix;
+} gckpti_file_part;
+
+enum { GCKPTI_PARTS = 6 };
+
+/* 0: there is no such part. */
+static int gckpti_get_part(const gckpti_param *q, const gckpt_file_desc *d, int i,
+                           gckpti_file_part *part)
+{
+    static const char *const suffixes[GCKPTI_PARTS] = { "",        "#scale",  "#state0",
+                                                        "#state1", "#state2", "#state3" };
+    const int packed = q->p.storage != GCKPT_STORED_F32;
+    part->type = i > 0 ? GCKPT_STORED_F32 : packed ? q->p.storage : d->storage;
+    part->shape = i == 1 ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+    part->elements = gckpti_elements(&part->shape);
+    part->suffix = suffixes[i];
+    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || q->p.storage == GCKPT_STORED_I8;
+}
+
+/* The JSON of all parts of all parameters. Data lie in this order, too, but those of 4 bytes an
+ * element come first, those of 1 last: so all are aligned. Returns their bytes. */
+static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+{
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }, at[5]; /* by bytes an element */
+    gckpti_file_part part;
+    gckpti_sink_metadata(k, s, d);
+    for (int write = 0; write < 2; write++) {
+        at[4] = 0;
+        at[2] = bytes[4];
+        at[1] = at[2] + bytes[2];
+        for (size_t i = 0; i < s->count; i++) {
+            const char *name = gckpti_renamed(d, s->params[i].p.name);
+            for (int j = 0; name && j < GCKPTI_PARTS; j++) {
+                if (!gckpti_get_part(&s->params[i], d, j, &part))
+                    continue;
+                int size = gckpti_file_types[part.type].bytes;
+                int64_t begin = at[size], end = begin + part.elements * size;
+                at[size] = end;
+                bytes[size] += write ? 0 : part.elements * size;
+                if (!write)
+                    continue;
+                gckpti_sink_put(k, ",", 1);
+                gckpti_sink_name(k, name);
+                gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin, end);
+            }
         }
     }
     gckpti_print(k, "}");
+    return bytes[4] + bytes[2] + bytes[1];
 }
 
-static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
+/* n floats as a file has them. 0: F16 cannot hold one. */
+static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
+    int large = 0;
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        uint32_t word;
-        memcpy(&word, x + i, 4);
-        gckpti_sink_number(k, word, 4);
+        uint32_t word = gckpti_bits(x[i]);
+        large |= type == GCKPT_STORED_F16 && (x[i] > 65504 || x[i] < -65504);
+        word = type == GCKPT_STORED_BF16  ? gckpti_to_bf16(x[i])
+               : type == GCKPT_STORED_F16 ? gckpti_to_f16(x[i])
+                                          : word;
+        gckpti_sink_number(k, word, gckpti_file_types[type].bytes);
     }
+    return !large;
 }
 
-GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+/* Elements that are stored as the file has them. */
+static void gckpti_sink_packed(gckpti_sink *k, const void *packed, int64_t n, int size)
 {
+    for (int64_t i = 0; i < n && size == 2 && !k->failed; i++)
+        gckpti_sink_number(k, ((const uint16_t *)packed)[i], 2);
+    if (size == 1)
+        gckpti_sink_put(k, packed, (size_t)n);
+}
+
+/* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
+static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_param *q,
+                             const gckpt_file_desc *d, int size)
+{
+    float room[GCKPTI_DRAWN];
+    gckpti_file_part part;
+    int fits = 1;
+    for (int j = 0; j < GCKPTI_PARTS; j++) {
+        if (!gckpti_get_part(q, d, j, &part) || gckpti_file_types[part.type].bytes != size)
+            continue;
+        if (j > 0)
+            gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
+                               part.type);
+        else if (q->p.packed)
+            gckpti_sink_packed(k, q->p.packed, part.elements, size);
+        for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
+            const float *x = gckpti_values_at(s, q, at, room, &n);
+            fits &= gckpti_sink_floats(k, x, n, part.type);
+        }
+    }
+    return fits;
+}
+
+/* A name in the file, by its hash. */
+typedef struct {
+    uint64_t hash;
+    size_t param;
+} gckpti_named;
+
+static int gckpti_by_hash(const void *first, const void *second, const void *context)
+{
+    const gckpti_named *a = (const gckpti_named *)first, *b = (const gckpti_named *)second;
+    (void)context;
+    return a->hash < b->hash || (a->hash == b->hash && a->param < b->param);
+}
+
+/* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
+static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
+{
+    size_t n = 0;
+    gckpti_named *names =
+        d->rename ? (gckpti_named *)gckpti_new(&s->memory, s->count, sizeof *names) : NULL;
+    gckpt_result result = GCKPT_OK;
+    if (d->rename && !names)
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
+    for (size_t i = 0; names && i < s->count && result == GCKPT_OK; i++) {
+        const char *name = d->rename(d->user, s->params[i].p.name);
+        const char *problem = name ? gckpti_name_problem(name) : NULL;
+        if (problem)
+            result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
+                                  s->params[i].p.name, problem);
+        else if (name) {
+            names[n].hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+            names[n++].param = i;
+        }
+    }
+    gckpti_sort(names, n, sizeof *names, gckpti_by_hash, NULL);
+    for (size_t i = 1; i < n && result == GCKPT_OK; i++)
+        if (names[i].hash == names[i - 1].hash)
+            result = gckpti_error(
+                s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
+                s->params[names[i - 1].param].p.name, s->params[names[i].param].p.name);
+    gckpti_delete(&s->memory, names, s->count, sizeof *names);
+    return result;
+}
+
+/* Packed values that are not made yet have scales only when they are made. */
+static gckpt_result gckpti_save_start(gckpt_store *s, const gckpt_file_desc *d)
+{
+    if ((unsigned)d->storage >= GCKPT_STORED_I8)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "save: storage must be F32, BF16 or F16; I8 is written of what "
+                            "gckpt_store_pack made so");
+    gckpt_result result = gckpti_save_names(s, d);
+    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        gckpti_pull(s, q);
+        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+            result = gckpti_values_new(s, q, "save");
+    }
+    if (result == GCKPT_OK)
+        gckpti_values_draw(s);
+    gckpti_values_undo(s);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
+                                            const gckpt_file_desc *desc)
+{
+    const gckpt_file_desc *d = desc ? desc : &gckpti_file_plain;
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
-    for (size_t i = 0; i < store->count; i++)
-        gckpti_pull(store, &store->params[i]);
+    gckpt_result result = gckpti_save_start(store, d);
+    if (result != GCKPT_OK)
+        return result;
     memset(&k, 0, sizeof k);
-    gckpti_sink_header(&k, store);
+    size_t data = (size_t)gckpti_sink_header(&k, store, d);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -16697,52 +17877,83 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     k.write = write;
     k.user = user;
     gckpti_sink_number(&k, length, 8);
-    gckpti_sink_header(&k, store);
+    gckpti_sink_header(&k, store, d);
     gckpti_sink_put(&k, "       ", padding);
-    for (size_t i = 0; i < store->count; i++) {
-        const gckpt_parameter *p = &store->params[i].p;
-        float room[GCKPTI_DRAWN];
-        for (int64_t at = 0, n; at < p->elements && !k.failed; at += n) {
-            const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
-            gckpti_sink_floats(&k, x, n);
+    for (int size = 4; size > 0; size /= 2)
+        for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+            const gckpti_param *q = &store->params[i];
+            if (gckpti_renamed(d, q->p.name) && !gckpti_sink_parts(&k, store, q, d, size))
+                result = gckpti_error(store, GCKPT_E_DATA,
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16; "
+                                      "BF16 holds them",
+                                      q->p.name);
         }
-        for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
-            gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
-    }
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
             "save: the write callback failed before byte %z; what it wrote is no complete file",
             k.total);
-    return gckpti_ok(store);
+    if (result == GCKPT_OK && k.total != 8 + length + data)
+        result = gckpti_error(store, GCKPT_E_ARG,
+                              "save: rename must give a parameter the same name each time; what "
+                              "was written is no file");
+    return result == GCKPT_OK ? gckpti_ok(store) : result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+{
+    return gckpt_store_write_as(store, write, user, NULL);
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
-enum { GCKPTI_UPDATES = 10 }; /* sorts behind all states */
 typedef struct {
-    const char *name; /* of the parameter */
-    int slot;         /* -1: its values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
-    int states;       /* of values: how many states they have in the file */
-    int had;          /* of values: how many the store had */
-    int optimiser;    /* as in gckpti_param; -1: wrong */
-    uint64_t updates; /* the same */
-    size_t param;     /* index in the store */
+    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
+    signed char slot;      /* GCKPTI_VALUES, ...; 0..3: that state */
+    signed char type;      /* as a gckpt_storage; -1: another one */
+    signed char states;    /* of values: how many states they have in the file */
+    signed char had;       /* of values: how many the store had */
+    signed char optimiser; /* as in gckpti_param; -1: wrong */
+    unsigned char ignored; /* nothing of it counts but where its data are */
+    uint64_t updates;      /* as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *to;     /* where the data are read to; NULL: they are compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_saved;
 
 typedef struct {
     gckpt_store *store;
+    const gckpt_file_desc *desc;
     gckpt_result result;
+    gckpt_read_fn read; /* NULL: file lies in memory */
+    void *user;
+    const unsigned char *file;
+    size_t taken;            /* bytes of the file that were read */
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity, values; /* values: how many entries are that */
-    int ours, empty;                /* written by this library; the store had no parameters */
+    size_t had;                     /* parameters that the store had; 0: it gets all */
+    size_t notes;                   /* that it had; those behind them are the file's */
+    unsigned char *spare;           /* for what the store has already, until all is read */
+    size_t spare_bytes;
+    float *row; /* at its end: room for a row that is packed */
+    int ours;   /* written by this library */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
-/* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
+/* A name in quotes, cut if long, control characters replaced. */
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+{
+    const char *c = name;
+    gckpti_text_put(t, "\"", 1);
+    for (; *c && (c < name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
+        gckpti_text_put(t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
+    gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
+}
+
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
 static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
                          const char *format, ...)
 {
@@ -16750,15 +17961,19 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     l->result = gckpti_error(l->store, result, "load: ");
     gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
     if (e) {
-        const char *c = e->name;
-        gckpti_text_add(&t, "tensor \"");
-        for (; *c && (c < e->name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
-            gckpti_text_put(&t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
-        gckpti_text_add(&t,
-                        e->slot < 0                 ? "%s\": "
-                        : e->slot == GCKPTI_UPDATES ? "%s#updates\": "
-                                                    : "%s#state%i\": ",
-                        *c ? "..." : "", e->slot);
+        char state[] = "#state0";
+        state[6] = (char)('0' + (e->slot < 0 ? 0 : e->slot % 10));
+        gckpti_text_add(&t, "tensor ");
+        gckpti_text_name(&t, e->name,
+                         e->slot < 0                 ? ""
+                         : e->slot == GCKPTI_SCALE   ? "#scale"
+                         : e->slot == GCKPTI_UPDATES ? "#updates"
+                                                     : state);
+        if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
+            gckpti_text_add(&t, " for parameter ");
+            gckpti_text_name(&t, l->store->params[e->param].p.name, "");
+        }
+        gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
     gckpti_text_format(&t, format, args);
@@ -16926,37 +18141,42 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     memset(&e, 0, sizeof e);
     e.name = key;
     e.slot = GCKPTI_UPDATES;
+    e.param = SIZE_MAX;
+    e.ignored = l->desc->values_only || !gckpti_renamed(l->desc, key);
     const char *end = value + strlen(value);
     char *colon = gckpti_digits(value, end, &optimiser);
     int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
                optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
-    e.optimiser = good ? (int)optimiser : -1;
+    e.optimiser = (signed char)(good ? (int)optimiser : -1);
     e.offsets[0] = e.offsets[1] = l->data_bytes;
     return gckpti_load_add(l, &e);
 }
 
-/* What the file says of itself; keys of other programs mean nothing. */
+/* What the file says of itself; keys that mean nothing here are notes. */
 static int gckpti_load_metadata(gckpti_loader *l)
 {
-    static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
+    const char *const *keys = gckpti_metadata_keys;
     size_t tensors = l->count;
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
+    char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         char *value = gckpti_json_string(l);
-        for (int i = 0; value && i < 5; i++) {
+        for (int i = 0; value && i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
             if (found[i])
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
+        if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
+            !gckpti_note_add(l->store, key, value))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
         if (!value || !gckpti_load_updates(l, key, value))
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
     l->count = l->ours ? l->count : tensors;
-    for (int i = 1; l->ours && i < 5; i++) {
+    for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -16990,14 +18210,20 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    if (strcmp(type, "F32"))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
+    for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_file_types[e->type].dtype))
+            break;
     e->shape.n = axes;
-    if (!gckpti_shape_fits(&e->shape))
+    int64_t begin = e->offsets[0], end = e->offsets[1];
+    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
+                             e->slot < 0 ? ", F16 or BF16" : "", type);
+    if (!e->ignored && !gckpti_shape_fits(&e->shape))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
-    int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
+    int64_t bytes =
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_file_types[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -17023,10 +18249,15 @@ static int gckpti_load_header(gckpti_loader *l)
             continue;
         }
         memset(&e, 0, sizeof e);
-        size_t length = gckpti_state_suffix(name);
-        e.slot = name[length] ? name[length + 6] - '0' : -1;
+        size_t length = gckpti_part_suffix(name);
+        e.slot = (signed char)(!name[length]      ? -1
+                               : name[length + 6] ? name[length + 6] - '0'
+                                                  : GCKPTI_SCALE);
         name[length] = 0;
         e.name = name;
+        e.param = SIZE_MAX;
+        int state = e.slot >= 0 && e.slot != GCKPTI_SCALE;
+        e.ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
         if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
             return 0;
     }
@@ -17037,33 +18268,63 @@ static int gckpti_load_header(gckpti_loader *l)
 }
 
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_saved_by_name(const void *first, const void *second, const void *context)
+static int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    int order = strcmp(a->name, b->name);
     (void)context;
-    return order < 0 || (order == 0 && a->slot < b->slot);
+    if (a->param != b->param)
+        return a->param < b->param;
+    return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
 }
 
 static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
 {
+    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
-    return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
+    return a->offsets[0] < b->offsets[0] ||
+           (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-/* Whether the tensors' data are all there is, without overlaps or holes; orders the tensors so. */
+/* Which parameter a tensor is for; values for an empty store create it. */
+static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpt_store *s = l->store;
+    const char *name = gckpti_renamed(l->desc, e->name);
+    int index = name ? gckpti_find(s, name) : -1;
+    const char *problem = index < 0 && name ? gckpti_name_problem(name) : NULL;
+    gckpt_init none = { 0, 0, 0 };
+    if (problem)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
+    if (index < 0 && e->slot >= 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
+                             : e->slot == GCKPTI_SCALE ? "scales without values"
+                                                       : "optimiser state without its parameter");
+    if (index < 0 && ((l->had && !l->file) || !name))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters%s; build the model that was "
+                             "saved, or load into an empty store",
+                             s->count, l->desc->rename ? ", also when renamed" : "");
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
+    e->param = index < 0 ? s->count - 1 : (size_t)index;
+    e->had = (signed char)gckpti_state_slots(&s->params[e->param]);
+    return 1;
+}
+
+/* Whether the tensors' data are all there is, without overlaps or holes. */
 static int gckpti_load_offsets(gckpti_loader *l)
 {
     int64_t at = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
+    for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
         if (e->offsets[0] != at)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = l->values; /* in an empty store; else found by name */
-        l->values += e->slot < 0;
     }
     if (at != l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -17072,28 +18333,32 @@ static int gckpti_load_offsets(gckpti_loader *l)
     return 1;
 }
 
-/* Values of a parameter: does the store have it, in this shape? */
+/* Values of a parameter: do they have its shape, and all that makes them values? */
 static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 {
-    const gckpt_store *s = l->store;
-    e->optimiser = (int)l->optimiser;
+    const gckpti_param *q = &l->store->params[e->param];
+    const gckpti_saved *scale = e;
+    e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    if (l->empty)
+    l->values++;
+    if (!gckpti_same_shape(&e->shape, &q->p.shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
+                             &e->shape, &q->p.shape);
+    if (e->type != GCKPT_STORED_I8)
         return 1;
-    int index = gckpti_find(s, e->name);
-    if (index < 0)
+    while (scale < l->entries + l->count && scale->param == e->param && scale->slot != GCKPTI_SCALE)
+        scale++;
+    if (e->shape.n < 2 || scale == l->entries + l->count || scale->param != e->param)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "is none of the store's %z parameters; build the model that was "
-                             "saved, or load into an empty store",
-                             s->count);
-    e->param = (size_t)index;
-    e->had = gckpti_state_slots(&s->params[index]);
-    return gckpti_same_shape(&e->shape, &s->params[index].p.shape) ||
-           gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
-                         &s->params[index].p.shape);
+                             "I8 needs two axes or more, and a tensor of this name and #scale");
+    if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "the file has it as I8, the store as %s; pack it as I8 or F32",
+                             gckpti_storage_name(q->p.storage));
+    return 1;
 }
 
-/* A state, or whose the states are: does it follow what is known of its parameter? */
+/* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
 static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
 {
     if (e->slot == GCKPTI_UPDATES) {
@@ -17103,167 +18368,350 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
             return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
         head->optimiser = e->optimiser;
         head->updates = e->updates;
-    } else {
-        if (!head)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
-        if (e->slot != head->states || e->slot > 3)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
-        if (!gckpti_same_shape(&e->shape, &head->shape))
-            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                                 &head->shape);
-        head->states++;
+        return 1;
     }
-    e->param = head->param;
+    const int scale = e->slot == GCKPTI_SCALE;
+    if (!head || (scale && head->type != GCKPT_STORED_I8))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             scale ? "scales without values of I8"
+                                   : "optimiser state without its parameter");
+    if (!scale && (e->slot != head->states || e->slot > 3))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+    const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
+    if (!gckpti_same_shape(&e->shape, &shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                             &head->shape);
+    head->states = (signed char)(head->states + !scale);
     return 1;
 }
 
-/* Leaves the entries ordered by offset, with `param` and `states` set. */
+/* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
 static int gckpti_load_check(gckpti_loader *l)
 {
-    gckpt_store *s = l->store;
-    gckpti_saved *head = NULL; /* values of the parameter we are at */
-    if (!gckpti_load_offsets(l))
-        return 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
-    for (size_t i = 0; i < l->count; i++) {
-        gckpti_saved *e = &l->entries[i];
-        const char *problem = gckpti_name_problem(e->name);
-        head = e->slot < 0 || (head && !strcmp(head->name, e->name)) ? head : NULL;
-        if (problem)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
-        if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
-        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+    gckpti_saved *head = NULL, missing;         /* values of the parameter we are at */
+    size_t next = 0;                            /* the parameter that they should be of */
+    for (size_t i = 0; i < 2 * l->count; i++) { /* values first */
+        gckpti_saved *e = &l->entries[i % l->count];
+        if (!e->ignored && (e->slot < 0) == (i < l->count) && !gckpti_load_resolve(l, e))
             return 0;
     }
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t p = 0, i = 0; !l->empty && l->values < s->count; p++) { /* which one is missing? */
-        gckpti_saved missing;
-        size_t seen = 0;
-        for (; seen < l->count && l->entries[i].param != p; seen++)
-            i = (i + 1) % l->count; /* they mostly stand in the store's order */
-        missing.name = s->params[p].p.name;
-        missing.slot = -1;
-        if (seen == l->count)
-            return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                                 "is missing; the file has %z of the store's %z parameters",
-                                 l->values, s->count);
+    if (!gckpti_load_offsets(l))
+        return 0;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    while (l->count && l->entries[l->count - 1].ignored)
+        l->count--;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
+            return gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 strcmp(e->name, e[1].name) ? "another one is for it, too: \"%s\""
+                                                            : "comes twice",
+                                 e[1].name);
+        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+            return 0;
+        next += e->slot < 0 && e->param == next;
     }
+    if (l->desc->partial || next >= l->had)
+        return 1;
+    missing.name = l->store->params[next].p.name;
+    missing.slot = -1;
+    missing.param = next;
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                         "is missing; the file has %z of the store's %z parameters", l->values,
+                         l->had);
+}
+
+/* Lets a parameter that is new use its values (and scales) where they are in the file, if they can
+ * be used as they are there. */
+static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_param *q = &l->store->params[e->param];
+    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || (e->type && l->desc->writable))
+        return 0;
+    while (scale > e && scale->slot != GCKPTI_SCALE)
+        scale++;
+    const void *at = l->file + l->taken + (size_t)e->offsets[0];
+    const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
+    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes || (uintptr_t)scales % sizeof(float))
+        return 0;
+    q->p.storage = (gckpt_storage)e->type;
+    q->p.packed = e->type ? at : NULL;
+    q->p.scales = (const float *)scales;
+    if (!e->type)
+        memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
+    q->external = 1;
+    q->locked = !l->desc->writable;
+    q->p.frozen = q->locked;
+    l->store->elements -= (size_t)q->p.elements;
+    e->ignored = scale->ignored = 1;
     return 1;
 }
 
-/* Creates the parameters and states that the store lacks; 0: out of memory. */
+/* Says where all data are read to: to where they belong if nothing is there yet, else to `spare`
+ * (NULL: nobody reads yet). Returns the bytes of that. */
+static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
+{
+    gckpti_saved *head = l->entries;
+    size_t used = 0, row = 0;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        const gckpti_param *q = &l->store->params[e->param];
+        const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
+        head = values ? e : head;
+        if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
+            continue;
+        if (values && q->raw) {
+            e->to = gckpti_stored(q);
+        } else if (scale && q->p.storage == GCKPT_STORED_I8) {
+            e->to = head->to; /* with which they begin */
+        } else if (!values && !scale && e->slot >= head->had) {
+            e->to = (unsigned char *)gckpti_array(q, e->slot);
+        } else {
+            e->to = spare ? spare + used : NULL;
+            used += gckpti_round_up(values ? gckpti_stored_bytes(&q->p)
+                                           : (size_t)gckpti_elements(&e->shape) * sizeof(float),
+                                    GCKPTI_ALIGN);
+        }
+        if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
+            (size_t)gckpti_row_length(&q->p) > row)
+            row = (size_t)gckpti_row_length(&q->p);
+    }
+    void *last = spare ? spare + used : NULL;
+    l->row = (float *)last;
+    return used + row * sizeof(float);
+}
+
+/* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
 static int gckpti_load_create(gckpti_loader *l)
 {
+    gckpt_store *s = l->store;
     for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        gckpt_init none = { 0, 0, 0 };
-        if (e->slot < 0 && l->empty &&
-            (!gckpti_param_new(l->store, e->name, &e->shape, NULL, none) ||
-             gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
-            return 0;
-        if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
-            return 0;
+        gckpti_saved *e = &l->entries[i];
+        gckpti_param *q = &s->params[e->param];
+        if (e->slot >= 0)
+            continue;
+        if (!gckpti_load_adopt(l, e) && gckpti_values_new(s, q, "load") != GCKPT_OK)
+            return !(l->result = GCKPT_E_MEMORY);
+        if (!gckpti_param_state(s, q, e->states))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
+                                 e->states);
     }
+    l->spare_bytes = gckpti_load_places(l, NULL);
+    l->spare = (unsigned char *)gckpti_new(&s->memory, l->spare_bytes, 1);
+    if (!l->spare)
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data beside those that the store has",
+                             l->spare_bytes);
+    gckpti_load_places(l, l->spare);
     return 1;
 }
 
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    if (l->empty)
-        gckpti_store_shrink(s, 0);
-    for (size_t i = l->empty ? 0 : l->count; i-- > 0;)
-        if (l->entries[i].slot < 0)
+    for (size_t i = l->count; i-- > 0;)
+        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
+    gckpti_values_undo(s);
+    gckpti_store_shrink(s, l->had);
+    gckpti_notes_shrink(s, l->notes);
 }
 
-/* Reads all values, then checks the last thing that can be wrong. */
-static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, void *user)
+/* The next n bytes of the file, to `out` (NULL: nowhere). */
+static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
-    if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
-        return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                             "the %I bytes of data could not be read to their end", l->data_bytes);
-    for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
-        unsigned char b[4];
-        memcpy(b, data + i, 4);
-        uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-        memcpy(data + i, &word, 4);
+    unsigned char nowhere[256];
+    int done = 1;
+    if (l->file && out)
+        memcpy(out, l->file + l->taken, n);
+    l->taken += n;
+    for (size_t some; n > 0 && !l->file && done; n -= some) {
+        some = out || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, out ? out : nowhere, some) == some;
     }
-    for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        const gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
-        if (q->locked && e->slot < 0 &&
-            memcmp(gckpti_array(q, -1), data + e->offsets[0] / 4, bytes))
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and holds other values than the "
-                                 "file; bind it as writable");
+    return done ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL,
+                         "the %I bytes of data could not be read to their end", l->data_bytes);
+}
+
+/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size)
+{
+    if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
+        return 0;
+    unsigned char *b = (unsigned char *)out;
+    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
+        for (int k = 0; k < size / 2; k++) {
+            unsigned char low = b[k];
+            b[k] = b[size - 1 - k];
+            b[size - 1 - k] = low;
+        }
+    return 1;
+}
+
+/* The next n elements as floats (those of I8 without their scales): they are read to the end of
+ * x, and each is made a float before that is written over it. */
+static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
+{
+    const int size = gckpti_file_types[type].bytes;
+    const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
+        return 0;
+    for (int64_t i = 0; i < n && size < 4; i++, from += size) {
+        uint16_t half = 0;
+        signed char byte;
+        memcpy(&byte, from, 1);
+        if (size == 2)
+            memcpy(&half, from, 2);
+        float value = type == GCKPT_STORED_BF16  ? gckpti_from_bf16(half)
+                      : type == GCKPT_STORED_F16 ? gckpti_from_f16(half)
+                                                 : (float)byte;
+        memcpy(x + i, &value, sizeof value);
     }
     return 1;
 }
 
-/* Nothing can fail any more: the store becomes what the file says. */
-static void gckpti_load_commit(gckpti_loader *l, const float *data)
+/* Values that are not the store's to change: are they the file's? */
+static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
+    unsigned char room[256];
+    const int64_t count = gckpti_elements(&e->shape);
+    const int size = gckpti_file_types[e->type].bytes;
+    int same = e->type == (int)(e->slot < 0 ? q->p.storage : GCKPT_STORED_F32);
+    const void *values = q->p.packed ? q->p.packed : q->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    for (int64_t at = 0, n; at < count && same; at += n) {
+        n = gckpti_min(count - at, (int64_t)sizeof room / size);
+        if (!gckpti_load_elements(l, room, n, size))
+            return 0;
+        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+    }
+    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is external, not writable, and not what the file has; bind it as "
+                                 "writable, or leave it out");
+}
+
+static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    const int64_t count = gckpti_elements(&e->shape);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    if (!e->to)
+        return gckpti_load_compare(l, e, q);
+    if (e->slot >= 0)
+        return gckpti_load_elements(l, e->to, count, 4);
+    gckpti_set_block(&to, e->to);
+    if ((int)to.p.storage == e->type)
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
+                                    gckpti_file_types[e->type].bytes);
+    if (to.p.storage == GCKPT_STORED_F32)
+        return gckpti_load_floats(l, e->type, to.p.values, count);
+    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    float *x = scaled ? l->row : room;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : GCKPTI_DRAWN);
+        if (!gckpti_load_floats(l, e->type, x, n))
+            return 0;
+        if (!gckpti_pack_piece(&to, at, n, x))
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                 gckpti_storage_name(to.p.storage),
+                                 scaled ? "not finite" : "beyond 65504");
+    }
+    return 1;
+}
+
+/* Reads all data, in the order of the file. */
+static int gckpti_load_data(gckpti_loader *l)
+{
+    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
+        if (e->ignored || e->slot == GCKPTI_UPDATES)
+            continue;
+        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
+            !gckpti_load_tensor(l, e))
+            return 0;
+    }
+    return gckpti_load_bytes(l, NULL, end - l->taken);
+}
+
+/* Nothing can fail any more: the store becomes what the file says. */
+static void gckpti_load_commit(gckpti_loader *l)
+{
+    const int values_only = l->desc->values_only;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    for (size_t i = 0; i < l->count; i++) { /* values come before what else there is of them */
+        const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
+        const size_t bytes = (size_t)q->p.elements * sizeof(float);
+        void *to = e->to;
         if (e->slot == GCKPTI_UPDATES)
             continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
-        if (e->slot >= 0 || !q->locked)
-            memcpy(gckpti_array(q, e->slot), data + e->offsets[0] / 4, bytes);
-        for (int k = e->states; e->slot < 0 && k < gckpti_state_slots(q); k++)
+        if (e->slot == GCKPTI_SCALE) {
+            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
+            for (int64_t k = 0; to && q->p.values && k < q->p.elements; k++)
+                q->p.values[k] *= ((const float *)to)[k / row];
+            continue;
+        }
+        if (e->slot >= 0) {
+            if (to != gckpti_array(q, e->slot))
+                memcpy(gckpti_array(q, e->slot), to, bytes);
+            continue;
+        }
+        if (to && to != gckpti_stored(q))
+            memcpy(gckpti_stored(q), to, gckpti_stored_bytes(&q->p));
+        q->raw = 0;
+        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
-        if (e->slot < 0) {
-            q->raw = 0;
+        if (!values_only) {
             q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
             q->updates = q->optimiser ? e->updates : 0;
         }
     }
-    if (l->ours) {
+    gckpti_notes_settle(l->store, l->notes);
+    if (l->ours && !values_only) {
         l->store->step = l->step;
         l->store->seed = l->seed;
     }
 }
 
-/* What is left when the header is right: the store holds the file's values, or is as it was. */
-static void gckpti_load_rest(gckpti_loader *l, gckpt_read_fn read, void *user)
+/* What is left when the header is here: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l)
 {
-    int created = gckpti_load_create(l);
-    size_t bytes = (size_t)l->data_bytes;
-    float *data = created ? (float *)gckpti_new(&l->store->memory, bytes, 1) : NULL;
-    if (!data)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", bytes,
-                      created ? "beside the store" : "in the store");
-    else if (gckpti_load_data(l, data, read, user))
-        gckpti_load_commit(l, data);
-    gckpti_delete(&l->store->memory, data, bytes, 1);
+    if (gckpti_load_header(l) && gckpti_load_check(l) && gckpti_load_create(l) &&
+        gckpti_load_data(l))
+        gckpti_load_commit(l);
+    gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
         gckpti_load_undo(l);
-    else if (l->ours && l->contract != GCKPT_CONTRACT)
+    else if (l->ours && !l->desc->values_only && l->contract != GCKPT_CONTRACT)
         gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
 
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
-                                        size_t size)
+/* Loads a file of `size` bytes from l->read or l->file. */
+static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
+                                const gckpt_file_desc *desc)
 {
-    gckpti_loader l;
-    unsigned char little[8];
+    unsigned char little[8] = { 0 };
     uint64_t length = 0;
-    if (!store || !read)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
+    l->store = store;
+    l->desc = desc ? desc : &gckpti_file_plain;
+    l->had = store->count;
+    l->notes = store->note_count;
     if (size < 8)
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
-    if (read(user, little, 8) != 8)
+    if (!gckpti_load_bytes(l, little, 8))
         return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
     for (int i = 8; i-- > 0;)
         length = length << 8 | little[i];
@@ -17272,29 +18720,55 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
                             "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
                             "damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
-    memset(&l, 0, sizeof l);
-    l.store = store;
-    l.empty = store->count == 0;
-    for (size_t i = 0; i < store->count; i++) /* first, so that a block gets all the rest back */
+    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store);
+            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
     size_t header_bytes = (size_t)length;
-    l.data_bytes = (int64_t)(size - 8 - header_bytes);
+    l->data_bytes = (int64_t)(size - 8 - header_bytes);
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
-    l.end = l.header ? l.header + header_bytes : NULL;
-    if (!l.header)
-        gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (read(user, l.header, header_bytes) != header_bytes)
-        gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else if (gckpti_load_header(&l) && gckpti_load_check(&l))
-        gckpti_load_rest(&l, read, user);
-    gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
-    gckpti_delete(&store->memory, l.header, room, 1);
+    l->at = l->header = (char *)gckpti_new(&store->memory, room, 1);
+    l->end = l->header ? l->header + header_bytes : NULL;
+    if (!l->header)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
+    else if (!gckpti_load_bytes(l, l->header, header_bytes))
+        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
+    else
+        gckpti_load_rest(l);
+    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&store->memory, l->header, room, 1);
     gckpti_values_undo(store);
-    return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
+    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+}
+
+GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
+                                           size_t size, const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !read)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
+    memset(&l, 0, sizeof l);
+    l.read = read;
+    l.user = user;
+    return gckpti_load(store, &l, size, desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size)
+{
+    return gckpt_store_read_as(store, read, user, size, NULL);
+}
+
+GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
+                                       const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !file)
+        return gckpti_error(store, GCKPT_E_ARG, "map: a store and a file in memory are needed");
+    memset(&l, 0, sizeof l);
+    l.file = (const unsigned char *)file;
+    return gckpti_load(store, &l, size, desc);
 }
 
 #ifndef GCKPT_NO_STDIO
@@ -17526,19 +19000,34 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                         strerror(file.error), file.stage, path);
 }
 
+/* What gckpti_save_store saves. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+} gckpti_saving;
+
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
 {
-    return gckpt_store_write(*(gckpt_store *const *)what, write, user);
+    const gckpti_saving *saving = (const gckpti_saving *)what;
+    return gckpt_store_write_as(saving->store, write, user, saving->desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    gckpti_saving saving = { store, desc };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 {
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_save_store, &store);
+    return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
     if (!store || !path)
@@ -17553,7 +19042,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
     if (!file.error)
-        result = gckpt_store_read(store, gckpti_file_read, &file, (size_t)size);
+        result = gckpt_store_read_as(store, gckpti_file_read, &file, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -17565,6 +19054,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+{
+    return gckpt_store_load_as(store, path, NULL);
 }
 #endif /* GCKPT_NO_STDIO */
 
@@ -17579,7 +19073,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     proven; bytes of slower memory, work of 2^20 of them
  *     terms; for each: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
- *     instructions; for each: 8 id of the tensor + kind          parameters; for each: trained
+ *     instructions; for each: 8 id of the tensor + kind
+ *     parameters; for each: 2 storage + trained
  *     buffers, by end; for each: offset                          hash of all numbers before
  * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
  * by the code that plans.
@@ -17648,7 +19143,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
-        gckpti_put_number(&k, &check, plan->params[i].trained != 0);
+        gckpti_put_number(&k, &check,
+                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -17766,7 +19262,9 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD ||
             (t->batchless && t->kind == GCKPTI_OP))
             continue;
-        r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
+        r->d.stage_parameters =
+            r->d.stage_parameters ||
+            (t->kind == GCKPTI_PARAM && g->store->params[t->index].p.storage == GCKPT_STORED_F32);
         if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
             r->list[r->d.instructions++] = in;
     }
@@ -17838,12 +19336,21 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int trained = gckpti_get_below(r, 2);
-        if (!r->bad && !r->ended && trained != r->p.active[i])
+        int word = gckpti_get_below(r, 2 * (GCKPT_STORED_I8 + 1)), trained = word & 1;
+        gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
+        if (r->bad || r->ended)
+            break;
+        if (trained != r->p.active[i])
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
                                 g->tensors[i], trained ? "trained" : "not trained");
+        if (word / 2 != (int)storage)
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                                "pack it so, or make it again",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);
@@ -18030,9 +19537,11 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        if (index < 0 && gckpti_param_new(store, name, shape, NULL, init))
-            continue;
-        if (index < 0)
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+        } else if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
@@ -18178,9 +19687,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zU, %zU, %zU } },\n", q->name, q->elements,
-                     q->trained, q->node, q->place, (size_t)q->init[0], (size_t)q->init[1],
-                     (size_t)q->init[2]);
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+                     (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
@@ -18412,24 +19921,25 @@ typedef struct gckpti_columns {
     float *gain_low, *bias_low;
 } gckpti_columns;
 
-enum { /* of a square that the diagonal cuts, a causal product needs of row i: */
+enum { /* of a square that a diagonal cuts (query i sees keys to i + d), a product needs of row i: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_WHOLE = 0,
-       GCKPTI_LINKS_TO,    /* links 0..i */
-       GCKPTI_LINKS_FROM,  /* links from i on */
-       GCKPTI_COLUMNS_FROM /* columns from i on */
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
 typedef struct gckpti_heads { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, wide, heads, blocks;
-    int causal, mixed;
+    gckpti_sight sight;
+    int mixed;
     float scale;
 } gckpti_heads;
 
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
-    int fresh, edge;
+    int edge, fresh;
+    int64_t diagonal;
 } gckpti_band;
 
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
@@ -18624,13 +20134,14 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
  * in a cache while a piece goes over it for every GCKPTI_NC columns. */
 static void gckpti_products_cut(gckpti_products *s)
 {
-    enum { LOW = 256, HIGH = 1024, NARROW = 2 * GCKPTI_PANEL };
+    enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = &s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, pieces = small || threads < 2 ? 1 : 4 * threads / s->batch;
     s->rows = t->m, s->cols = t->n;
     for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > NARROW &&
+        if (have < pieces && s->cols > narrow &&
             (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
         else if (s->rows > 4 * GCKPTI_STRIP)
@@ -19016,7 +20527,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        gckpti_attention_wide(d),
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
-                       o->causal,
+                       gckpti_attention_keys(call),
                        call->precision != GCKPT_FP32,
                        1.0f / gckpti_sqrt((float)d) };
     return h;
@@ -19053,10 +20564,11 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
-        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
+                       gckpti_min(h.t, GCKPTI_BLOCK) * h.sight.keys * h.d,
                        gckpti_attention_forward_item, &h);
     else
-        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
                        gckpti_attention_plain_item, &h);
 }
 
@@ -19296,7 +20808,8 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    gckpti_cpu_unpack };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
@@ -19654,9 +21167,8 @@ GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
- * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
- * within itself. */
+/* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
+ * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -19682,24 +21194,31 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
-    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
-        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
-        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
-        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
-        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
-        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
-        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
-        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
-        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
-    }
+    FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+    FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+    FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+    FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+    r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
+    r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
 #else
-    for (int i = 0; i < W; i++)
-        for (int p = 0; p < W; p++)
-            d[p * d_row + i] = s[i * row + p];
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < W; i++)
+            r[p][i] = s[i * row + p];
 #endif
+}
+
+/* d[p * d_row + i] = s[i * row + p] for i, p < W */
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int q = 0; q < W; q += 4) {
+        FLOATS r[4];
+        V(turn)(s + q, row, r);
+        for (int p = 0; p < 4; p++, d += d_row)
+            V(store)(d, r[p]);
+    }
 }
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
@@ -19896,6 +21415,123 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     return by;
 }
 
+/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
+#define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n floats. */
+GCKPTI_INLINED void V(sweep_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                int links, int64_t n, float *c)
+{
+#define GCKPTI_SWEEP_START(p) const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);
+#define GCKPTI_SWEEP_LINK(p)                                                                       \
+    if ((p) < links)                                                                               \
+        sum = V(fma)(x##p, V(load_n)(b + (p)*row + j, left), sum);
+    GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
+    int64_t j = 0, left = W;
+    for (; j + W <= n; j += W) {
+        FLOATS sum = V(load)(c + j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store)(c + j, sum);
+    }
+    if (j < n) {
+        FLOATS sum = V(load_n)(c + j, left = n - j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store_n)(c + j, sum, left);
+    }
+#undef GCKPTI_SWEEP_START
+#undef GCKPTI_SWEEP_LINK
+}
+
+static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                   int64_t k, int64_t n, float *c)
+{
+    for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
+        V(sweep_of)(a, a_step, b, row, 8, n, c);
+    for (; k > 0; k--, a += a_step, b += row)
+        V(sweep_of)(a, a_step, b, row, 1, n, c);
+}
+
+/* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
+ * constant), else at most W. The same number of rows, at `next`, is fetched. */
+GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                               int64_t k, int64_t n, int all, const float *from, float *c,
+                               const float *next)
+{
+#define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
+#define GCKPTI_DOT_START(i)                                                                        \
+    FLOATS sum##i = V(zero)();                                                                     \
+    if (GCKPTI_DOT_HAS(i) && from)                                                                 \
+        sum##i = V(load_n)(from + W * (i), n - W * (i));
+#define GCKPTI_DOT_LINKS(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        V(turn)(b + W * (i)*row + p, row, r);                                                      \
+        sum##i = V(fma)(x0, r[0], sum##i), sum##i = V(fma)(x1, r[1], sum##i);                      \
+        sum##i = V(fma)(x2, r[2], sum##i), sum##i = V(fma)(x3, r[3], sum##i);                      \
+    }
+#define GCKPTI_DOT_LINK(i)                                                                         \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        float e[W] = { 0.0f };                                                                     \
+        for (int64_t l = W * (i); l < W * (i) + W && l < n; l++)                                   \
+            e[l - W * (i)] = b[l * row + p];                                                       \
+        sum##i = V(fma)(V(set1)(a[p * a_step]), V(load)(e), sum##i);                               \
+    }
+#define GCKPTI_DOT_STORE(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i))                                                                         \
+        V(store_n)(c + W * (i), sum##i, n - W * (i));
+    FLOATS r[4];
+    int64_t p = 0;
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
+    for (; n >= W && p + 4 <= k; p += 4) {
+        const float *x = a + p * a_step, *lines = next + p / 16 * 16;
+        const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
+        const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
+        for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
+            __builtin_prefetch(lines + i * row, 0, 2);
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+    }
+    for (; p < k; p++) {
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
+    }
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
+#undef GCKPTI_DOT_HAS
+#undef GCKPTI_DOT_START
+#undef GCKPTI_DOT_LINKS
+#undef GCKPTI_DOT_LINK
+#undef GCKPTI_DOT_STORE
+}
+#undef GCKPTI_EACH_EIGHTH
+
+/* next: as many rows that come then; NULL: the next 32 of b. */
+static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                  int64_t k, int64_t n, const float *from, float *c,
+                                  const float *next)
+{
+    int64_t j = 0, some;
+    for (; j + 32 <= n; j += 32)
+        V(dots_of)
+    (a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
+     next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
+    for (; some = gckpti_min(n - j, W), j < n; j += some)
+        V(dots_of)(a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j, b);
+}
+
+/* Columns j0..j1-1 of row i of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
+{
+    const float *a = t->a + i * t->a_row, *b = t->b + j0 * t->b_col;
+    const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
+    float *c = t->c + i * t->c_row + j0;
+    size_t bytes = (size_t)(j1 - j0) * sizeof *c;
+    if (t->b_step == 1) {
+        V(dots)(a, t->a_step, b, t->b_col, t->k, j1 - j0, from, c, NULL);
+        return;
+    }
+    if (!from)
+        memset(c, 0, bytes);
+    else if (from != c)
+        memcpy(c, from, bytes);
+    V(sweep)(a, t->a_step, b, t->b_step, t->k, j1 - j0, c);
+}
+
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
  *
  * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
@@ -19912,6 +21548,10 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
+    if (i1 - i0 == 1 && (t->b_step == 1 || t->b_col == 1)) {
+        V(product_row)(t, i0, j0, j1);
+        return;
+    }
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
@@ -20736,10 +22376,12 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
 #endif
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
- * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
- * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
+ * columns: k links, and at the diagonal a corner of links that not all rows have: row i the links
+ * 0..i - late of it, after the others, or i - late.. of it, before them. b is read in whole
+ * vectors. */
 GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                               int64_t corner, const float *a, const float *b, float *c)
+                               int64_t corner, int64_t late, const float *a, const float *b,
+                               float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
@@ -20755,7 +22397,7 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
     l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_LINKS_TO ? p <= (i) : p >= (i))                                          \
+    if (s->edge == GCKPTI_LINKS_TO ? p + late <= (i) : p + late >= (i))                            \
         l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
@@ -20783,31 +22425,38 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
 }
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                  int64_t corner, const float *a, const float *b, float *c)
+                                  int64_t corner, int64_t late, const float *a, const float *b,
+                                  float *c)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
-        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
+        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, late, a, b, c);
     else
-        V(band_of)(s, rows, n, k, corner, a, b, c);
+        V(band_of)(s, rows, n, k, corner, late, a, b, c);
 }
 
-/* The same for c (m,n), or for what the diagonal leaves of it. */
+/* The same for what the diagonal leaves of c (m,n). */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        if (s->edge == GCKPTI_LINKS_TO || s->edge == GCKPTI_LINKS_FROM) {
-            corner = i < k ? gckpti_min(k - i, rows) : 0;
-            links = s->edge == GCKPTI_LINKS_TO ? gckpti_min(i, k) : k - i - corner;
-            skip = s->edge == GCKPTI_LINKS_TO ? 0 : i;
-            if (links < 0)
-                return; /* no link is left */
+        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal;
+        int64_t late = at < 0 ? -at : 0;
+        at = at < 0 ? 0 : at;
+        if (s->edge != GCKPTI_COLUMNS_FROM) {
+            at = gckpti_min(at, k);
+            corner = rows > late ? gckpti_min(k - at, rows - late) : 0;
+            links = s->edge == GCKPTI_LINKS_TO ? at : k - at - corner;
+            skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
+            at = 0;
         }
+        if (links + corner == 0 && !s->fresh)
+            continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
-        int64_t first = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0;
-        for (int64_t j = first, cols; cols = gckpti_min(n - j, 2 * W), j < n; j += 2 * W)
-            V(band)(s, rows, cols, links, corner, from, by + j, c + i * s->c_row + j);
+        for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
+            V(band)
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+             c + i * s->c_row + j);
     }
 }
 
@@ -20819,24 +22468,38 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* bands of attention: in bf16 plans with subnormals flushed. */
+/* In chains of bf16 plans subnormals are flushed, between these two. */
+GCKPTI_INLINED unsigned V(flush)(const gckpti_heads *h)
+{
+    unsigned mode = 0;
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    if (h->mixed) {
+        mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040u);
+    }
+    __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
+#endif
+    (void)h; /* without them bf16 plans do not come here */
+    return mode;
+}
+
+GCKPTI_INLINED void V(flush_end)(const gckpti_heads *h, unsigned mode)
+{
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    __asm__ volatile("" ::: "memory");
+    if (h->mixed)
+        _mm_setcsr(mode);
+#endif
+    (void)h, (void)mode;
+}
+
 static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
                                         int64_t n, int64_t k, const float *a, const float *b,
                                         float *c)
 {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    if (h->mixed) {
-        const unsigned mode = _mm_getcsr();
-        _mm_setcsr(mode | 0x8040u);
-        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        V(bands)(s, m, n, k, a, b, c);
-        __asm__ volatile("" ::: "memory");
-        _mm_setcsr(mode);
-        return;
-    }
-#endif
-    (void)h; /* without them bf16 plans do not come here */
+    const unsigned mode = V(flush)(h);
     V(bands)(s, m, n, k, a, b, c);
+    V(flush_end)(h, mode);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
@@ -20850,13 +22513,17 @@ static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64
 }
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
- * their exponentials. Column i sees the rows 0..i+diagonal only (63 or more: all). */
+ * their exponentials. Column i sees the rows 0..i+diagonal only. */
 static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
                                          int first, float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
     FLOATS top = least, other = least, shift, e[16], change = zero;
     n = diagonal + W < n ? diagonal + W : n;
+    if (n <= 0) { /* none */
+        V(store)(factor, V(set1)(1.0f));
+        return;
+    }
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
         s = V(fma)(s, V(set1)(scale), zero);
@@ -20898,41 +22565,83 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, 
     V(store)(factor, change);
 }
 
+/* out *= factor, of a query */
+GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
+{
+    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
+        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
+}
+
+/* Query i of a head by itself, with its scores side by side. */
+static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row, int64_t head,
+                                             int64_t i)
+{
+    const gckpt_call *call = h->call;
+    int64_t at = (row * h->t + i) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
+    const float *v = call->in[2].data + keys;
+    float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->c;
+    if (out)
+        memset(out, 0, (size_t)h->d * sizeof *out);
+    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        unsigned mode = V(flush)(h);
+        V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
+        V(flush_end)(h, mode);
+        for (int64_t e = 0; e < n; e += W)
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
+        float factor = V(online)(p, p, n, j == 0, &max, &sum);
+        if (!out)
+            continue;
+        if (j)
+            V(rescale)(out, factor, h->d);
+        V(head_factors)(h, p, 1);
+        mode = V(flush)(h);
+        V(sweep)(p, 1, v, h->c, n, h->d, out);
+        V(flush_end)(h, mode);
+    }
+    gckpti_softmax_end(&max, &sum);
+    if (out)
+        V(divide)(out, sum, h->d);
+    if (aux)
+        aux[(row * h->heads + head) * h->t + i] = max + gckpti_log(sum);
+}
+
 /* Queries `first`.. of a head. */
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
-    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_WHOLE };
-    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
+    int64_t seen = gckpti_min(h->sight.keys, ahead + m);
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    seen = gckpti_min(seen, h->s);
+    if (m <= 3) { /* more fill vectors */
+        for (int64_t r = 0; r < m; r++)
+            V(attention_query)(h, row, head, first + r);
+        return;
+    }
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
-        int diagonal = h->causal && j == first;
-        scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        scores.diagonal = values.diagonal = ahead - j;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0, sees; sees = diagonal ? i : all, i < m; i += W)
-            V(online_down)(p + i, n, sees, h->scale, j == 0, max + i, sum + i, factor + i);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_down)
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++) {
-            if (factor[r] == 1.0f) /* changes nothing */
-                continue;
-            for (int64_t e = 0; e < h->d; e += W) {
-                float *o = out + r * h->c + e;
-                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
-            }
-        }
+        for (int64_t r = 0; j && r < m; r++)
+            V(rescale)(out + r * h->c, factor[r], h->d);
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
-        values.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
         V(head_bands)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
@@ -20969,7 +22678,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0 };
+    gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -20978,7 +22689,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
         int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = gckpti_min(h->causal ? first + m : h->s, h->s);
+        int64_t ahead = first + h->sight.ahead, seen = gckpti_min(h->sight.keys, ahead + m);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -20991,25 +22702,22 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
-            int diagonal = h->causal && j == first;
-            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_WHOLE };
-            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_WHOLE };
-            over_queries.edge = diagonal ? GCKPTI_LINKS_FROM : GCKPTI_WHOLE;
-            over_keys.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
-            scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * c;
+            scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
-                V(head_slopes)(h->scale, diagonal ? r - r % W : 0, m, lse, delta, pr, dr);
+                int64_t from = r > ahead - j ? r - (ahead - j) : 0;
+                V(head_slopes)(h->scale, from - from % W, m, lse, delta, pr, dr);
             }
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);
-            /* chains start with the first block a query meets, the first query that meets it */
-            int first_met = first == (h->causal ? j : 0);
+            /* chains start with the first block a query meets, and with the first one of queries
+             * that meets a block of keys (those of it that meet none yet get +0) */
+            int first_met = first == 0 || j >= ahead;
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
                 V(head_bands)(h, &over_queries, n, h->d, m, p, g, dv + key);

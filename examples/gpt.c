@@ -18,27 +18,18 @@
 #include "gradckpt.h"
 #include "options.h"
 #include "pictures.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
+#include "sample.h"
+#include "session.h"
 
 /* ---- options: this table is the parser and the --help text ---- */
-enum { BYTES = 256 };                  /* tokens that the text has: a token is a byte */
-enum { TEXT_MOST = 1 << 30 };          /* bytes of --data; a pipe may have no end */
-static const double temperature = 0.8; /* of sampling: below 1 prefers likely bytes */
+enum { MOST_SKIPPED = 10 }; /* steps in a row */
+enum { BYTES = 256 };       /* tokens that the text has: a token is a byte */
 
 static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
     int64_t vocabulary, device, checkpoint, budget, bf16, bf16_fast, plan, sample, eval_every, help;
-    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, fastest;
+    int64_t top_k, samples, eval_iters;
+    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, fastest, temperature, top_p;
     const char *save, *resume, *prompt, *data, *json, *timeline, *frontier;
 } o = { .min_lr = -1 };
 
@@ -101,15 +92,26 @@ static const options_row allowed[] = {
       "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
     { "save", OPTIONS_TEXT, &o.save, NULL, 0, 0, NULL,
       "write weights and optimiser state (safetensors) after each evaluation, at the end, and when "
-      "interrupted" },
-    { "resume", OPTIONS_TEXT, &o.resume, NULL, 0, 0, NULL, "go on from a file that --save wrote" },
+      "session.interrupted" },
+    { "resume", OPTIONS_FILE, &o.resume, NULL, 0, 0, NULL,
+      "go on from a file that --save wrote, with its options but for those given now; saves there "
+      "unless --save says where" },
     { "sample", OPTIONS_WHOLE, &o.sample, "0", 0, 1e9, NULL, "bytes to generate at the end" },
+    { "samples", OPTIONS_WHOLE, &o.samples, "1", 1, 1024, NULL, "so many of them" },
+    { "temperature", OPTIONS_REAL, &o.temperature, "0.8", 0, 100, NULL,
+      "of sampling: below 1 prefers likely bytes; 0: always the likeliest" },
+    { "top-k", OPTIONS_WHOLE, &o.top_k, "0", 0, 1e9, NULL,
+      "sample from the k likeliest bytes; 0: from all" },
+    { "top-p", OPTIONS_REAL, &o.top_p, "1", 0, 1, NULL,
+      "sample from the likeliest bytes that have this probability together" },
     { "prompt", OPTIONS_TEXT, &o.prompt, NULL, 0, 0, NULL,
       "text that the sample continues; not given: a new line" },
-    { "data", OPTIONS_TEXT, &o.data, NULL, 0, 0, NULL,
+    { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
       "text to learn, a file or pipe of at most 1 GiB; not given: gradckpt.h itself" },
     { "eval-every", OPTIONS_WHOLE, &o.eval_every, "100", 0, 1e12, NULL,
       "steps between evaluations on the last 10 % of the text; 0: none" },
+    { "eval-iters", OPTIONS_WHOLE, &o.eval_iters, "0", 0, 1e12, NULL,
+      "batches of windows of an evaluation, from all over that text; 0: all of it" },
     { "json", OPTIONS_TEXT, &o.json, NULL, 0, 0, NULL,
       "events, one object a line; -: on standard output, alone" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
@@ -117,46 +119,37 @@ static const options_row allowed[] = {
 static const options_table options = { "gpt", allowed, sizeof allowed / sizeof allowed[0], 16,
                                        "MODE" };
 
-static int complain(int status, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fputs("gpt: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return status;
-}
-
 static int print_help(void)
 {
     printf("gpt - trains a small byte-level GPT inside a byte budget\n\n");
     options_print(&options);
-    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
+    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 session.interrupted.\n");
     if (fflush(stdout) != 0 || ferror(stdout))
-        return complain(1, "standard output: %s", strerror(errno));
+        return session_fail(1, "standard output: %s", strerror(errno));
     return 0;
 }
 
+/* Options that make the model, and those that are not kept in saved files. */
+static const char fixed[] = "layers heads dim vocabulary tie dropout";
+static const char not_kept[] = "resume save json timeline frontier plan help";
+
 /* 0, or the exit status 2 after saying what is allowed. */
-static int parse_options(int argc, char **argv)
+static int check_options(void)
 {
-    if (options_parse(&options, argc, argv) != 0)
-        return 2;
     if (o.fastest > 0 && o.micro_batch > 0)
-        return complain(2, "--fastest chooses the micro-batch; allowed is --micro-batch auto");
+        return session_fail(2, "--fastest chooses the micro-batch; allowed is --micro-batch auto");
     if (o.micro_batch == 0)
         o.micro_batch = o.fastest > 0 ? OPTIONS_AUTO : o.batch;
     if (o.min_lr < 0)
         o.min_lr = o.lr;
     if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
-        return complain(2, "--heads %lld: allowed is a divisor of half of --dim %lld",
-                        (long long)o.heads, (long long)o.dim);
+        return session_fail(2, "--heads %lld: allowed is a divisor of half of --dim %lld",
+                            (long long)o.heads, (long long)o.dim);
     if (o.micro_batch > o.batch)
-        return complain(2, "--micro-batch %lld: allowed is at most --batch %lld",
-                        (long long)o.micro_batch, (long long)o.batch);
+        return session_fail(2, "--micro-batch %lld: allowed is at most --batch %lld",
+                            (long long)o.micro_batch, (long long)o.batch);
     if (o.min_lr > o.lr)
-        return complain(2, "--min-lr %g: allowed is at most --lr %g", o.min_lr, o.lr);
+        return session_fail(2, "--min-lr %g: allowed is at most --lr %g", o.min_lr, o.lr);
     if (o.threads == 0)
         o.threads = gckpt_threads();
     return 0;
@@ -169,138 +162,41 @@ static struct {
     char path[4096];
 } text;
 
-static int read_text(FILE *f)
-{
-    size_t room = 0;
-    for (;;) {
-        if (text.size == room) {
-            room = room == 0 ? 1 << 16 : 2 * room;
-            unsigned char *bigger = realloc(text.bytes, room);
-            if (bigger == NULL)
-                return complain(1, "%s: out of memory after %zu bytes", text.path, text.size);
-            text.bytes = bigger;
-        }
-        size_t got = fread(text.bytes + text.size, 1, room - text.size, f);
-        text.size += got;
-        if (text.size > TEXT_MOST)
-            return complain(1, "%s: more than 1 GiB; give a part of it", text.path);
-        if (got == 0)
-            return ferror(f) ? complain(1, "%s: %s", text.path, strerror(errno)) : 0;
-    }
-}
-
 /* Without --data: the header, in the working directory, beside the program, or one above it. */
-static FILE *open_text(const char *program)
+static int load_text(const char *program)
 {
     const char *slash = strrchr(program, '/');
     const int folder = slash == NULL ? 0 : (int)(slash - program) + 1;
-    FILE *f = NULL;
-    if (o.data != NULL) {
-        snprintf(text.path, sizeof text.path, "%s", o.data);
-        if ((f = fopen(o.data, "rb")) == NULL)
-            complain(1, "--data %s: %s", o.data, strerror(errno));
-        return f;
-    }
-    for (int i = 0; i < 3 && f == NULL; i++) {
+    snprintf(text.path, sizeof text.path, "%s", o.data != NULL ? o.data : "");
+    for (int i = 0; i < 3 && o.data == NULL && access(text.path, R_OK) != 0; i++)
         snprintf(text.path, sizeof text.path, "%.*s%sgradckpt.h", i == 0 ? 0 : folder, program,
                  i == 2 ? "../" : "");
-        f = fopen(text.path, "rb");
-    }
-    if (f == NULL)
-        complain(1, "no gradckpt.h here, beside or above %s; give a text with --data FILE",
-                 program);
-    return f;
-}
-
-static int load_text(const char *program)
-{
-    FILE *f = open_text(program);
-    if (f == NULL)
-        return 1;
-    struct stat is;
-    int failed = fstat(fileno(f), &is) == 0 && (S_ISCHR(is.st_mode) || S_ISBLK(is.st_mode))
-                     ? complain(1, "--data %s: a device; give a file or a pipe", text.path)
-                     : read_text(f);
-    fclose(f);
-    if (failed)
+    if (o.data == NULL && access(text.path, R_OK) != 0)
+        return session_fail(
+            1, "no gradckpt.h here, beside or above %s; give a text with --data FILE", program);
+    if (session_read("data", text.path, &text.bytes, &text.size) != 0)
         return 1;
     text.train = text.size - text.size / 10;
     if (text.train < (size_t)o.context + 1 || text.size - text.train < 2)
-        return complain(1, "%s has %zu bytes, too few for --context %lld", text.path, text.size,
-                        (long long)o.context);
+        return session_fail(1, "%s has %zu bytes, too few for --context %lld", text.path, text.size,
+                            (long long)o.context);
     return 0;
 }
 
-/* ---- what is written ---- */
-/* Can a file be put beside `path`, or beside what it links to, as saving will do? */
-static int try_save(const char *path, const struct stat *is)
-{
-    char *target = is != NULL ? realpath(path, NULL) : NULL, trial[4096];
-    snprintf(trial, sizeof trial, "%s.try%ld", target != NULL ? target : path, (long)getpid());
-    free(target);
-    if (is != NULL && !S_ISREG(is->st_mode))
-        return complain(1, "--save %s: a folder, device or pipe; give the path of a file", path);
-    int fd = open(trial, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    if (fd < 0)
-        return complain(1, "--save %s: %s", path, strerror(errno));
-    close(fd);
-    remove(trial);
-    return 0;
-}
-
-/* Before anything is computed: can the outputs be written, and is none of them an input or another
- * output, by whatever name? Leaves everything as it is. */
+/* Nothing that is written is an input or another output. */
 static int try_outputs(void)
 {
-    enum { DATA, RESUME, JSON, TIMELINE, FRONTIER, SAVE, FILES };
-    static const char *const names[FILES] = { "data",     "resume",   "json",
-                                              "timeline", "frontier", "save" };
     const char *const json = o.json != NULL && strcmp(o.json, "-") != 0 ? o.json : NULL;
-    const char *const paths[FILES] = { text.path, o.resume, json, o.timeline, o.frontier, o.save };
-    struct stat is[FILES];
-    int regular[FILES] = { 0 }, made[FILES] = { 0 }, status = 0;
-    for (int i = 0; i < FILES && status == 0; i++) {
-        int there = paths[i] != NULL && stat(paths[i], &is[i]) == 0;
-        if (paths[i] != NULL && i == SAVE)
-            status = try_save(paths[i], there ? &is[i] : NULL);
-        if (paths[i] != NULL && i >= JSON && i < SAVE && (!there || S_ISREG(is[i].st_mode))) {
-            int fd = open(paths[i], O_WRONLY | O_CREAT | O_EXCL, 0666); /* to have an identity */
-            made[i] = fd >= 0;
-            if (fd < 0)
-                fd = open(paths[i], O_WRONLY | O_CREAT, 0666);
-            there = fd >= 0 && fstat(fd, &is[i]) == 0;
-            if (!there)
-                status = complain(1, "--%s %s: %s", names[i], paths[i], strerror(errno));
-            if (fd >= 0)
-                close(fd);
-        }
-        regular[i] = there && S_ISREG(is[i].st_mode);
-        for (int k = 0; k < i && i >= JSON && regular[i] && status == 0; k++)
-            if (regular[k] && is[k].st_dev == is[i].st_dev && is[k].st_ino == is[i].st_ino &&
-                !(k == RESUME && i == SAVE))
-                status = complain(2, "--%s %s: it is also --%s %s; give another", names[i],
-                                  paths[i], names[k], paths[k]);
-    }
-    for (int i = 0; i < FILES; i++)
-        if (made[i])
-            remove(paths[i]);
-    return status;
+    const session_file files[] = { { "data", text.path, SESSION_READS, -1 },
+                                   { "resume", o.resume, SESSION_READS, -1 },
+                                   { "json", json, SESSION_WRITES, -1 },
+                                   { "timeline", o.timeline, SESSION_WRITES, -1 },
+                                   { "frontier", o.frontier, SESSION_WRITES, -1 },
+                                   { "save", o.save, SESSION_SAVES, 1 } };
+    return session_try_files(files, (int)(sizeof files / sizeof files[0]));
 }
 
-/* Random bits as a function of (seed, step, i) alone: the finaliser of splitmix64 (Steele 2014),
- * chained. */
-static uint64_t mix(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static uint64_t draw(uint64_t step, uint64_t i)
-{
-    return mix(mix(mix((uint64_t)o.seed) ^ step) ^ i);
-}
+static uint64_t draw(uint64_t step, uint64_t i) { return sample_draw((uint64_t)o.seed, step, i); }
 
 /* tokens and targets are (rows,T). Bytes at and behind `end` become ignored targets. */
 static void put_window(int32_t *tokens, int32_t *targets, size_t start, size_t end)
@@ -316,9 +212,9 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    int tokens, targets, probabilities; /* ids */
-    gckpt_feed feeds[2];                /* of tokens and targets */
-    gckpt_tensor *loss;                 /* of the graph above */
+    int tokens, targets, logits; /* ids */
+    gckpt_feed feeds[2];         /* of tokens and targets */
+    gckpt_tensor *loss;          /* of the graph above */
 } model;
 
 typedef enum { TRAINING, EVALUATION, SAMPLING, PURPOSES } purpose;
@@ -385,17 +281,27 @@ static gckpt_tensor *dropout(gckpt_tensor *x)
     return o.dropout > 0 ? gckpt_dropout(x, (float)o.dropout) : x;
 }
 
+typedef struct {
+    int layer;
+    int64_t capacity; /* of caches, in which calls go on; 0: a call is a whole window */
+} place;
+
 /* One pre-norm block, (B,T,C) -> (B,T,C). Its inside is one segment: see gckpt_checkpoint below.
  * What adds to the residual stream starts smaller, by sqrt(2 layers): Radford 2019. */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
-    const int i = *(const int *)user;
+    const place *at = (const place *)user;
+    const int i = at->layer;
     const int64_t C = o.dim;
     const double small = 0.02 / square_root(2.0 * (double)o.layers);
     gckpt_tensor *a = norm(x, i, "ln_1");
     gckpt_tensor *q = gckpt_rotary(dense(a, i, "attn.q", C, C, 0.02), (int)o.heads, 0);
     gckpt_tensor *k = gckpt_rotary(dense(a, i, "attn.k", C, C, 0.02), (int)o.heads, 0);
     gckpt_tensor *v = dense(a, i, "attn.v", C, C, 0.02);
+    if (at->capacity > 0) {
+        k = gckpt_cache(k, at->capacity);
+        v = gckpt_cache(v, at->capacity);
+    }
     a = named(gckpt_attention(q, k, v, (int)o.heads, 1), i, "attn");
     x = gckpt_add(x, dropout(dense(a, i, "attn.proj", C, C, small)));
     a = dense(norm(named(x, i, "attn.sum"), i, "ln_2"), i, "mlp.fc", C, 4 * C, 0.02);
@@ -403,15 +309,17 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return named(gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small))), i, "mlp.sum");
 }
 
-/* The model up to its last norm, (rows,T) -> (rows,T,C), and the (V,C) matrix of its head. */
-static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, model *m, gckpt_tensor **head)
+/* The model up to its last norm, (rows,T) -> (rows,T,C), and the (V,C) matrix of its head. With
+ * caches T is 1, else --context. */
+static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, model *m, gckpt_tensor **head)
 {
-    const int64_t V = o.vocabulary;
-    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, o.context));
+    const int64_t V = o.vocabulary, T = cached ? 1 : o.context;
+    place at = { 0, cached ? o.context : 0 };
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
     gckpt_tensor *table = parameter(g, -1, "wte", gckpt_shape2(V, o.dim), 0.02, 0);
     gckpt_tensor *x = dropout(gckpt_embed(table, tokens));
-    for (int i = 0; i < (int)o.layers; i++)
-        x = gckpt_checkpoint(block, x, &i);
+    for (; at.layer < (int)o.layers; at.layer++)
+        x = gckpt_checkpoint(block, x, &at);
     x = norm(x, -1, "ln_f");
     *head = o.tie ? table : parameter(g, -1, "head", gckpt_shape2(V, o.dim), 0.02, 0);
     m->tokens = gckpt_id(tokens);
@@ -422,7 +330,7 @@ static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, model *m, gckpt_tensor 
 static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     model *m = (model *)user;
-    gckpt_tensor *head, *x = trunk(g, rows, m, &head);
+    gckpt_tensor *head, *x = trunk(g, rows, 0, m, &head);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, o.context));
     term->loss = gckpt_linear_cross_entropy(x, head, targets);
     term->weight = 1;
@@ -441,21 +349,12 @@ static struct {
     void *arena;                 /* one block for all of them, the device's */
     size_t arena_bytes;
     int32_t *tokens, *targets; /* (batch,T) feeds */
-    FILE *out, *json;          /* people read out; NULL json: none */
     gckpt_frontier *frontier;  /* of training, when asked for */
     pictures_modes modes;      /* beside it */
     gckpt_timed timed;         /* --fastest: what was tried */
-    int terminal;
-    double start;
-    uint64_t first_step;
+    char note[256];            /* of the file that was resumed */
+    uint64_t skipped;          /* steps whose gradient was not finite */
 } run;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Memory for a batch; its first windows. */
 static int make_batch(void)
@@ -464,7 +363,7 @@ static int make_batch(void)
     run.tokens = malloc(bytes);
     run.targets = malloc(bytes);
     if (run.tokens == NULL || run.targets == NULL)
-        return complain(1, "out of memory: a batch has %zu bytes", 2 * bytes);
+        return session_fail(1, "out of memory: a batch has %zu bytes", 2 * bytes);
     for (size_t i = 0; i < (size_t)o.batch; i++)
         put_window(run.tokens + i * T, run.targets + i * T, draw(0, i) % (text.train - T),
                    text.train);
@@ -500,7 +399,7 @@ static int make_model(model *m, gckpt_store *store, purpose why)
 {
     gckpt_plan_desc desc = { .mode = why == TRAINING ? modes[o.checkpoint] : GCKPT_INFERENCE,
                              .threads = (int)o.threads };
-    desc.batch = why == SAMPLING ? 1 : o.batch;
+    desc.batch = why == SAMPLING ? o.samples : o.batch;
     desc.backend = run.device;
     desc.precision = precision();
     desc.budget = why == TRAINING ? (size_t)o.budget : 0;
@@ -508,7 +407,7 @@ static int make_model(model *m, gckpt_store *store, purpose why)
         desc.update_in_backward = o.clip > 0 ? 0 : GCKPT_IF_USEFUL;
         m->plan = choose_plan(m, store, &desc);
         if (m->plan == NULL)
-            return complain(1, "%s", gckpt_error_text(store));
+            return session_fail(1, "%s", gckpt_error_text(store));
         o.micro_batch = gckpt_plan_rows(m->plan);
         return 0;
     }
@@ -516,11 +415,9 @@ static int make_model(model *m, gckpt_store *store, purpose why)
     gckpt_term term = { NULL, 0, 0 };
     gckpt_pick pick = { NULL, 0 };
     if (why == SAMPLING) {
-        gckpt_tensor *head, *x = trunk(g, 1, m, &head);
-        x = gckpt_linear_transposed(x, head, NULL); /* (1,T,V) logits */
-        x = gckpt_softmax(gckpt_scale(x, (float)(1 / temperature)));
-        m->probabilities = gckpt_id(x);
-        pick.tensor = x;
+        gckpt_tensor *head, *x = trunk(g, o.samples, 1, m, &head);
+        pick.tensor = gckpt_linear_transposed(x, head, NULL); /* (samples,1,V) */
+        m->logits = gckpt_id(pick.tensor);
         desc.fetch = &pick;
         desc.fetches = 1;
     } else {
@@ -528,9 +425,10 @@ static int make_model(model *m, gckpt_store *store, purpose why)
     }
     m->plan = gckpt_plan_new(g, &term, why == SAMPLING ? 0 : 1, &desc);
     if (m->plan == NULL) {
-        complain(1, "%s", gckpt_error_text(g));
+        session_fail(1, "%s", gckpt_error_text(g));
         if (gckpt_error(g) == GCKPT_E_BUDGET && o.micro_batch > 1)
-            complain(1, "a smaller --micro-batch needs fewer bytes; --micro-batch auto finds one");
+            session_fail(1,
+                         "a smaller --micro-batch needs fewer bytes; --micro-batch auto finds one");
         return 1;
     }
     return 0;
@@ -543,48 +441,6 @@ static void free_model(model *m)
     gckpt_graph_free(m->graph);
 }
 
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int number)
-{
-    (void)number;
-    interrupted = 1;
-}
-
-/* Did everything written so far arrive? Complains the first time it did not. */
-static int output_works(void)
-{
-    static int complained;
-    FILE *const streams[2] = { run.out, run.json };
-    for (int i = 0; i < 2; i++)
-        if (streams[i] != NULL && (fflush(streams[i]) != 0 || ferror(streams[i]))) {
-            if (!complained)
-                complain(1, "%s: %s",
-                         streams[i] == stdout ? "standard output"
-                         : i == 0             ? "standard error"
-                                              : o.json,
-                         strerror(errno));
-            complained = 1;
-            return 0;
-        }
-    return 1;
-}
-
-/* One event on the --json stream, if there is one. */
-static void event(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    if (run.json != NULL)
-        vfprintf(run.json, format, args);
-    va_end(args);
-}
-
-static size_t print_plan_text(void *user, const void *bytes, size_t size)
-{
-    return fwrite(bytes, 1, size, (FILE *)user);
-}
-
 /* --fastest: what was predicted, as seconds of the first, beside what was measured. */
 static void report_trials(void)
 {
@@ -592,14 +448,15 @@ static void report_trials(void)
     for (int i = 0; i < t->count; i++) {
         const gckpt_trial *a = &t->trials[i];
         double predicted = t->trials[0].seconds * (double)a->work / (double)t->trials[0].work;
-        fprintf(run.out,
+        fprintf(session.out,
                 "trial  micro-batch %lld, %zu bytes, %.1f %% overhead: predicted %.2f ms, measured "
                 "%.2f%s\n",
                 (long long)a->rows, a->bytes, 100 * a->overhead, 1e3 * predicted, 1e3 * a->seconds,
                 i == t->fastest ? ", the fastest" : "");
-        event("{\"event\":\"trial\",\"micro_batch\":%lld,\"bytes\":%zu,\"work\":%llu,"
-              "\"seconds\":%.9g,\"runs\":%d}\n",
-              (long long)a->rows, a->bytes, (unsigned long long)a->work, a->seconds, a->runs);
+        session_event("{\"event\":\"trial\",\"micro_batch\":%lld,\"bytes\":%zu,\"work\":%llu,"
+                      "\"seconds\":%.9g,\"runs\":%d}\n",
+                      (long long)a->rows, a->bytes, (unsigned long long)a->work, a->seconds,
+                      a->runs);
     }
 }
 
@@ -608,11 +465,11 @@ static void report_proof(const gckpt_plan *p)
 {
     const double gap = 100 * gckpt_plan_gap(p);
     if (gckpt_plan_proven_work(p) == gckpt_plan_work(p))
-        fprintf(run.out, "proof  no schedule is faster in these bytes, ");
+        fprintf(session.out, "proof  no schedule is faster in these bytes, ");
     else
-        fprintf(run.out, "proof  within %.1f %% of the best possible in these bytes, ",
+        fprintf(session.out, "proof  within %.1f %% of the best possible in these bytes, ",
                 gap < 0.1 ? 0.1 : gap);
-    fprintf(run.out, "none needs less than %zu\n", gckpt_plan_proven_bytes(p));
+    fprintf(session.out, "none needs less than %zu\n", gckpt_plan_proven_bytes(p));
 }
 
 static void report_plan(void)
@@ -623,19 +480,25 @@ static void report_plan(void)
     gckpt_parameter q;
     for (int i = 0; gckpt_store_peek(run.store, i, &q) == GCKPT_OK; i++)
         parameters += q.elements;
-    fprintf(run.out, "text   %s: %zu bytes, the last %zu for validation\n", text.path, text.size,
-            text.size - text.train);
-    fprintf(run.out, "model  %lld layers, %lld heads, dim %lld, context %lld: %lld parameters\n",
+    if (run.note[0] != 0)
+        fprintf(session.out, "note   %s\n", run.note);
+    fprintf(session.out, "text   %s: %zu bytes, the last %zu for validation\n", text.path,
+            text.size, text.size - text.train);
+    fprintf(session.out,
+            "model  %lld layers, %lld heads, dim %lld, context %lld: %lld parameters\n",
             (long long)o.layers, (long long)o.heads, (long long)o.dim, (long long)o.context,
             (long long)parameters);
-    fprintf(run.out,
+    fprintf(session.out,
             "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, "
             "%.1f %% recomputed\n",
             name, run.device != NULL ? ", on cuda" : "", (long long)o.micro_batch,
             (long long)o.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
-            o.bf16_fast ? ", fast bf16" : o.bf16 ? ", bf16" : "", (long long)o.threads, o.threads == 1 ? "" : "s",
-            gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
-    fprintf(run.out,
+            o.bf16_fast ? ", fast bf16"
+            : o.bf16    ? ", bf16"
+                        : "",
+            (long long)o.threads, o.threads == 1 ? "" : "s", gckpt_plan_bytes(p),
+            100 * gckpt_plan_recompute(p));
+    fprintf(session.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
             "activations %zu, workspace %zu)\n",
             gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS),
@@ -645,7 +508,7 @@ static void report_plan(void)
             gckpt_plan_kind_bytes(p, GCKPT_BYTES_WORKSPACE));
     report_trials();
     report_proof(p);
-    event(
+    session_event(
         "{\"event\":\"plan\",\"bytes\":%zu,\"lower_bound\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
         "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,\"overhead\":%.9g,"
         "\"gap\":%.9g,\"proven_bytes\":%zu",
@@ -654,8 +517,8 @@ static void report_plan(void)
         (long long)o.budget, gckpt_plan_overhead(p), gckpt_plan_gap(p), gckpt_plan_proven_bytes(p));
     gckpt_point at;
     for (int i = 0; o.frontier != NULL && gckpt_frontier_get(run.frontier, i, &at) == GCKPT_OK; i++)
-        event("%s[%zu,%.9g]", i == 0 ? ",\"frontier\":[" : ",", at.bytes, at.overhead);
-    event(o.frontier != NULL ? "]}\n" : "}\n");
+        session_event("%s[%zu,%.9g]", i == 0 ? ",\"frontier\":[" : ",", at.bytes, at.overhead);
+    session_event(o.frontier != NULL ? "]}\n" : "}\n");
 }
 
 /* What every budget costs, and every --checkpoint. A graph that --micro-batch auto chose is built
@@ -672,7 +535,7 @@ static int find_frontier(model *m)
     }
     run.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
     if (run.frontier == NULL || pictures_compare(m->graph, &term, 1, &desc, &run.modes) != GCKPT_OK)
-        return complain(1, "%s", gckpt_error_text(m->graph));
+        return session_fail(1, "%s", gckpt_error_text(m->graph));
     return 0;
 }
 
@@ -683,23 +546,22 @@ static gckpt_result write_frontier(FILE *f, const char *path)
     const size_t plan = gckpt_plan_bytes(run.models[TRAINING].plan);
     const size_t mark = o.budget > 0 ? (size_t)o.budget : plan;
     if (dot != NULL && strcmp(dot, ".svg") == 0)
-        return pictures_frontier(run.frontier, &run.modes, mark, print_plan_text, f);
+        return pictures_frontier(run.frontier, &run.modes, mark, session_write, f);
     if (dot != NULL && strcmp(dot, ".json") == 0)
-        return gckpt_frontier_json(run.frontier, mark, print_plan_text, f);
-    gckpt_result result = gckpt_frontier_print(run.frontier, mark, print_plan_text, f);
+        return gckpt_frontier_json(run.frontier, mark, session_write, f);
+    gckpt_result result = gckpt_frontier_print(run.frontier, mark, session_write, f);
     fputc('\n', f);
-    return result != GCKPT_OK ? result
-                              : pictures_table(run.frontier, &run.modes, print_plan_text, f);
+    return result != GCKPT_OK ? result : pictures_table(run.frontier, &run.modes, session_write, f);
 }
 
 static int save_frontier(void)
 {
     FILE *f = fopen(o.frontier, "w");
     if (f == NULL)
-        return complain(1, "--frontier %s: %s", o.frontier, strerror(errno));
+        return session_fail(1, "--frontier %s: %s", o.frontier, strerror(errno));
     int bad = write_frontier(f, o.frontier) != GCKPT_OK;
     if (fclose(f) != 0 || bad)
-        return complain(1, "--frontier %s: %s", o.frontier, strerror(errno));
+        return session_fail(1, "--frontier %s: %s", o.frontier, strerror(errno));
     return 0;
 }
 
@@ -710,10 +572,10 @@ static int draw_plan(const gckpt_plan *plan)
     const int trace = dot != NULL && strcmp(dot, ".json") == 0;
     FILE *f = fopen(o.timeline, "w");
     if (f == NULL)
-        return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
-    int bad = (trace ? gckpt_plan_trace : pictures_plan)(plan, print_plan_text, f) != GCKPT_OK;
+        return session_fail(1, "--timeline %s: %s", o.timeline, strerror(errno));
+    int bad = (trace ? gckpt_plan_trace : pictures_plan)(plan, session_write, f) != GCKPT_OK;
     if (fclose(f) != 0 || bad)
-        return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
+        return session_fail(1, "--timeline %s: %s", o.timeline, strerror(errno));
     return 0;
 }
 
@@ -721,17 +583,18 @@ static int draw_plan(const gckpt_plan *plan)
 static int open_device(void)
 {
     if (o.bf16_fast && (o.bf16 || o.device == 0))
-        return o.bf16 ? complain(2, "--bf16 and --bf16-fast: give one of them")
-                      : complain(2, "--bf16-fast: the processor has no tensor cores; give --bf16, "
-                                    "or --device cuda, too");
+        return o.bf16
+                   ? session_fail(2, "--bf16 and --bf16-fast: give one of them")
+                   : session_fail(2, "--bf16-fast: the processor has no tensor cores; give --bf16, "
+                                     "or --device cuda, too");
     if (o.device == 0)
         return 0;
 #ifdef GPT_CUDA
     const char *error;
     run.device = gckpt_cuda_backend(0, &error);
-    return run.device != NULL ? 0 : complain(1, "--device cuda: %s", error);
+    return run.device != NULL ? 0 : session_fail(1, "--device cuda: %s", error);
 #else
-    return complain(2, "--device cuda: this program has none; make build/gpt-cuda makes one");
+    return session_fail(2, "--device cuda: this program has none; make build/gpt-cuda makes one");
 #endif
 }
 
@@ -739,10 +602,6 @@ static int open_device(void)
  * executors. */
 static int prepare(void)
 {
-    gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
-    run.store = gckpt_store_new(&desc);
-    if (run.store == NULL)
-        return complain(1, "out of memory");
     if (make_batch())
         return 1;
     const int needed[PURPOSES] = { 1, o.eval_every > 0 && !o.plan, o.sample > 0 && !o.plan };
@@ -766,98 +625,82 @@ static int prepare(void)
         return 1;
     if (o.plan) {
         if (run.frontier != NULL) {
-            fputc('\n', run.out);
-            write_frontier(run.out, "");
-            fputc('\n', run.out);
+            fputc('\n', session.out);
+            write_frontier(session.out, "");
+            fputc('\n', session.out);
         }
-        gckpt_plan_print(training, print_plan_text, run.out);
+        gckpt_plan_print(training, session_write, session.out);
         return 0;
     }
     if (o.budget > 0 && total > (size_t)o.budget)
-        return complain(1,
-                        "--budget %lld: training fits, but evaluation or sampling need %zu bytes",
-                        (long long)o.budget, total);
+        return session_fail(
+            1, "--budget %lld: training fits, but evaluation or sampling need %zu bytes",
+            (long long)o.budget, total);
     if (bytes > gckpt_plan_arena(training))
-        fprintf(run.out, "bytes  evaluation or sampling need %zu\n", total);
+        fprintf(session.out, "bytes  evaluation or sampling need %zu\n", total);
     run.arena_bytes = bytes + 64;
     run.arena = run.device != NULL ? run.device->get(run.device->context, run.arena_bytes, 64)
                                    : malloc(run.arena_bytes);
     if (run.arena == NULL)
-        return complain(1, "out of memory: the step arena is %zu bytes", bytes);
-    gckpt_result loaded = o.resume != NULL ? gckpt_store_load(run.store, o.resume) : GCKPT_OK;
-    if (loaded == GCKPT_OTHER_CONTRACT)
-        fprintf(run.out, "note   %s\n", gckpt_error_text(run.store));
-    else if (loaded != GCKPT_OK)
-        return complain(1, "--resume %s: %s", o.resume, gckpt_error_text(run.store));
+        return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
     for (int i = 0; i < PURPOSES; i++) {
         model *m = &run.models[i];
         gckpt_exec_desc e = { .debug = i == TRAINING ? GCKPT_DEBUG_MEASURE : 0,
-                              .backend = run.device };
+                              .backend = run.device,
+                              .skip_nonfinite = !gckpt_plan_in_backward(m->plan) };
         e.arena = (unsigned char *)run.arena + (64 - (uintptr_t)run.arena % 64) % 64;
         e.arena_size = gckpt_plan_arena(m->plan);
         if (needed[i] && (m->exec = gckpt_exec_new(m->plan, run.store, &e)) == NULL)
-            return complain(1, "%s", gckpt_error_text(run.store));
+            return session_fail(1, "%s", gckpt_error_text(run.store));
     }
     return 0;
 }
 
-/* Mean loss over the whole validation text, in windows that do not overlap. */
+/* Mean loss over the validation text, in windows that do not overlap: all of them, or --eval-iters
+ * batches, spread evenly. */
 static int evaluate(uint64_t step)
 {
     const size_t T = (size_t)o.context, windows = (text.size - text.train - 1 + T - 1) / T;
+    const size_t most = o.eval_iters > 0 ? (size_t)o.eval_iters * (size_t)o.batch : windows;
+    const size_t used = most < windows ? most : windows;
     const model *m = &run.models[EVALUATION];
     double sum = 0;
     int64_t count = 0;
     size_t rows = 0;
-    for (size_t w = 0; w < windows; w++) {
+    for (size_t i = 0; i < used; i++) {
+        const size_t w = i * windows / used;
         put_window(run.tokens + rows * T, run.targets + rows * T, text.train + w * T, text.size);
-        if (++rows < (size_t)o.batch && w + 1 < windows)
+        if (++rows < (size_t)o.batch && i + 1 < used)
             continue;
         gckpt_feed feeds[2] = { { m->tokens, run.tokens }, { m->targets, run.targets } };
         gckpt_report report;
         if (gckpt_forward(m->exec, feeds, 2, (int64_t)rows, &report) != GCKPT_OK)
-            return complain(1, "%s", gckpt_error_text(m->exec));
+            return session_fail(1, "%s", gckpt_error_text(m->exec));
         sum += report.loss * (double)report.count;
         count += report.count;
         rows = 0;
     }
-    char line[80];
-    snprintf(line, sizeof line, "step %llu: validation loss %.4f", (unsigned long long)step,
-             sum / (double)count);
-    fprintf(run.out, run.terminal ? "\r%-78s\n" : "%s\n", line);
-    event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g}\n", (unsigned long long)step,
-          sum / (double)count);
+    session_say("step %llu: validation loss %.4f", (unsigned long long)step, sum / (double)count);
+    session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g}\n",
+                  (unsigned long long)step, sum / (double)count);
     return 0;
 }
 
-/* On a terminal one line that changes, at most ten times a second; else a line now and then. */
 static void report_step(const gckpt_report *r, double seconds)
 {
-    static double last;
-    double t = now(), rate = (double)(o.batch * o.context) / seconds;
-    uint64_t total = (uint64_t)o.steps, every = total > 20 ? total / 20 : 1;
-    event(
-        "{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"tokens_per_second\":%.9g}\n",
-        (unsigned long long)r->step, r->loss, r->grad_norm, rate);
-    if (run.terminal ? t - last < 0.1 && r->step != total : r->step % every != 0 && r->step != 1)
-        return;
-    last = t;
-    double left = (t - run.start) / (double)(r->step - run.first_step) * (double)(total - r->step);
-    char line[160];
-    snprintf(line, sizeof line, "step %llu/%llu  loss %.4f  %.0f tokens/s  %zu bytes  %d:%02d left",
-             (unsigned long long)r->step, (unsigned long long)total, r->loss, rate,
-             gckpt_plan_bytes(run.models[TRAINING].plan), (int)(left / 60), (int)left % 60);
-    if (run.terminal)
-        fprintf(run.out, "\r%-78s", line);
-    else
-        fprintf(run.out, "%s\n", line);
+    double rate = (double)(o.batch * o.context) / seconds;
+    session_event("{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,"
+                  "\"tokens_per_second\":%.9g}\n",
+                  (unsigned long long)r->step, r->loss, r->grad_norm, rate);
+    session_progress(r->step, (uint64_t)o.steps, r->loss, rate,
+                     gckpt_plan_bytes(run.models[TRAINING].plan));
 }
 
 static int save(void)
 {
     if (o.save == NULL || gckpt_store_save(run.store, o.save) == GCKPT_OK)
         return 0;
-    return complain(1, "--save %s: %s", o.save, gckpt_error_text(run.store));
+    return session_fail(1, "--save %s: %s", o.save, gckpt_error_text(run.store));
 }
 
 static int train(void)
@@ -868,34 +711,45 @@ static int train(void)
     const size_t T = (size_t)o.context;
     const uint64_t starts = text.train - T;
     const model *m = &run.models[TRAINING];
-    uint64_t step = gckpt_store_step(run.store);
-    run.first_step = step;
-    run.start = now();
+    uint64_t step = gckpt_store_step(run.store), in_a_row = 0;
+    session.first = step;
+    session.start = session_now();
     if (step >= (uint64_t)o.steps)
         return o.eval_every > 0 ? evaluate(step) : 0;
-    while (step < (uint64_t)o.steps && !interrupted) {
-        double begin = now();
+    while (step < (uint64_t)o.steps && !session.interrupted) {
+        double begin = session_now();
         for (size_t i = 0; i < (size_t)o.batch; i++)
-            put_window(run.tokens + i * T, run.targets + i * T, draw(step, i) % starts, text.train);
+            put_window(run.tokens + i * T, run.targets + i * T,
+                       draw(step + run.skipped, i) % starts, text.train);
         gckpt_feed feeds[2] = { { m->tokens, run.tokens }, { m->targets, run.targets } };
         gckpt_report report;
         hyper.lr = gckpt_lr_cosine(step, (uint64_t)o.warmup, (uint64_t)o.steps, (float)o.lr,
                                    (float)o.min_lr);
-        if (gckpt_step(m->exec, feeds, 2, o.batch, &hyper, &report) != GCKPT_OK)
-            return complain(1, "%s", gckpt_error_text(m->exec));
-        step = report.step;
+        gckpt_result result = gckpt_step(m->exec, feeds, 2, o.batch, &hyper, &report);
+        if (result == GCKPT_SKIPPED) { /* the next batch, then */
+            session_say("%s", gckpt_error_text(m->exec));
+            session_event("{\"event\":\"skip\",\"step\":%llu}\n", (unsigned long long)step);
+            if (session_note_number(run.store, "skipped", ++run.skipped) != 0)
+                return 1;
+            if (++in_a_row < MOST_SKIPPED)
+                continue;
+        } else if (result != GCKPT_OK) {
+            return session_fail(1, "%s", gckpt_error_text(m->exec));
+        }
         if (!(report.loss - report.loss == 0) || !(report.grad_norm - report.grad_norm == 0))
-            return complain(
+            return session_fail(
                 1, "loss or gradient is no longer finite at step %llu: lower --lr or --clip",
                 (unsigned long long)step);
-        report_step(&report, now() - begin);
-        int done = step == (uint64_t)o.steps || interrupted;
-        if (run.terminal && done)
-            fputc('\n', run.out);
+        in_a_row = 0;
+        step = report.step;
+        report_step(&report, session_now() - begin);
+        int done = step == (uint64_t)o.steps || session.interrupted;
+        if (session.terminal && done)
+            fputc('\n', session.out);
         if (o.eval_every > 0 && (done || step % (uint64_t)o.eval_every == 0) &&
             (evaluate(step) || save()))
             return 1;
-        if (!output_works()) {
+        if (!session_output_works()) {
             save();
             return 1;
         }
@@ -903,116 +757,157 @@ static int train(void)
     return save();
 }
 
-/* Continues the prompt byte by byte. The window ends at the newest byte; what follows is padding,
- * which a causal model cannot see. */
+/* A model that is called token by token: an INFERENCE plan of an input (samples,1), with caches,
+ * that fetches logits (samples,1,vocabulary). */
+typedef struct {
+    gckpt_exec *exec;
+    int tokens, logits;                          /* ids */
+    int64_t vocabulary, known, samples, context; /* known: tokens from there on are not taken */
+    int64_t before; /* positions in the caches that are no tokens: they stay */
+} generator;
+
+/* Brings token i of each of the samples, whose tokens are `stride` apart, to the caches. */
+static int feed_token(const generator *m, const int32_t *all, size_t stride, size_t i,
+                      int32_t *next)
+{
+    gckpt_feed feed = { m->tokens, next };
+    for (size_t r = 0; r < (size_t)m->samples; r++)
+        next[r] = all[r * stride + i];
+    if (gckpt_forward(m->exec, &feed, 1, m->samples, NULL) == GCKPT_OK)
+        return 0;
+    return session_fail(1, "%s", gckpt_error_text(m->exec));
+}
+
+/* all is (samples,given+n) and begins with prompts of `given` >= 1 tokens; show (or NULL) sees each
+ * token of the first sample as it comes. Past the context its later half goes on. */
+static int generate(const generator *m, int32_t *all, size_t given, size_t n,
+                    const sample_options *how, void (*show)(void *user, int32_t token), void *user)
+{
+    const size_t rows = (size_t)m->samples, V = (size_t)m->vocabulary, stride = given + n;
+    sample_place *room = (sample_place *)malloc((size_t)m->known * sizeof *room);
+    int32_t *next = (int32_t *)malloc(rows * sizeof *next);
+    int failed = room == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
+    for (size_t i = 0; i + 1 < stride && !failed && !session.interrupted; i++) {
+        if (gckpt_position(m->exec) - m->before == m->context) {
+            failed = gckpt_rewind(m->exec, m->before) != GCKPT_OK;
+            for (size_t k = i - (size_t)(m->context / 2); k < i && !failed; k++)
+                failed = feed_token(m, all, stride, k, next);
+        }
+        failed = failed || feed_token(m, all, stride, i, next);
+        const float *logits = failed ? NULL : gckpt_fetch(m->exec, m->logits, 0);
+        for (size_t r = 0; r < rows && i + 1 >= given && !failed; r++)
+            all[r * stride + i + 1] =
+                sample_token(logits + r * V, m->known, how, r, i + 1 - given, room);
+        if (show != NULL && i + 1 >= given && !failed)
+            show(user, all[i + 1]);
+    }
+    free(room);
+    free(next);
+    return failed;
+}
+
+static void show(void *user, int32_t byte)
+{
+    (void)user;
+    fputc((byte < 32 && byte != '\n' && byte != '\t') || byte == 127 ? '?' : byte, session.out);
+    if (session.terminal)
+        fflush(session.out);
+}
+
+/* Continues the prompt, in so many ways. */
 static int sample(void)
 {
-    const size_t T = (size_t)o.context, n = (size_t)o.sample;
     const model *m = &run.models[SAMPLING];
     const char *prompt = o.prompt == NULL || o.prompt[0] == 0 ? "\n" : o.prompt;
-    const size_t given = strlen(prompt);
-    unsigned char *all = malloc(given + n);
+    const size_t given = strlen(prompt), stride = given + (size_t)o.sample;
+    const generator caching = { m->exec, m->tokens, m->logits, o.vocabulary,
+                                BYTES,   o.samples, o.context, 0 };
+    const sample_options how = { o.temperature, o.top_k, o.top_p, (uint64_t)o.seed };
+    int32_t *all = malloc((size_t)o.samples * stride * sizeof *all);
     if (all == NULL)
-        return complain(1, "out of memory for a sample of %zu bytes", n);
-    memcpy(all, prompt, given);
-    fprintf(run.out, "sample\n%s", o.prompt == NULL ? "" : prompt);
-    for (size_t i = 0; i < n && !interrupted; i++) {
-        size_t seen = given + i < T ? given + i : T;
-        for (size_t t = 0; t < T; t++)
-            run.tokens[t] = t < seen ? all[given + i - seen + t] : 0;
-        gckpt_feed feed = { m->tokens, run.tokens };
-        if (gckpt_forward(m->exec, &feed, 1, 1, NULL) != GCKPT_OK) {
-            free(all);
-            return complain(1, "%s", gckpt_error_text(m->exec));
-        }
-        const float *p = gckpt_fetch(m->exec, m->probabilities, 0);
-        p += (seen - 1) * (size_t)o.vocabulary;
-        double u = (double)(draw(UINT64_MAX, i) >> 11) / 9007199254740992.0, below = 0, bytes = 0;
-        int byte = 0;
-        for (int c = 0; c < BYTES && o.vocabulary > BYTES; c++)
-            bytes += (double)p[c];
-        u *= bytes > 0 ? bytes : 1; /* tokens that are no bytes are left out */
-        for (int c = 0; c < BYTES; c++) {
-            if (p[c] > 0)
-                byte = c; /* should rounding leave u above the sum: the last possible */
-            below += (double)p[c];
-            if (u < below)
-                break;
-        }
-        all[given + i] = (unsigned char)byte;
-        fputc((byte < 32 && byte != '\n' && byte != '\t') || byte == 127 ? '?' : byte, run.out);
-        if (run.terminal)
-            fflush(run.out);
+        return session_fail(1, "out of memory for samples of %lld bytes", (long long)o.sample);
+    for (size_t i = 0; i < (size_t)o.samples * stride; i++)
+        all[i] = i % stride < given ? (unsigned char)prompt[i % stride] : 0;
+    fprintf(session.out, "sample\n%s", o.prompt == NULL ? "" : prompt);
+    int failed = generate(&caching, all, given, (size_t)o.sample, &how, show, NULL);
+    fputc('\n', session.out);
+    for (size_t r = 1; r < (size_t)o.samples && !failed && !session.interrupted; r++) {
+        fprintf(session.out, "sample\n%s", o.prompt == NULL ? "" : prompt);
+        for (size_t i = given; i < stride; i++)
+            show(NULL, all[r * stride + i]);
+        fputc('\n', session.out);
     }
-    fputc('\n', run.out);
     free(all);
-    return 0;
+    return failed;
 }
 
 static void report_end(void)
 {
     size_t measured = gckpt_bytes_measured(run.models[TRAINING].exec);
     unsigned long long hash = gckpt_store_hash(run.store);
-    double seconds = now() - run.start;
-    fprintf(run.out, "end    %llu steps, %.1f s, ", (unsigned long long)gckpt_store_step(run.store),
-            seconds);
+    double seconds = session_now() - session.start;
+    fprintf(session.out, "end    %llu steps, %.1f s, ",
+            (unsigned long long)gckpt_store_step(run.store), seconds);
+    if (run.skipped > 0)
+        fprintf(session.out, "%llu skipped, ", (unsigned long long)run.skipped);
     if (measured > 0)
-        fprintf(run.out, "%zu bytes measured, ", measured);
-    fprintf(run.out, "weights %016llx\n", hash);
-    event(
-        "{\"event\":\"end\",\"bytes_measured\":%zu,\"weights_hash\":\"%016llx\",\"seconds\":%.9g}\n",
-        measured, hash, seconds);
+        fprintf(session.out, "%zu bytes measured, ", measured);
+    fprintf(session.out, "weights %016llx\n", hash);
+    session_event("{\"event\":\"end\",\"bytes_measured\":%zu,\"weights_hash\":\"%016llx\","
+                  "\"seconds\":%.9g,\"skipped\":%llu}\n",
+                  measured, hash, seconds, (unsigned long long)run.skipped);
 }
 
-/* Else the next file that is opened would take a stream's place. */
-static int streams_open(void)
+/* The store, new or from --resume, whose options are those that are not given now. */
+static int open_store(int argc, char **argv)
 {
-    if (fcntl(STDERR_FILENO, F_GETFD) < 0)
-        return 0;
-    return fcntl(STDOUT_FILENO, F_GETFD) >= 0 || !complain(1, "standard output is closed");
-}
-
-static int open_output(void)
-{
-    run.out = stdout;
-    if (o.json != NULL && strcmp(o.json, "-") == 0) {
-        run.json = stdout;
-        run.out = stderr;
-    } else if (o.json != NULL && (run.json = fopen(o.json, "w")) == NULL) {
-        return complain(1, "--json %s: %s", o.json, strerror(errno));
-    }
-    run.terminal = isatty(fileno(run.out));
-    return 0;
+    gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
+    run.store = gckpt_store_new(&desc);
+    if (run.store == NULL)
+        return session_fail(1, "out of memory");
+    gckpt_result loaded = o.resume != NULL ? gckpt_store_load(run.store, o.resume) : GCKPT_OK;
+    if (loaded == GCKPT_OTHER_CONTRACT)
+        snprintf(run.note, sizeof run.note, "%s", gckpt_error_text(run.store));
+    else if (loaded != GCKPT_OK)
+        return session_fail(1, "--resume %s: %s", o.resume, gckpt_error_text(run.store));
+    run.skipped = session_noted(run.store, "skipped", 0);
+    if (o.resume != NULL && o.save == NULL)
+        o.save = o.resume;
+    int status =
+        o.resume != NULL ? session_restore(run.store, o.resume, &options, fixed, argc, argv) : 0;
+    return status != 0 ? status : session_keep(run.store, &options, not_kept, argc, argv);
 }
 
 int main(int argc, char **argv)
 {
-    int status = parse_options(argc, argv);
-    if (status != 0)
-        return status;
-    if (o.help)
+    int status = session_start("gpt");
+    if (status == 0)
+        status = options_parse(&options, argc, argv);
+    if (status == 0 && o.help)
         return print_help();
-    signal(SIGINT, interrupt); /* stops after the present step, saves, reports */
-    signal(SIGTERM, interrupt);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other */
-    status = !streams_open() || load_text(argv[0]);
+    if (status == 0)
+        status = open_store(argc, argv);
+    if (status == 0)
+        status = check_options();
+    if (status == 0)
+        status = load_text(argv[0]);
+    if (status == 0)
+        status = session_same_data(run.store, "data", text.path,
+                                   session_hash(14695981039346656037u, text.bytes, text.size),
+                                   options_given(&options, argc, argv, "data") != NULL);
     if (status == 0)
         status = try_outputs();
     if (status == 0)
         status = open_device();
     if (status == 0)
-        status = open_output() || prepare();
+        status = session_open(o.json) || prepare();
     if (status == 0 && !o.plan) {
         status = train();
-        if (status == 0 && o.sample > 0 && !interrupted)
+        if (status == 0 && o.sample > 0 && !session.interrupted)
             status = sample();
         if (status == 0)
             report_end();
     }
-    if (run.out != NULL && !output_works())
-        status = 1;
-    if (run.json != NULL && fclose(run.json) != 0 && status == 0)
-        status = complain(1, "--json %s: %s", o.json, strerror(errno));
     gckpt_frontier_free(run.frontier);
     for (int i = 0; i < PURPOSES; i++)
         free_model(&run.models[i]);
@@ -1024,5 +919,5 @@ int main(int argc, char **argv)
     free(run.tokens);
     free(run.targets);
     free(text.bytes);
-    return status == 0 && interrupted ? 130 : status;
+    return session_end(status);
 }

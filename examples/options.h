@@ -130,6 +130,23 @@ static int options_set(const options_row *p, const char *text)
     return 0;
 }
 
+/* The text that option `name` is given on the command line, the last one ("" of a flag); NULL: it is
+ * not given. Of a line that options_parse took. */
+static inline const char *options_given(const options_table *t, int argc, char **argv,
+                                        const char *name)
+{
+    const char *text = NULL;
+    for (int i = 1; i < argc; i++) {
+        int flag = 0, same = strcmp(argv[i] + 2, name) == 0;
+        for (int k = 0; k < t->count; k++)
+            flag = flag ||
+                   (strcmp(argv[i] + 2, t->rows[k].name) == 0 && t->rows[k].kind == OPTIONS_FLAG);
+        text = !same ? text : flag ? "" : argv[i + 1];
+        i += !flag;
+    }
+    return text;
+}
+
 /* Sets all options; 0, or 2, an exit status, after saying on stderr what is allowed. */
 static int options_parse(const options_table *t, int argc, char **argv)
 {

@@ -132,6 +132,16 @@ static void device_convert(const gckpt_call *call, const gckpt_conversion *conve
     device_close(d);
 }
 
+static void device_unpack(const gckpt_call *call, const gckpt_unpacking *u)
+{
+    device *d = (device *)call->backend;
+    CHECK(device_owns(d, u->packed, (size_t)u->n) && device_owns(d, u->to, 4 * (size_t)u->n));
+    CHECK(!u->scales || device_owns(d, u->scales, 4 * (size_t)(u->n / u->row)));
+    device_open(d);
+    gckpti_cpu_unpack(call, u);
+    device_close(d);
+}
+
 static void device_update(const gckpt_call *call, const gckpt_pass *pass)
 {
     device *d = (device *)call->backend;
@@ -140,6 +150,16 @@ static void device_update(const gckpt_call *call, const gckpt_pass *pass)
     gckpt_call c = device_call(call);
     device_open(d);
     d->cpu->update(&c, pass);
+    device_close(d);
+}
+
+static void device_nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
+{
+    device *d = (device *)call->backend;
+    device_open(d);
+    *found = 0;
+    for (int64_t i = 0; i < n; i++)
+        *found |= !(x[i] - x[i] == 0);
     device_close(d);
 }
 
@@ -157,7 +177,7 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
     X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(softmax) X(scale) X(dropout) X(add)   \
     X(sub) X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(embed) X(matmul) X(linear)        \
     X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
-    X(mean_squared_error) X(sum_loss)
+    X(mean_squared_error) X(sum_loss) X(cache)
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
@@ -219,6 +239,8 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->convert = device_convert;
     b->update = device_update;
     b->finish = device_finish;
+    b->unpack = device_unpack;
+    b->nonfinite = device_nonfinite;
     return 1;
 }
 

@@ -334,7 +334,7 @@ static void test_rotary(void)
     static const float bases[] = { 10000.0f, 1.0f, 0.01f, 5e5f, 1e30f };
     for (int round = 0; round < 35; round++) {
         const int *z = sizes[round % 7];
-        gckpti_rotary o = { z[2], bases[round / 7] };
+        gckpti_rotary o = { z[2], bases[round / 7], round % 3 };
         gckpt_call c = new_call(&o);
         c.inputs = 1;
         c.in[0].shape = gckpt_shape3(z[0], z[1], z[2] * z[3]);

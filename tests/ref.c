@@ -208,7 +208,7 @@ ref_value *ref_softmax(const ref_value *x)
     return y;
 }
 
-/* q (B,T,C), k and v (B,S,C); head h owns columns h*D .. h*D + D-1. */
+/* q (B,T,C), k and v (B,S,C); head h owns columns h*D .. h*D + D-1. causal: the last query sees all. */
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
                          int causal)
 {
@@ -224,7 +224,7 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
             for (long h = 0; h < heads; h++) {
                 const double *query = q->v + (b * T + t) * C + h * D;
                 double *out = y->v + (b * T + t) * C + h * D;
-                long keys = causal ? t + 1 : S;
+                long keys = causal ? S - T + t + 1 : S;
                 for (long i = 0; i < keys; i++) {
                     s->v[i] = 0;
                     for (long j = 0; j < D; j++)
@@ -238,7 +238,7 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
     return y;
 }
 
-ref_value *ref_rotary(const ref_value *x, int heads, double base)
+ref_value *ref_rotary(const ref_value *x, int heads, double base, long first)
 {
     ref_value *y;
     long T, C, D;
@@ -248,7 +248,7 @@ ref_value *ref_rotary(const ref_value *x, int heads, double base)
     T = x->d[1], C = x->d[2], D = C / heads;
     for (long i = 0; i < ref_elements(x); i++) {
         long t = i / C % T, j = i % D, pair = j % (D / 2);
-        double angle = (double)t * pow(base == 0 ? 10000 : base, -2.0 * (double)pair / (double)D);
+        double angle = (double)(first + t) * pow(base == 0 ? 10000 : base, -2.0 * (double)pair / (double)D);
         if (j < D / 2)
             y->v[i] = x->v[i] * cos(angle) - x->v[i + D / 2] * sin(angle);
         else
@@ -257,14 +257,14 @@ ref_value *ref_rotary(const ref_value *x, int heads, double base)
     return y;
 }
 
-ref_value *ref_positions(const ref_value *x, const ref_value *table)
+ref_value *ref_positions(const ref_value *x, const ref_value *table, long first)
 {
     ref_value *y;
     if (!x || !table)
         return NULL;
     y = ref_new(x->n, x->d);
     for (long i = 0; i < ref_elements(x); i++)
-        y->v[i] = x->v[i] + table->v[i % (x->d[1] * x->d[2])];
+        y->v[i] = x->v[i] + table->v[first * x->d[2] + i % (x->d[1] * x->d[2])];
     return y;
 }
 

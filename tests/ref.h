@@ -33,8 +33,8 @@ double ref_sigmoid(double x);
 ref_value *ref_softmax(const ref_value *x);
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
                          int causal);
-ref_value *ref_rotary(const ref_value *x, int heads, double base);
-ref_value *ref_positions(const ref_value *x, const ref_value *table);
+ref_value *ref_rotary(const ref_value *x, int heads, double base, long first);
+ref_value *ref_positions(const ref_value *x, const ref_value *table, long first);
 ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);   /* '+', '-', '*' */
 ref_value *ref_scale(const ref_value *x, double factor);
 ref_value *ref_reshape(const ref_value *x, int n, const long *d);         /* one size may be -1 */

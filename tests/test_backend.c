@@ -1,6 +1,6 @@
 /* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h): the bits of the
  * processor for plans, splits, streams, fetches, files, debug aids, check_gradients and calibrate, and
- * nothing waited for before the first update of a step that does not clip.
+ * nothing waited for before the first update of a step that does not clip, even where it is then skipped.
  *     build/test_backend [first seed] [graphs] */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -114,7 +114,7 @@ typedef struct {
     const gckpt_backend *backend;
     gckpt_optimiser optimiser;
     gckpt_precision precision;
-    int micro, odd, copy_feeds, stage;
+    int micro, odd, copy_feeds, stage, skips;
     unsigned debug;
     gckpt_mode mode;
     gckpt_store *store; /* NULL: its own */
@@ -175,7 +175,7 @@ static small make(const setting *o, int wanted)
     m.p = gckpt_plan_new(m.g, terms, 2, &d);
     CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
     gckpt_exec_desc x_desc = { .backend = o->backend, .own_optimiser = own, .debug = o->debug,
-                               .copy_feeds = o->copy_feeds };
+                               .copy_feeds = o->copy_feeds, .skip_nonfinite = o->skips };
     m.e = wanted ? gckpt_exec_new(m.p, m.s, &x_desc) : NULL;
     CHECK_MSG(!wanted || m.e, "%s", gckpt_error_text(m.s));
     return m;
@@ -262,6 +262,41 @@ static void test_small(void)
             }
 }
 
+/* A step that is skipped leaves no trace, whether the backend or (without its help) the host decides. */
+static void test_skipped(void)
+{
+    for (int way = 0; way < 32; way++) {
+        gckpt_backend alone = *tested[way % 2];
+        alone.nonfinite = NULL;
+        uint64_t want = 0;
+        for (int bad = 0; bad < 2; bad++) {
+            setting o = { .backend = way / 2 % 2 ? &alone : tested[way % 2], .skips = bad,
+                          .optimiser = (gckpt_optimiser)(way / 4 % 4), .micro = way % 3 ? 4 : 0 };
+            small m = make(&o, 1);
+            gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = way / 16 ? 0.1f : 0 };
+            gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+            file saved = { 0 };
+            for (int step = 0; step < 3; step++) {
+                gckpt_report r = { 0 };
+                small_data(step);
+                small_x[5 * WIDTH + 3] = float_of(0x7f800000);
+                for (int i = 0; i < 2 * bad; i++) {
+                    CHECK_MSG(gckpt_step(m.e, feeds, 2, ROWS, &hyper, &r) == GCKPT_SKIPPED, "%s: %s",
+                              o.backend->name, gckpt_error_text(m.e));
+                    CHECK(r.step == (uint64_t)step && r.grad_norm - r.grad_norm != 0);
+                }
+                small_step(&m, step, hyper.clip);
+            }
+            CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
+            uint64_t hash = gckpti_fnv(gckpt_store_hash(m.s), saved.bytes, saved.size);
+            want = bad ? want : hash;
+            CHECK_MSG(hash == want, "way %d: a skipped step left a trace", way);
+            free(saved.bytes);
+            small_free(&m, 0);
+        }
+    }
+}
+
 #ifndef TESTED_ELSEWHERE
 static void square_there(const gckpt_call *call) { device_run(call, square_forward, NULL); }
 static void square_back_there(const gckpt_call *call) { device_run(call, square_backward, NULL); }
@@ -273,8 +308,8 @@ static void odd_loss_back_there(const gckpt_call *call) { device_run(call, odd_l
 static void test_waits(void)
 {
     device *d = &plain_device;
-    for (int way = 0; way < 4; way++) { /* way & 1: clips; way & 2: its own count */
-        setting o = { .backend = &plain_backend, .odd = way / 2 };
+    for (int way = 0; way < 5; way++) { /* way & 1: clips; way & 2: its own count; 4: may be skipped */
+        setting o = { .backend = &plain_backend, .odd = way / 2 % 2, .skips = way == 4 };
         small m = make(&o, 1);
         d->missing = NULL;
         small_step(&m, 0, 0);
@@ -286,7 +321,7 @@ static void test_waits(void)
             m.e->nodes[m.p->terms[0].id].backward = odd_loss_back_there;
         }
         small_step(&m, 1, way % 2 ? 1e-3f : 0);
-        CHECK_MSG((d->waited > 0) == (way > 0), "way %d: %ld waits before the first update", way, d->waited);
+        CHECK_MSG((d->waited > 0) == (way % 4 > 0), "way %d: %ld waits before the first update", way, d->waited);
         CHECK_MSG(d->gets == 0, "way %d: %ld pieces of memory in a step", way, d->gets);
         CHECK_MSG(d->ins == 2 - o.odd, "way %d: %ld copies in of the feeds", way, d->ins);
         CHECK(d->updates == 3 && d->ran > 0 && d->waits >= 1);
@@ -606,6 +641,7 @@ static void test_tested(unsigned first, unsigned count)
 {
     test_small();
     test_one_store();
+    test_skipped();
     test_tools();
     test_no_room();
     test_promise();

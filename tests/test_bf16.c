@@ -389,15 +389,16 @@ static float rounded_chain(float start, const float *a, int a_step, const float 
     return start;
 }
 
-static void attention_written_out(heads *h, int causal)
+/* The first nq queries of a row; causal: the last of them sees all keys. */
+static void attention_written_out(heads *h, int nq, int causal)
 {
     const float scale = 1 / sqrtf((float)AD);
     memset(h->dq, 0, sizeof h->dq);
     memset(h->dk, 0, sizeof h->dk);
     memset(h->dv, 0, sizeof h->dv);
-    for (int i = 0; i < 2 * AH * AT; i++) {
-        const int t = i % AT, head = i / AT % AH, at = (i / AT / AH * AT + t) * AC + head * AD;
-        const int first = i / AT / AH * AT * AC + head * AD, seen = causal ? t + 1 : AT;
+    for (int i = 0; i < 2 * AH * nq; i++) {
+        const int t = i % nq, head = i / nq % AH, at = (i / nq / AH * nq + t) * AC + head * AD;
+        const int first = i / nq / AH * AT * AC + head * AD, seen = causal ? AT - nq + t + 1 : AT;
         float p[AT], max = 0, sum = 0, out[AD] = { 0 }, delta[AD];
         for (int j = 0; j < seen; j += 64) {
             const int n = seen - j < 64 ? seen - j : 64;
@@ -434,8 +435,10 @@ static void test_attention(void)
 {
     static heads want, got;
     static float work[1 << 16];
-    for (int i = 0; i < 8 * GCKPT_ISA_COUNT; i++) {
-        const int causal = i & 1, wide = i >> 1 & 1, small = i >> 2 & 1, isa = i / 8;
+    for (int i = 0; i < 32 * GCKPT_ISA_COUNT; i++) {
+        static const int queries[4] = { AT, AT - 3, 7, 1 };
+        const int causal = i & 1, wide = i >> 1 & 1, small = i >> 2 & 1, nq = queries[i >> 3 & 3];
+        const int isa = i / 32;
         const gckpti_attention o = { AH, causal };
         gckpt_call call;
         if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa))
@@ -447,7 +450,7 @@ static void test_attention(void)
                 x[w][at] = wide ? x[w][at] : half_of(x[w][at]);
             }
         }
-        attention_written_out(&want, causal);
+        attention_written_out(&want, nq, causal);
         got = want;
         memset(&call, 0, sizeof call);
         call.inputs = 3;
@@ -460,6 +463,7 @@ static void test_attention(void)
         call.shape = gckpt_shape3(2, AT, AC);
         for (int w = 0; w < 3; w++)
             call.in[w].shape = call.shape;
+        call.shape.d[1] = call.in[0].shape.d[1] = nq;
         call.in[0].data = want.q, call.in[1].data = want.k, call.in[2].data = want.v;
         call.out = got.out, call.aux = got.aux;
         (isa == GCKPT_ISA_PLAIN ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);

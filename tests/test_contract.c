@@ -269,8 +269,9 @@ static void compute_query(const node *o, int in, float *d, int64_t b, int64_t h,
 {
     const node *nq = &nodes[o->in[0]], *nk = &nodes[o->in[1]], *nv = &nodes[o->in[2]];
     int64_t c = o->c, size = c / o->heads, at = (b * o->s.d[1] + t) * c + h * size;
-    int64_t first = b * nk->s.d[1] * c + h * size, keys = o->flag ? t + 1 : nk->s.d[1];
+    int64_t first = b * nk->s.d[1] * c + h * size, keys = nk->s.d[1];
     const float *q = nq->y + at, *k = nk->y + first, *v = nv->y + first, *g = o->g + at;
+    keys -= o->flag ? o->s.d[1] - 1 - t : 0;
     float scale = 1.0f / sqrtf((float)size), *aux = o->aux + (b * o->heads + h) * o->s.d[1] + t;
     float delta = in < 0 ? 0 : lanes(g, o->y + at, size), max = 0, sum = 0, p[64];
     for (int64_t j = 0; j < keys; j += 64) {
@@ -783,7 +784,7 @@ static void gpt(void)
     gckpt_tensor *loss = gckpt_linear_cross_entropy(T(h), T(w), T(targets));
     minimise(note(LINEAR_CE, loss, h, w, targets), 1);
 }
-/* not causal, another length for keys and values, which are one tensor; matmul, softmax, mean */
+/* more keys, causal or not, which are the values, too; matmul, softmax, mean */
 static void attend(void)
 {
     enum { Q = 5, S = 1090, C = 8, V = 2050 };
@@ -793,7 +794,7 @@ static void attend(void)
     int w = param("w", gckpt_shape2(C, C), 1, 0, 0),
         top = param("top", gckpt_shape2(C, V), 1, 0, 0);
     int q = linear(x, w, -1, 0), k = linear(z, w, -1, 1);
-    int h = add(attention(q, k, k, 1, 0), matmul(apply(SOFTMAX, matmul(q, k, 1)), k, 0));
+    int h = add(add(attention(q, k, k, 1, 0), attention(q, k, k, 2, 1)), matmul(apply(SOFTMAX, matmul(q, k, 1)), k, 0));
     h = linear(add(h, matmul(h, apply(TANH, w), 0)), top, -1, 0);
     minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 1);
     minimise(squares(reduce(k, 1, 1), reduce(z, 1, 0)), 0.5f);

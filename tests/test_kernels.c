@@ -478,7 +478,7 @@ static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, 
     problem p = { .op = &gckpti_op_attention, .attributes = &o, .style = style,
             .cost = (double)(rows * t * heads) * (double)(s * d), .inputs = 3,
             .shape[0] = gckpt_shape3(rows, t, heads * d) };
-    p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal ? t : s, heads * d);
+    p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal && s < t ? t : s, heads * d);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "attention %ld x %ld over %ld, %d heads of %ld%s, style %d", (long)rows, (long)t,
@@ -504,6 +504,98 @@ static void test_attention(void)
         attention(pick(1, 2), t, s, i % 3 ? pick(1, 20) : pick(1, 70), (int)pick(1, 3), (int)(i & 1),
                   (int)(i % STYLES));
     }
+}
+
+/* Forward of `t` queries from position `at` on, by an instruction set, with room for `capacity` keys. */
+static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, int64_t t,
+                   int64_t capacity)
+{
+    gckpt_shape *q = &call->in[0].shape;
+    call->inputs = 3;
+    call->attributes = o;
+    call->threads = call->rounded ? 1 : 2;
+    call->kernels = kernels_of(isa);
+    call->runner = &runners[0];
+    q->d[1] = t;
+    call->in[1].shape = call->in[2].shape = gckpt_shape3(q->d[0], capacity, q->d[2]);
+    CHECK(gckpti_op_attention.shape(call) == GCKPT_OK);
+    region work = region_new((int64_t)(call->work_forward / sizeof(float)), 1);
+    fill_nan(&work);
+    call->work = work.at;
+    (isa == GCKPT_ISA_PLAIN ? gckpti_op_attention.forward : gckpti_op_attention.forward_fast)(call);
+    CHECK(region_intact(&work));
+    free(work.block);
+}
+
+/* What generation rests on: queries that come a few at a time, with keys in a buffer that is filled
+ * as they come (NaN where it is not yet), get the bits of one call with all of them. */
+static void generation(int64_t n, int64_t t, int64_t d, int heads, int prefix, gckpt_precision precision)
+{
+    enum { ROWS = 2 };
+    int64_t c = heads * d, capacity = n + 70;
+    gckpti_attention o = { heads, 1 };
+    gckpt_call call = { .shape = { 0 }, .precision = precision,
+            .rounded = precision == GCKPT_BF16 ? 7 : 0, .in[0].shape = gckpt_shape3(ROWS, n, c) };
+    region q = region_new(ROWS * n * c, 0), out = region_new(ROWS * n * c, 0), some = region_new(ROWS * t * c, 0);
+    region aux = region_new(ROWS * heads * n, 0), of_some = region_new(ROWS * heads * t, 0);
+    region got = region_new(ROWS * t * c, 1), had = region_new(ROWS * heads * t, 1);
+    region keys[2] = { region_new(ROWS * n * c, 0), region_new(ROWS * n * c, 0) };
+    region cache[2] = { region_new(ROWS * capacity * c, 0), region_new(ROWS * capacity * c, 0) };
+    draw(q.at, q.n, NORMAL);
+    for (int i = 0; i < 2; i++)
+        draw(keys[i].at, keys[i].n, i ? NORMAL : MIXED);
+    for (int64_t i = 0; i < q.n && precision == GCKPT_BF16; i++) {
+        q.at[i] = gckpti_from_bf16(gckpti_to_bf16(q.at[i]));
+        for (int k = 0; k < 2; k++)
+            keys[k].at[i] = gckpti_from_bf16(gckpti_to_bf16(keys[k].at[i]));
+    }
+    call.in[0].data = q.at, call.in[1].data = keys[0].at, call.in[2].data = keys[1].at;
+    call.out = out.at, call.aux = aux.at;
+    attend(&call, GCKPT_ISA_PLAIN, &o, n, n);
+    for (int64_t at = prefix; at < n; at += t) {
+        int64_t now = at + t < n ? t : n - at;
+        for (int64_t r = 0; r < ROWS; r++) {
+            memcpy(some.at + r * now * c, q.at + (r * n + at) * c, (size_t)(now * c) * sizeof(float));
+            for (int h = 0; h < heads; h++)
+                memcpy(of_some.at + (r * heads + h) * now, aux.at + (r * heads + h) * n + at,
+                       (size_t)now * sizeof(float));
+            for (int i = 0; i < 2; i++) {
+                float *to = cache[i].at + r * capacity * c;
+                memset(to, 0xff, (size_t)(capacity * c) * sizeof *to);
+                memcpy(to, keys[i].at + r * n * c, (size_t)((at + now) * c) * sizeof *to);
+            }
+        }
+        call.in[0].data = some.at, call.in[1].data = cache[0].at, call.in[2].data = cache[1].at;
+        call.out = got.at, call.aux = had.at;
+        call.position = at - prefix;
+        o.causal = 1 + (int)(capacity - prefix - now); /* the first `prefix` keys are none of the cache's */
+        for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++) {
+            if (isa != GCKPT_ISA_PLAIN && !kernels_of((gckpt_isa)isa))
+                continue;
+            fill_nan(&got), fill_nan(&had);
+            attend(&call, (gckpt_isa)isa, &o, now, capacity);
+            int right = region_intact(&got) && region_intact(&had);
+            for (int64_t r = 0; r < ROWS; r++)
+                right &= differs(out.at + (r * n + at) * c, got.at + r * now * c, now * c) < 0;
+            CHECK_MSG(right && differs(of_some.at, had.at, ROWS * heads * now) < 0,
+                      "attention, %ld queries from %ld on, heads of %ld, %s, precision %d", (long)now,
+                      (long)at, (long)d, gckpt_isa_name((gckpt_isa)isa), (int)precision);
+        }
+    }
+    region *all[] = { &q, &out, &some, &aux, &of_some, &got, &had, keys, keys + 1, cache, cache + 1 };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]->block);
+}
+
+static void test_generation(void)
+{
+    static const int8_t few[] = { 1, 2, 7, 8, 9, 16, 17, 63, 64, 65, 70 };
+    for (size_t i = 0; i < sizeof few && wanted_op("attention"); i++)
+        for (int mixed = 0; mixed < 2; mixed++) {
+            generation(i ? 200 : 130, few[i], i % 3 ? pick(1, 20) : pick(30, 100), (int)pick(1, 2),
+                       0, mixed ? GCKPT_BF16 : GCKPT_FP32);
+            generation(140, few[i], pick(1, 40), 1, (int)pick(1, 130), mixed ? GCKPT_BF16 : GCKPT_FP32);
+        }
 }
 
 /* == row by row: norms, softmax, curves ======================================================= */
@@ -723,6 +815,7 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
     } tests[] = { { "products", test_products }, { "attention", test_attention },
+                  { "generation", test_generation },
                   { "rows", test_rows },         { "pairs", test_pairs },
                   { "embed", test_embed },       { "losses", test_losses },
                   { "update", test_update } };

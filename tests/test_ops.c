@@ -234,13 +234,16 @@ static pair attention(pair q, pair k, pair v, int heads, int causal)
     return both(gckpt_attention(q.t, k.t, v.t, heads, causal),
                 ref_attention(q.r, k.r, v.r, heads, causal));
 }
-static pair rotary(pair x, int heads, double base)
+static pair rotary(pair x, int heads, double base, int first)
 {
-    return both(gckpt_rotary(x.t, heads, (float)base), ref_rotary(x.r, heads, base));
+    return both(first ? gckpt_rotary_at(x.t, heads, (float)base, first)
+                      : gckpt_rotary(x.t, heads, (float)base),
+                ref_rotary(x.r, heads, base, first));
 }
-static pair positions(pair x, pair table)
+static pair positions(pair x, pair table, int first)
 {
-    return both(gckpt_positions(x.t, table.t), ref_positions(x.r, table.r));
+    return both(first ? gckpt_positions_at(x.t, table.t, first) : gckpt_positions(x.t, table.t),
+                ref_positions(x.r, table.r, first));
 }
 static pair reshape(pair x, int a, int b, int c, int d)
 {
@@ -580,7 +583,7 @@ static void build_embed(net *n, const int *a)
 static void build_embed_tied(net *n, const int *a)
 {
     pair table = param(n, "table", 1, a[0], 4, 0);
-    pair x = positions(embed(table, indices(n, "tokens", 5, a[0], 0)), param(n, "wpe", 1, 8, 4, 0));
+    pair x = positions(embed(table, indices(n, "tokens", 5, a[0], 0)), param(n, "wpe", 1, 8, 4, 0), 0);
     finish(n, linear(unary(GELU, x), table, none, 1), 1);
 }
 /* T, C, gain, bias, rms */
@@ -619,18 +622,19 @@ static void build_attention_free(net *n, const int *a)
     pair k = param(n, "k", 1, 2, 5, 4);
     finish(n, attention(param(n, "q", 1, 2, 5, 4), k, k, 2, a[0]), 0);
 }
-/* T, C, heads, base */
+/* T, C, heads, base, first */
 static void build_rotary(net *n, const int *a)
 {
-    finish(n, rotary(batched(n, "x", a[0], a[1], 0), a[2], a[3]), 1);
+    finish(n, rotary(batched(n, "x", a[0], a[1], 0), a[2], a[3], a[4]), 1);
 }
 static void build_rotary_free(net *n, const int *a)
 {
-    finish(n, rotary(param(n, "x", 1, 2, 3, 4), a[0], 0), 0);
+    finish(n, rotary(param(n, "x", 1, 2, 3, 4), a[0], 0, 0), 0);
 }
+/* T, Tmax, first */
 static void build_positions(net *n, const int *a)
 {
-    finish(n, positions(batched(n, "x", a[0], 4, 0), param(n, "wpe", 1, a[1], 4, 0)), 1);
+    finish(n, positions(batched(n, "x", a[0], 4, 0), param(n, "wpe", 1, a[1], 4, 0), a[2]), 1);
 }
 static void build_reshape(net *n, const int *a)
 {
@@ -822,8 +826,8 @@ static pair gpt_block(net *n, pair x, int layer, int c, int heads)
     if (n->graph)
         gckpt_segment_begin(n->graph);
     a = layernorm(x, w[0], w[0]);
-    q = rotary(linear(a, w[1], none, 0), heads, 0);
-    k = rotary(linear(a, w[2], none, 0), heads, 0);
+    q = rotary(linear(a, w[1], none, 0), heads, 0, 0);
+    k = rotary(linear(a, w[2], none, 0), heads, 0, 0);
     a = attention(q, k, linear(a, w[3], none, 0), heads, 1);
     x = add(x, linear(a, w[4], none, 0));
     if (n->graph)
@@ -964,6 +968,10 @@ static const test_case cases[] = {
     { "attention, causal, T = 64", build_attention, { 64, 64, 4, 1, 1 }, 2, 0, 0, 0 },
     { "attention, causal, T = 70", build_attention, { 70, 70, 8, 2, 1 }, 2, 0, 0, 0 },
     { "attention, full, S = 130", build_attention, { 9, 130, 8, 2, 0 }, 2, 0, 0, 0 },
+    { "attention, causal, S > T", build_attention, { 3, 7, 6, 2, 1 }, 3, 0, 0, 0 },
+    { "attention, causal, T = 1", build_attention, { 1, 70, 6, 2, 1 }, 3, 0, 0, 0 },
+    { "attention, causal, S = T + 63", build_attention, { 5, 68, 8, 1, 1 }, 2, 0, 24, 0 },
+    { "attention, causal, S = T + 65", build_attention, { 66, 131, 8, 2, 1 }, 2, 0, 0, 0 },
     { "attention, head of 40", build_attention, { 6, 6, 40, 1, 1 }, 2, 0, 0, 0 },
     { "attention, sharp", build_attention, { 70, 70, 4, 1, 1, 30 }, 2, 0, 40, 80 },
     { "attention(x, x, x)", build_attention_same, { 5, 6, 2, 1, 3 }, 3, 0, 0, 0 },
@@ -973,9 +981,12 @@ static const test_case cases[] = {
     { "attention of parameters", build_attention_free, { 1 }, 3, 0, 0, 0 },
     { "rotary", build_rotary, { 5, 8, 2, 0 }, 3, 0, 0, 0 },
     { "rotary, base 500", build_rotary, { 40, 12, 2, 500 }, 2, 0, 0, 0 },
+    { "rotary from position 9", build_rotary, { 5, 8, 2, 50, 9 }, 3, 0, 0, 0 },
     { "rotary of a parameter", build_rotary_free, { 2 }, 3, 0, 0, 0 },
     { "positions", build_positions, { 3, 3 }, 3, 0, 0, 0 },
     { "positions, longer table", build_positions, { 3, 5 }, 3, 0, 0, 0 },
+    { "positions from 2 on", build_positions, { 3, 6, 2 }, 3, 0, 0, 0 },
+    { "positions, the last", build_positions, { 3, 5, 2 }, 3, 0, 0, 0 },
 
     { "reshape", build_reshape, { 0 }, 3, 0, 0, 0 },
     { "reshape, batch merged", build_reshape, { 1 }, 3, 0, 0, 0 },

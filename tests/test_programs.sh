@@ -117,11 +117,11 @@ check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategi
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
 check "--help" sh -c "build/gpt --help > $work/help"
 for name in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
-    dropout seed threads tie checkpoint budget plan frontier timeline save resume sample prompt data eval-every json help; do
+    dropout seed threads tie checkpoint budget plan frontier timeline save resume sample samples temperature top-k top-p prompt data eval-every eval-iters json help; do
     check "--help names --$name" grep -q -e "--$name " "$work/help"
 done
 for option in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
-    dropout seed threads tie checkpoint budget sample eval-every; do
+    dropout seed threads tie checkpoint budget sample samples temperature top-k top-p eval-every eval-iters; do
     check "--$option wants a value" fails_with 2 "needs a value" build/gpt --$option
     check "--$option banana" fails_with 2 "allowed is" build/gpt --$option banana
     check "--$option ''" fails_with 2 "allowed is" build/gpt --$option ''
@@ -146,7 +146,7 @@ check "--json -" sh -c "build/gpt $small --steps 20 --eval-every 10 --sample 5 -
 check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"lower_bound\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0,\"overhead\":$number,\"gap\":0,\"proven_bytes\":[0-9]+\}\$" "$work/a.json"
 check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"loss\":$number,\"grad_norm\":$number,\"tokens_per_second\":$number\}\$" "$work/a.json")" -eq 20
 check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number\}\$" "$work/a.json")" -eq 2
-check "end event" grep -qE "^\{\"event\":\"end\",\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number\}\$" "$work/a.json"
+check "end event" grep -qE "^\{\"event\":\"end\",\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number,\"skipped\":0\}\$" "$work/a.json"
 check "nothing else on standard output" test "$(wc -l < "$work/a.json")" -eq 24
 check "--json FILE" sh -c "build/gpt $small --steps 3 --json $work/b.json > $work/b.out"
 check "--json FILE has plan, steps, eval, end" test "$(wc -l < "$work/b.json")" -eq 6
@@ -215,7 +215,23 @@ check "a resumed run goes on at its step" test "$(field "$work/resumed.json" ste
 check "a resumed run has the same weights" test -n "$(field "$work/whole.json" end weights_hash)" -a \
     "$(field "$work/resumed.json" end weights_hash)" = "$(field "$work/whole.json" end weights_hash)"
 check "and writes the same file" cmp "$work/whole.safetensors" "$work/resumed.safetensors"
-check "another shape is refused" fails_with 1 "resume" build/gpt $small --dim 64 --resume "$work/part.safetensors"
+check "another shape is refused" fails_with 2 "made with --dim 32; leave the option out" \
+    build/gpt $small --dim 64 --resume "$work/part.safetensors"
+cp "$work/part.safetensors" "$work/alone.safetensors"
+check "resume needs no other option but more steps" sh -c "build/gpt --resume $work/alone.safetensors --steps 12 \
+    --json - > $work/resumed.json"
+check "and has the same weights" test "$(field "$work/resumed.json" end weights_hash)" = \
+    "$(field "$work/whole.json" end weights_hash)"
+check "and saves there" cmp "$work/whole.safetensors" "$work/alone.safetensors"
+sed 's/"option.heads":"2"/"option.heads":"x"/' "$work/part.safetensors" > "$work/noted.safetensors"
+check "a note that is no number of heads" fails_with 1 "its --heads x is not allowed here" \
+    build/gpt --resume "$work/noted.safetensors"
+head -c 20000 gradckpt.h > "$work/learned"
+build/gpt $run --steps 2 --data "$work/learned" --save "$work/learned.safetensors" > "$work/learned.json"
+echo more >> "$work/learned"
+check "other data than it began with" fails_with 1 "no longer what the run began with; give --data" \
+    build/gpt --steps 3 --resume "$work/learned.safetensors"
+check "unless they are asked for" build/gpt --steps 3 --resume "$work/learned.safetensors" --data "$work/learned"
 head -c 1000 "$work/part.safetensors" > "$work/short.safetensors"
 check "a truncated file is refused" fails_with 1 "resume" build/gpt $small --resume "$work/short.safetensors"
 check "a missing file is refused" fails_with 1 "resume" build/gpt $small --resume "$work/none.safetensors"
@@ -226,6 +242,31 @@ check "sample twice" sh -c "
     done"
 check "the same sample" cmp "$work/sample1" "$work/sample2"
 check "the sample begins with its prompt" grep -q '^the ' "$work/sample1"
+# The weights are whole.safetensors': what SAMPLE options print after "sample"
+sampled()
+{
+    build/gpt $small --resume "$work/whole.safetensors" --steps 0 --eval-every 0 --sample 100 --prompt 'the ' "$@" |
+        sed -n '/^sample/,/^end/{/^end/d;p;}'
+}
+sampled --temperature 0 > "$work/greedy"
+sampled --top-k 1 > "$work/top1"
+sampled --top-p 0.0001 --seed 8 > "$work/top_p"
+check "temperature 0, the first of k and the first of p are the likeliest bytes" sh -c "
+    cmp $work/greedy $work/top1 && cmp $work/greedy $work/top_p && test \$(wc -c < $work/greedy) -gt 100"
+sampled --samples 3 > "$work/three"
+sampled --temperature 2 > "$work/hot"
+check "three samples, the first as alone" sh -c "test \$(grep -ac '^sample' $work/three) -eq 3 &&
+    head -n \$(wc -l < $work/sample1) $work/three | head -c 40 | cmp -n 40 - $work/sample1 && ! cmp -s $work/hot $work/sample1"
+build/gpt $run --steps 4 --eval-every 4 --eval-iters 2 > "$work/some.json" 2>> "$work/stderr"
+build/gpt $run --steps 4 --eval-every 4 --eval-iters 100000 > "$work/more.json" 2>> "$work/stderr"
+build/gpt $run --steps 4 --eval-every 4 > "$work/all.json" 2>> "$work/stderr"
+check "--eval-iters looks at some, or at all" sh -c "
+    test '$(field "$work/more.json" eval val_loss)' = '$(field "$work/all.json" eval val_loss)' &&
+    test -n '$(field "$work/some.json" eval val_loss)' &&
+    test '$(field "$work/some.json" eval val_loss)' != '$(field "$work/all.json" eval val_loss)'"
+build/gpt $run --steps 50 --warmup 0 --lr 10 --weight-decay 100 > "$work/lost.json" 2> "$work/stderr"
+check "gradients that stay not finite end the run" test $? -eq 1 -a "$(grep -c '"skip"' "$work/lost.json")" -gt 10
+check "and it says what helps" grep -q 'no longer finite.*lower --lr' "$work/stderr"
 
 # ---- gpt: failures ---------------------------------------------------------------------------------------
 check "--data that is missing" fails_with 1 "No such file" build/gpt --data "$work/none"
@@ -259,6 +300,11 @@ check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timel
     grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
 printf '#include "gradckpt.h"\n#include "pictures.h"\nint main(void) { return pictures_plan(NULL, NULL, NULL) == 0; }\n' \
     > "$work/pictures.c" && cp "$work/pictures.c" "$work/pictures.cpp"
+printf '#include "session.h"\nint main(void) { return session_end(session_start("test")); }\n' > "$work/session.cpp"
+if [ $has_cxx -eq 1 ]; then
+    check "session.h compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -Wno-unused-function -fsyntax-only -I. \
+        -Iexamples "$work/session.cpp"
+fi
 check "pictures.h compiles as C99, whatever of it is used" $CC -std=c99 -Wall -Wextra -pedantic -Werror \
     -Wconversion -Wsign-conversion -fsyntax-only -I. -Iexamples "$work/pictures.c"
 if [ $has_cxx -eq 1 ]; then

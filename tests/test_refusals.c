@@ -187,8 +187,9 @@ static void layers(void)
             gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), 0, 0));
     REFUSED(E_S, "cannot be cut into -2 heads",
             gckpt_attention(f3(2, 3, 8), f3(2, 3, 8), f3(2, 3, 8), -2, 0));
-    REFUSED(E_S, "as many keys as queries",
-            gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 1));
+    TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 1));
+    REFUSED(E_S, "a key for each of q's 5 queries, but k has 4; q [2,5,8], k [2,4,8]",
+            gckpt_attention(f3(2, 5, 8), f3(2, 4, 8), f3(2, 4, 8), 2, 1));
     REFUSED(E_A, "attention: input 2 is NULL",
             gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), NULL, 2, 0));
 
@@ -1637,19 +1638,20 @@ static void attention_work(void)
 {
     for (int t = 1; t < 70; t += 3) {
         gckpt_call call;
+        int s = t + t % 5;
         uint64_t flops[2], causal = 0;
         for (int i = 0; i < 2; i++) {
             gckpti_attention o = { 2, i };
             memset(&call, 0, sizeof call);
             call.attributes = &o;
-            call.shape = call.in[0].shape = call.in[1].shape = call.in[2].shape =
-                gckpt_shape3(3, t, 8);
+            call.shape = call.in[0].shape = gckpt_shape3(3, t, 8);
+            call.in[1].shape = call.in[2].shape = gckpt_shape3(3, s, 8);
             flops[i] = gckpti_op_attention.flops(&call);
         }
         for (int q = 0; q < t; q++)
-            for (int k = 0; k <= q; k++)
+            for (int k = 0; k <= s - t + q; k++)
                 causal++;
-        CHECK_MSG(flops[0] > 0 && flops[1] * (uint64_t)t * (uint64_t)t == flops[0] * causal,
+        CHECK_MSG(flops[0] > 0 && flops[1] * (uint64_t)(t * s) == flops[0] * causal,
                   "T = %d: %lu, %lu", t, (unsigned long)flops[0], (unsigned long)flops[1]);
     }
 }

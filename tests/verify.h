@@ -41,7 +41,7 @@ typedef struct {
     const gckpt_graph *g;
     char text[256];
     int failed, round, rounds, x, backward_seen;
-    int staged; /* parameters are read from copies in the arena */
+    int staged; /* all parameters are read from copies in the arena; packed ones always are */
     size_t top;
     unsigned char *active, *updated, *backwards, *forwards, *reaches;
     int *expected, *parts, *last_read, *next_buffer, *first_buffer, *claimed;
@@ -291,7 +291,9 @@ static inline void verify_shape_call(const verifier *v, const gckpti_node *node,
 
 static inline int verify_in_arena(const verifier *v, const gckpti_node *q)
 {
-    return q->kind == GCKPTI_OP || (q->kind == GCKPTI_PARAM && v->staged);
+    return (q->kind == GCKPTI_OP && !gckpti_is_cache(q->op)) ||
+           (q->kind == GCKPTI_PARAM &&
+            (v->staged || v->p->params[q->index].storage != GCKPT_STORED_F32));
 }
 
 /* Values of inputs in `mask`; others and what is not in the arena have no place. */
@@ -831,7 +833,9 @@ static inline int verify_start(verifier *v)
     verify_find_active(v);
     for (size_t x = 0; x < p->length; x++)
         v->staged = v->staged || (p->list[x].kind == GCKPT_FORWARD &&
-                                  p->nodes[p->list[x].id].kind == GCKPTI_PARAM);
+                                  p->nodes[p->list[x].id].kind == GCKPTI_PARAM &&
+                                  p->params[p->nodes[p->list[x].id].index].storage ==
+                                      GCKPT_STORED_F32);
     for (size_t i = 0; i < n && p->looped; i++) /* cleared when a step starts */
         for (int k = 0; p->nodes[i].kind == GCKPTI_OP && v->active[i] && k < p->nodes[i].inputs;
              k++) {

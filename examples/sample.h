@@ -1,0 +1,123 @@
+/* sample.h - chooses a token from logits: temperature, top-k, top-p. To copy; C99 or C++11, and no
+ * library.
+ *
+ *     sample_options o = { 0.8, 40, 0.95, 1 };     // temperature, top_k, top_p, seed
+ *     sample_place *room = malloc(V * sizeof *room);
+ *     int32_t token = sample_token(logits, V, &o, which, position, room);
+ *
+ * What is drawn is a function of seed, sample number and position alone (no state), of arithmetic
+ * that is the same on every machine. The order of the three is transformers': logits / temperature,
+ * then the k greatest, then of them the greatest whose probabilities add up to p. */
+#ifndef SAMPLE_H
+#define SAMPLE_H
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    double temperature; /* 0: the greatest logit, always */
+    int64_t top_k;      /* only so many of the greatest; 0: all */
+    double top_p;       /* only the fewest that have this probability together; 0 or 1: all */
+    uint64_t seed;
+} sample_options;
+
+typedef struct {
+    double weight; /* exp((logit - greatest) / temperature) */
+    int32_t token;
+} sample_place;
+
+/* The finaliser of splitmix64 (Steele 2014). */
+static inline uint64_t sample_mix(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Random bits as a function of (seed, a, b) alone. */
+static inline uint64_t sample_draw(uint64_t seed, uint64_t a, uint64_t b)
+{
+    return sample_mix(sample_mix(sample_mix(seed) ^ a) ^ b);
+}
+
+/* exp(x), x <= 0, to 1e-12 of it: the series of x / 4096, squared twelve times */
+static inline double sample_exp(double x)
+{
+    double y = x > -745 ? x / 4096 : 0, e = 1;
+    for (int i = 10; i > 0; i--)
+        e = 1 + y * e / i;
+    for (int i = 0; i < 12; i++)
+        e *= e;
+    return x > -745 ? e : 0;
+}
+
+/* a before b: more likely, or the same and a smaller number */
+static inline int sample_before(const sample_place *a, const sample_place *b)
+{
+    return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
+}
+
+/* Lets room[i] sink to its place in the heap of n. */
+static inline void sample_sink(sample_place *room, int64_t n, int64_t i)
+{
+    const sample_place x = room[i];
+    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+        child += child + 1 < n && sample_before(&room[child + 1], &room[child]);
+        if (!sample_before(&room[child], &x))
+            break;
+        room[i] = room[child];
+    }
+    room[i] = x;
+}
+
+/* Moves the greatest of a heap of n to its end. */
+static inline double sample_pop(sample_place *room, int64_t n)
+{
+    const sample_place x = room[0];
+    room[0] = room[n - 1];
+    sample_sink(room, n - 1, 0);
+    room[n - 1] = x;
+    return x.weight;
+}
+
+/* A token of 0..n-1 (n >= 1), from n logits; room: n places, whatever is in them. Logits that are
+ * NaN or -infinity are never taken, unless all are: then it is 0. */
+static inline int32_t sample_token(const float *logits, int64_t n, const sample_options *o,
+                                   uint64_t sample, uint64_t position, sample_place *room)
+{
+    int32_t best = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (logits[i] > logits[best] || logits[best] != logits[best])
+            best = (int32_t)i;
+    const double greatest = (double)logits[best];
+    if (!(o->temperature > 0) || !(greatest - greatest == 0))
+        return best;
+    double all = 0, sum = 0;
+    int64_t kept = 0, popped = 0, use = 0; /* those popped stand last, the greatest at the end */
+    for (int64_t i = 0; i < n; i++) {
+        room[kept].weight = sample_exp(((double)logits[i] - greatest) / o->temperature);
+        room[kept].token = (int32_t)i;
+        all += room[kept].weight;
+        kept += room[kept].weight > 0;
+    }
+    const int by_k = o->top_k > 0 && o->top_k<kept, by_p = o->top_p> 0 && o->top_p < 1;
+    for (int64_t i = by_k || by_p ? kept / 2 : 0; i-- > 0;)
+        sample_sink(room, kept, i);
+    if (by_k)
+        for (all = 0; popped < o->top_k; popped++)
+            all += sample_pop(room, kept - popped);
+    const int64_t most = by_k ? popped : kept;
+    for (; by_p && use < most && sum < o->top_p * all; use++) {
+        if (use == popped)
+            sample_pop(room, kept - popped++);
+        sum += room[kept - 1 - use].weight;
+    }
+    use = by_p ? use : most;
+    sum = by_p ? sum : all;
+    const double u = (double)(sample_draw(o->seed, sample, position) >> 11) / 9007199254740992.0;
+    int64_t i = 0;
+    for (double below = room[kept - 1].weight; i < use - 1 && below <= u * sum; i++)
+        below += room[kept - 2 - i].weight;
+    return room[kept - 1 - i].token;
+}
+#endif

@@ -1,0 +1,375 @@
+/* session.h - what a program that trains has around the training: messages, a progress line, JSON
+ * events, data and outputs that are checked before anything is computed, an interrupt that ends the
+ * present step, and options that a saved file keeps, so that --resume FILE needs no other. To copy,
+ * with options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
+#ifndef SESSION_H
+#define SESSION_H
+#include "gradckpt.h"
+#include "options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+    const char *program; /* in messages */
+    FILE *out, *json;    /* people read out; NULL json: no events */
+    const char *json_path;
+    int terminal, complained;
+    double start;    /* session_now of the first step */
+    uint64_t first;  /* and its number */
+    char *texts[64]; /* of options that came from a file */
+    int text_count;
+    volatile sig_atomic_t interrupted;
+} session;
+
+/* ---- messages, the clock, events ------------------------------------------------------------- */
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static int
+session_fail(int status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "%s: ", session.program);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return status;
+}
+
+static double session_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* One event on the JSON stream, if there is one. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2)))
+#endif
+static void
+session_event(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (session.json != NULL)
+        vfprintf(session.json, format, args);
+    va_end(args);
+}
+
+/* A line of its own beside the progress line. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2)))
+#endif
+static void
+session_say(const char *format, ...)
+{
+    char line[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    fprintf(session.out, session.terminal ? "\r%-78s\n" : "%s\n", line);
+}
+
+/* On a terminal one line that changes, at most ten times a second; else a line now and then. */
+static void session_progress(uint64_t step, uint64_t total, double loss, double rate, size_t bytes)
+{
+    static double last;
+    double t = session_now();
+    uint64_t every = total > 20 ? total / 20 : 1;
+    if (session.terminal ? t - last < 0.1 && step != total : step % every != 0 && step != 1)
+        return;
+    last = t;
+    double left = (t - session.start) / (double)(step - session.first) * (double)(total - step);
+    char line[160];
+    snprintf(line, sizeof line, "step %llu/%llu  loss %.4f  %.0f tokens/s  %zu bytes  %d:%02d left",
+             (unsigned long long)step, (unsigned long long)total, loss, rate, bytes,
+             (int)(left / 60), (int)left % 60);
+    fprintf(session.out, session.terminal ? "\r%-78s" : "%s\n", line);
+}
+
+/* A gckpt_write_fn onto a stream. */
+static inline size_t session_write(void *user, const void *bytes, size_t size)
+{
+    return fwrite(bytes, 1, size, (FILE *)user);
+}
+
+/* Did everything written so far arrive? Complains the first time it did not. */
+static int session_output_works(void)
+{
+    FILE *const streams[2] = { session.out, session.json };
+    for (int i = 0; i < 2; i++)
+        if (streams[i] != NULL && (fflush(streams[i]) != 0 || ferror(streams[i]))) {
+            if (!session.complained)
+                session_fail(1, "%s: %s",
+                             streams[i] == stdout ? "standard output"
+                             : i == 0             ? "standard error"
+                                                  : session.json_path,
+                             strerror(errno));
+            session.complained = 1;
+            return 0;
+        }
+    return 1;
+}
+
+static void session_interrupt(int number)
+{
+    (void)number;
+    session.interrupted = 1;
+}
+
+/* Before anything else. An interrupt ends the present step; a closed pipe is a write error like any
+ * other; a standard stream that is closed would be the next file that is opened. */
+static int session_start(const char *program)
+{
+    session.program = program;
+    signal(SIGINT, session_interrupt);
+    signal(SIGTERM, session_interrupt);
+    signal(SIGPIPE, SIG_IGN);
+    if (fcntl(STDERR_FILENO, F_GETFD) < 0)
+        return 1;
+    return fcntl(STDOUT_FILENO, F_GETFD) < 0 ? session_fail(1, "standard output is closed") : 0;
+}
+
+/* events: a path, "-" for standard output (what people read is then on standard error), or NULL. */
+static int session_open(const char *events)
+{
+    session.out = stdout;
+    session.json_path = events;
+    if (events != NULL && strcmp(events, "-") == 0) {
+        session.json = stdout;
+        session.out = stderr;
+    } else if (events != NULL && (session.json = fopen(events, "w")) == NULL) {
+        return session_fail(1, "--json %s: %s", events, strerror(errno));
+    }
+    session.terminal = isatty(fileno(session.out));
+    return 0;
+}
+
+/* The exit status, of a run that ended with `status`. */
+static int session_end(int status)
+{
+    if (session.out != NULL && !session_output_works())
+        status = 1;
+    if (session.json != NULL && fclose(session.json) != 0 && status == 0)
+        status = session_fail(1, "--json %s: %s", session.json_path, strerror(errno));
+    while (session.text_count > 0)
+        free(session.texts[--session.text_count]);
+    return status == 0 && session.interrupted ? 130 : status;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+/* All of a file or pipe, with a 0 behind it; for option `name`. The caller frees it. */
+static int session_read(const char *name, const char *path, unsigned char **bytes, size_t *size)
+{
+    enum { MOST = 1 << 30 }; /* a pipe may have no end */
+    struct stat is;
+    size_t room = 0, got = 1;
+    int failed = 0;
+    FILE *f = fopen(path, "rb");
+    *bytes = NULL;
+    *size = 0;
+    if (f == NULL)
+        return session_fail(1, "--%s %s: %s", name, path, strerror(errno));
+    if (fstat(fileno(f), &is) == 0 && (S_ISCHR(is.st_mode) || S_ISBLK(is.st_mode)))
+        failed = session_fail(1, "--%s %s: a device; give a file or a pipe", name, path);
+    while (!failed && got > 0) {
+        if (room - *size < 2) {
+            room = room == 0 ? 1 << 16 : 2 * room;
+            unsigned char *bigger = (unsigned char *)realloc(*bytes, room);
+            if (bigger == NULL) {
+                failed = session_fail(1, "%s: out of memory after %zu bytes", path, *size);
+                break;
+            }
+            *bytes = bigger;
+        }
+        got = fread(*bytes + *size, 1, room - *size - 1, f);
+        *size += got;
+        if (*size > MOST)
+            failed = session_fail(1, "%s: more than 1 GiB; give a part of it", path);
+        else if (got == 0 && ferror(f))
+            failed = session_fail(1, "%s: %s", path, strerror(errno));
+    }
+    fclose(f);
+    if (failed) {
+        free(*bytes);
+        *bytes = NULL;
+        return 1;
+    }
+    (*bytes)[*size] = 0;
+    return 0;
+}
+
+/* FNV-1a 64. */
+static inline uint64_t session_hash(uint64_t hash, const void *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+    return hash;
+}
+
+typedef enum { SESSION_READS, SESSION_WRITES, SESSION_SAVES } session_use;
+typedef struct {
+    const char *option, *path; /* path NULL: not used */
+    session_use use;           /* SAVES: to a new file beside it that takes its place */
+    int from;                  /* SAVES: may be the same file as this one, which was read; or -1 */
+} session_file;
+
+/* Can a file be put beside `path`, or beside what it links to, as saving will do? */
+static int session_try_save(const char *option, const char *path, const struct stat *is)
+{
+    char *target = is != NULL ? realpath(path, NULL) : NULL, trial[4096];
+    snprintf(trial, sizeof trial, "%s.try%ld", target != NULL ? target : path, (long)getpid());
+    free(target);
+    if (is != NULL && !S_ISREG(is->st_mode))
+        return session_fail(1, "--%s %s: a folder, device or pipe; give the path of a file", option,
+                            path);
+    int fd = open(trial, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (fd < 0)
+        return session_fail(1, "--%s %s: %s", option, path, strerror(errno));
+    close(fd);
+    remove(trial);
+    return 0;
+}
+
+/* Before anything is computed: can the outputs be written, and is none of them an input or another
+ * output, by whatever name? Leaves everything as it is. At most 16 files, those read first. */
+static int session_try_files(const session_file *files, int count)
+{
+    struct stat is[16];
+    int regular[16] = { 0 }, made[16] = { 0 }, status = 0;
+    for (int i = 0; i < count && status == 0; i++) {
+        const session_file *f = &files[i];
+        int there = f->path != NULL && stat(f->path, &is[i]) == 0;
+        if (f->path != NULL && f->use == SESSION_SAVES)
+            status = session_try_save(f->option, f->path, there ? &is[i] : NULL);
+        if (f->path != NULL && f->use == SESSION_WRITES && (!there || S_ISREG(is[i].st_mode))) {
+            int fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL, 0666); /* to have an identity */
+            made[i] = fd >= 0;
+            if (fd < 0)
+                fd = open(f->path, O_WRONLY | O_CREAT, 0666);
+            there = fd >= 0 && fstat(fd, &is[i]) == 0;
+            if (!there)
+                status = session_fail(1, "--%s %s: %s", f->option, f->path, strerror(errno));
+            if (fd >= 0)
+                close(fd);
+        }
+        regular[i] = there && S_ISREG(is[i].st_mode);
+        for (int k = 0; k < i && f->use != SESSION_READS && regular[i] && status == 0; k++)
+            if (regular[k] && is[k].st_dev == is[i].st_dev && is[k].st_ino == is[i].st_ino &&
+                !(f->use == SESSION_SAVES && k == f->from))
+                status = session_fail(2, "--%s %s: it is also --%s %s; give another", f->option,
+                                      f->path, files[k].option, files[k].path);
+    }
+    for (int i = 0; i < count; i++)
+        if (made[i])
+            remove(files[i].path);
+    return status;
+}
+
+/* ---- options that a file keeps --------------------------------------------------------------- */
+/* 1: `name` is one of `names`, "a b c". */
+static int session_among(const char *names, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)) != NULL; at += n)
+        if ((at == names || at[-1] == ' ') && (at[n] == ' ' || at[n] == 0))
+            return 1;
+    return 0;
+}
+
+/* Options that were not given are set to what the store's notes say. Of those among `fixed`, which
+ * make the model, another value is refused. */
+static int session_restore(gckpt_store *store, const char *file, const options_table *t,
+                           const char *fixed, int argc, char **argv)
+{
+    for (int i = 0; i < t->count; i++) {
+        char key[64];
+        const options_row *p = &t->rows[i];
+        const char *given = options_given(t, argc, argv, p->name);
+        snprintf(key, sizeof key, "option.%s", p->name);
+        const char *note = gckpt_store_note(store, key);
+        if (note == NULL)
+            continue;
+        if (given != NULL && session_among(fixed, p->name) && strcmp(given, note) != 0)
+            return session_fail(2,
+                                "--%s %s: %s was made with --%s %s; leave the option out, or train "
+                                "anew without --resume",
+                                p->name, given, file, p->name, note);
+        if (given != NULL)
+            continue;
+        char *text = (char *)malloc(strlen(note) + 1);
+        if (text == NULL)
+            return session_fail(1, "out of memory");
+        session.texts[session.text_count++] = strcpy(text, note);
+        if (!options_set(p, text))
+            return session_fail(1, "--resume %s: its --%s %s is not allowed here; give --%s", file,
+                                p->name, text, p->name);
+    }
+    return 0;
+}
+
+/* Notes the options that were given, but for those among `not_kept`; of files the whole path. */
+static int session_keep(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
+                        char **argv)
+{
+    for (int i = 0; i < t->count; i++) {
+        char key[64];
+        const options_row *p = &t->rows[i];
+        const char *given = options_given(t, argc, argv, p->name);
+        if (given == NULL || session_among(not_kept, p->name))
+            continue;
+        char *whole = p->kind == OPTIONS_FILE ? realpath(given, NULL) : NULL;
+        snprintf(key, sizeof key, "option.%s", p->name);
+        gckpt_result result = gckpt_store_set_note(store, key, whole != NULL ? whole : given);
+        free(whole);
+        if (result != GCKPT_OK)
+            return session_fail(1, "--%s: %s", p->name, gckpt_error_text(store));
+    }
+    return 0;
+}
+
+/* A whole number that a file keeps. */
+static int session_note_number(gckpt_store *store, const char *key, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    if (gckpt_store_set_note(store, key, text) == GCKPT_OK)
+        return 0;
+    return session_fail(1, "%s", gckpt_error_text(store));
+}
+
+static uint64_t session_noted(const gckpt_store *store, const char *key, uint64_t fallback)
+{
+    const char *note = gckpt_store_note(store, key);
+    return note != NULL ? (uint64_t)strtoull(note, NULL, 10) : fallback;
+}
+
+/* What is learned must be what it was when the run began, unless another text is given now. */
+static int session_same_data(gckpt_store *store, const char *key, const char *path, uint64_t hash,
+                             int given)
+{
+    char text[24];
+    const char *note = gckpt_store_note(store, key);
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    if (note != NULL && strcmp(note, text) != 0 && !given)
+        return session_fail(1,
+                            "%s is no longer what the run began with; give --%s %s to go on "
+                            "with it as it is now",
+                            path, key, path);
+    if (gckpt_store_set_note(store, key, text) == GCKPT_OK)
+        return 0;
+    return session_fail(1, "%s", gckpt_error_text(store));
+}
+#endif

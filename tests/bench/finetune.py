@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""finetune.py - fine-tuning GPT-2 by examples/finetune.c and by PyTorch + peft, taking turns.
+
+    make build/finetune
+    python3 tests/bench/finetune.py             GPT-2 124M, context 1,024, 20 steps, three rounds
+    python3 tests/bench/finetune.py --steps 2 --context 64 --rounds 1 --runs torch:lora lora:1e9
+
+Both begin with the same weights (random ones of the real shapes), the same adapter and the same
+tokens: windows of a .bin file (uint16), one after the other. PyTorch runs fp32 with gradient
+checkpointing, at its own peak; ours runs inside each budget. Each run is a process of its own. What
+is compared: the loss of every step, the median time of a step (the first one left out) and the peak
+of resident memory, which for PyTorch is also given without what it has after its imports. There is
+no clipping, which updates in the backward could not do. Needs torch, transformers and peft."""
+import argparse
+import array
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import peer_torch
+
+LR, DECAY, RANK, ALPHA = 1e-4, 0.1, 8, 16
+RUNS = ("torch:full", "full:2e9", "torch:lora", "lora:2e9", "lora:1e9", "lora:0.75e9")
+
+
+# ---- in processes of their own ---------------------------------------------------------------------
+def make(o):
+    """Weights, an adapter and tokens for both sides; the bytes of a text are its tokens."""
+    import peft
+    import torch
+    import transformers
+    torch.manual_seed(1)
+    weights, adapter = os.path.join(o.folder, "model"), os.path.join(o.folder, "adapter")
+    if not os.path.exists(os.path.join(weights, "config.json")):
+        config = transformers.GPT2Config(n_layer=o.layers, n_head=o.heads, n_embd=o.dim,
+                                         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        transformers.GPT2LMHeadModel(config).save_pretrained(weights)
+    if not os.path.exists(os.path.join(adapter, "adapter_config.json")):
+        model = transformers.GPT2LMHeadModel.from_pretrained(weights)
+        lora = peft.LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=ALPHA,
+                               fan_in_fan_out=True, target_modules=["c_attn"])
+        peft.get_peft_model(model, lora).save_pretrained(adapter)
+    with open(o.data, "rb") as file:
+        text = file.read(o.steps * o.batch * o.context + 1)
+    if len(text) <= o.steps * o.batch * o.context:
+        sys.exit("%s has %d bytes, too few for these steps" % (o.data, len(text)))
+    with open(os.path.join(o.folder, "tokens.bin"), "wb") as file:
+        array.array("H", list(text)).tofile(file)
+
+
+def train(o):
+    """PyTorch's side."""
+    import torch
+    import torch.nn.functional as F
+    import transformers
+    if o.child == "lora":
+        import peft
+    torch.set_num_threads(o.threads)
+    torch.ones(256, 256) @ torch.ones(256, 256)
+    base = peer_torch.status("VmHWM")
+    model = transformers.GPT2LMHeadModel.from_pretrained(os.path.join(o.folder, "model"))
+    if o.child == "lora":
+        model = peft.PeftModel.from_pretrained(model, os.path.join(o.folder, "adapter"),
+                                               is_trainable=True)
+        model.enable_input_require_grads()
+    model.gradient_checkpointing_enable()
+    model.train()
+    weights = [p for p in model.parameters() if p.requires_grad]
+    adamw = torch.optim.AdamW([
+        {"params": [p for p in weights if p.dim() >= 2], "weight_decay": DECAY},
+        {"params": [p for p in weights if p.dim() < 2], "weight_decay": 0.0}], lr=LR, fused=True)
+    tokens = array.array("H")
+    with open(os.path.join(o.folder, "tokens.bin"), "rb") as file:
+        tokens.frombytes(file.read())
+    T, losses, times = o.context, [], []
+    for step in range(o.steps):
+        start = time.perf_counter()
+        adamw.zero_grad(set_to_none=True)
+        total = 0.0
+        for first in range(step * o.batch * T, (step + 1) * o.batch * T, T):
+            window = torch.tensor(tokens[first:first + T + 1], dtype=torch.long)[None]
+            logits = model(input_ids=window[:, :-1], use_cache=False).logits
+            loss = F.cross_entropy(logits[0], window[0, 1:], reduction="sum") / (o.batch * T)
+            del logits
+            loss.backward()
+            total += loss.item()
+        adamw.step()
+        losses.append(total)
+        times.append(time.perf_counter() - start)
+    print(json.dumps({"losses": losses, "times": times, "base": base,
+                      "torch": torch.__version__}))
+
+
+# ---- who takes turns --------------------------------------------------------------------------------
+def wait_for(command, env=None):
+    """What it prints, and its peak of resident memory; this process must stay small, since a child
+    inherits its peak."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)
+        out.seek(0)
+        err.seek(0)
+        if status != 0:
+            sys.exit("%s\n%s" % (" ".join(command), err.read().decode()[-4000:]))
+        return out.read().decode().splitlines(), usage.ru_maxrss * 1024
+
+
+def run_torch(o, method, environment):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS_", "OMP_", "MKL_"))}
+    env.update(environment, OMP_NUM_THREADS=str(o.threads), HF_HUB_OFFLINE="1")
+    arguments = [a for k in ("folder", "steps", "batch", "context", "threads")
+                 for a in ("--" + k, str(getattr(o, k)))]
+    lines, peak = wait_for([sys.executable, os.path.abspath(__file__), "--child", method]
+                           + arguments, env)
+    return dict(json.loads(lines[-1]), resident=peak)
+
+
+def run_ours(o, method, budget):
+    command = [o.binary, "--model", os.path.join(o.folder, "model"), "--method", method,
+               "--data", os.path.join(o.folder, "tokens.bin"), "--in-order",
+               "--context", str(o.context), "--batch", str(o.batch), "--micro-batch", "auto",
+               "--steps", str(o.steps), "--lr", str(LR), "--warmup", "0", "--clip", "0",
+               "--weight-decay", str(DECAY), "--beta2", "0.999", "--eval-every", "0",
+               "--threads", str(o.threads), "--budget", str(int(budget)), "--json", "-"]
+    if method == "lora":
+        command += ["--adapter", os.path.join(o.folder, "adapter")]
+    lines, peak = wait_for(command, dict(os.environ, OMP_WAIT_POLICY="passive"))
+    events = [json.loads(line) for line in lines]
+    steps = [e for e in events if e["event"] == "step"]
+    plan = next(e for e in events if e["event"] == "plan")
+    return {"losses": [e["loss"] for e in steps], "bytes": plan["bytes"], "resident": peak,
+            "times": [o.batch * o.context / e["tokens_per_second"] for e in steps]}
+
+
+def print_table(o, results):
+    print("\n| run | bytes of the plan | resident peak | beyond imports | s a step | of PyTorch's "
+          "time | greatest difference of a loss |\n|---|---|---|---|---|---|---|")
+    for name, runs in results.items():
+        theirs, method = name.startswith("torch"), name.split(":")[name.startswith("torch")]
+        peer = results.get("torch:" + method, [])
+        seconds = statistics.median([t for r in runs for t in r["times"][1:]])
+        apart = [abs(a - b) / b for r in runs for p in peer[:1]
+                 for a, b in zip(r["losses"], p["losses"])]
+        print("| %s | %s | %.0f MB | %.0f MB | %.3f | %s | %s |" % (
+            name, "" if theirs else "%.0f MB" % (runs[0]["bytes"] / 1e6),
+            max(r["resident"] for r in runs) / 1e6,
+            max(r["resident"] - r.get("base", 0) for r in runs) / 1e6, seconds,
+            "%.2f" % (seconds / statistics.median([t for r in peer for t in r["times"][1:]]))
+            if peer else "", "%.1e" % max(apart) if apart else ""))
+    for name, runs in results.items():
+        print("\n%s, loss of each step: %s" % (name, " ".join("%.5f" % x for x in runs[0]["losses"])))
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--folder", default=os.path.join("build", "finetune-124M"), help="made if missing")
+    a.add_argument("--binary", default=os.path.join("build", "finetune"))
+    a.add_argument("--data", default="gradckpt.h", help="a text")
+    a.add_argument("--runs", nargs="*", default=RUNS, help="torch:METHOD, or METHOD:BUDGET")
+    a.add_argument("--json", help="all that was measured, into a file")
+    a.add_argument("--child", choices=("make", "full", "lora"), help=argparse.SUPPRESS)
+    for name, value in (("layers", 12), ("heads", 12), ("dim", 768), ("context", 1024), ("batch", 1),
+                        ("steps", 20), ("rounds", 3), ("threads", os.cpu_count())):
+        a.add_argument("--" + name, type=int, default=value)
+    o = a.parse_args()
+    if o.child:
+        return make(o) if o.child == "make" else train(o)
+    os.makedirs(o.folder, exist_ok=True)
+    wait_for([sys.executable, os.path.abspath(__file__), "--child", "make"] + sys.argv[1:],
+             dict(os.environ, HF_HUB_OFFLINE="1"))
+    results = {name: [] for name in o.runs}
+    with tempfile.TemporaryDirectory() as folder:
+        shim = peer_torch.intel_shim(folder)    # MKL's fast kernels on other processors, too
+        environment = {"LD_PRELOAD": shim} if shim else {}
+        for turn in range(o.rounds):
+            for name in o.runs:
+                first, second = name.split(":")
+                r = (run_torch(o, second, environment) if first == "torch"
+                     else run_ours(o, first, float(second)))
+                results[name].append(r)
+                print("round %d, %-12s %.3f s a step, %.0f MB resident" % (
+                    turn + 1, name, statistics.median(r["times"][1:]), r["resident"] / 1e6),
+                    flush=True)
+    print_table(o, results)
+    if o.json:
+        with open(o.json, "w") as file:
+            json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main()

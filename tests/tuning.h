@@ -1,0 +1,239 @@
+/* tuning.h - what test_gpt2.c and test_adapters.c share: golden/gpt2's models, run, trained and
+ * sampled as golden/gpt2.py did, and wrong copies of its files. Tests run in the repository's root.
+ * Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
+#ifndef TESTS_TUNING_H
+#define TESTS_TUNING_H
+#include "../examples/generate.h"
+#include "golden/gpt2.h"
+#include "rig.h"
+
+#include "golden/gpt2_saved.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GOLDEN "tests/golden/gpt2/"
+enum { LOGITS = GOLDEN_ROWS * GOLDEN_CONTEXT * GOLDEN_VOCABULARY };
+
+static gckpt_store *expected; /* golden/gpt2/expected.safetensors */
+
+static inline gckpt_store *tuning_load(gpt2_model *m, const char *folder, const gpt2_source *source)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK_MSG(gpt2_load(m, s, folder, source) == 0, "%s: %s", folder, m->error);
+    return s;
+}
+
+/* Logits of the golden tokens; 0: an error. */
+static inline int tuning_run(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+                             const char *what, float *logits)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *tokens =
+        gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(GOLDEN_ROWS, GOLDEN_CONTEXT));
+    gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, tokens, options)), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(tokens), golden_tokens };
+    int good = gckpt_forward(e, &feed, 1, GOLDEN_ROWS, NULL) == GCKPT_OK;
+    if (CHECK_MSG(good, "%s: %s", what, gckpt_error_text(e)))
+        memcpy(logits, gckpt_fetch(e, gckpt_id(pick.tensor), 0), LOGITS * sizeof *logits);
+    rig_free(e, p, g, NULL);
+    return good;
+}
+
+/* The same against expected's `name`; `worst` apart at most. */
+static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+                                 const char *name, double worst)
+{
+    float have[LOGITS];
+    gckpt_parameter want;
+    double apart = 0;
+    if (!tuning_run(m, s, options, name, have) ||
+        !CHECK(gckpt_store_get(expected, gckpt_store_find(expected, name), &want) == GCKPT_OK &&
+               want.elements == LOGITS))
+        return;
+    for (int i = 0; i < LOGITS; i++) {
+        double d = (double)have[i] - (double)want.values[i];
+        d = d < 0 ? -d : d;
+        apart = d <= apart ? apart : d; /* also NaN */
+    }
+    CHECK_MSG(apart <= worst, "%s: logits are %g apart", name, apart);
+}
+
+/* Ten steps, of micro-batches as the oracle's or of `rows`; each loss to 1e-5 of it, or, losses NULL,
+ * all below the first. */
+static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+                                const char *what, const double *losses, float lr, gckpt_mode mode,
+                                int64_t rows)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_shape shape = gckpt_shape2(rows, GOLDEN_LENGTH);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
+    gckpt_term loss = { gpt2_loss(m, gpt2_hidden(m, tokens, options), targets), 1, 0 };
+    gckpt_plan_desc desc = { .mode = mode, .batch = GOLDEN_BATCH };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+    CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feeds[2] = { { gckpt_id(tokens), golden_batch },
+                            { gckpt_id(targets), golden_targets } };
+    gckpt_hyper hyper = { .lr = lr, .weight_decay = golden_decay, .clip = golden_clip };
+    double begin = 0;
+    for (int step = 0; step < GOLDEN_STEPS; step++) {
+        gckpt_report report;
+        if (!CHECK_MSG(gckpt_step(e, feeds, 2, GOLDEN_BATCH, &hyper, &report) == GCKPT_OK, "%s: %s",
+                       what, gckpt_error_text(e)))
+            break;
+        begin = step == 0 ? report.loss : begin;
+        double d = losses ? report.loss / losses[step] - 1 : 0;
+        CHECK_MSG(losses || step == 0 || report.loss < begin, "%s: from %g to %g in step %d", what,
+                  begin, report.loss, step);
+        CHECK_MSG(report.count == GOLDEN_COUNT && d <= 1e-5 && d >= -1e-5,
+                  "%s: step %d: loss %.9g of %d targets, not %.9g", what, step, report.loss,
+                  (int)report.count, losses ? losses[step] : 0);
+    }
+    rig_free(e, p, g, NULL);
+}
+
+/* What is made of the golden prompt, greedily, with caches of keys and values: these tokens, by
+ * logits that are, to the bit, those of all tokens at once. Two texts at once, the prompt four tokens
+ * at a time. */
+static inline void tuning_generate(gpt2_model *m, gckpt_store *s, const gpt2_hooks *hooks,
+                                   const char *what, const int32_t *made)
+{
+    enum { ALL = GOLDEN_PROMPT + GOLDEN_NEW, V = GOLDEN_VOCABULARY };
+    const gpt2_options options = { .hooks = hooks };
+    const gpt2_generator_desc cached = { .samples = 2, .chunk = 4, .hooks = hooks };
+    const sample_options greedy = { 0, 0, 0, 0 };
+    int32_t tokens[ALL], out[2 * GOLDEN_NEW], next[2];
+    memcpy(tokens, golden_prompt, sizeof golden_prompt);
+    memcpy(tokens + GOLDEN_PROMPT, made, GOLDEN_NEW * sizeof *made);
+
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, ALL));
+    gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, in, &options)), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(in), tokens };
+    gckpt_result result = gckpt_forward(e, &feed, 1, 1, NULL);
+    CHECK_MSG(result == GCKPT_OK, "%s: %s", what, gckpt_error_text(e));
+    const float *want = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+
+    gpt2_generator maker;
+    int64_t count = -1;
+    if (gpt2_generator_new(&maker, m, s, &cached) == 0)
+        count = gpt2_generate(&maker, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, -1, out,
+                              NULL, NULL);
+    CHECK_MSG(count == GOLDEN_NEW, "%s: %d tokens: %s", what, (int)count, m->error);
+    for (int i = 0; i < GOLDEN_NEW && count == GOLDEN_NEW; i++)
+        CHECK_MSG(out[i] == made[i] && out[GOLDEN_NEW + i] == made[i],
+                  "%s: token %d is %d and %d, not %d", what, i, out[i], out[GOLDEN_NEW + i],
+                  made[i]);
+    const float *have = count < 0 ? NULL : gpt2_prompt(&maker, golden_prompt, GOLDEN_PROMPT);
+    for (int at = GOLDEN_PROMPT; at < ALL && have && want; at++) {
+        CHECK_MSG(!memcmp(have, want + (at - 1) * V, V * sizeof *have) &&
+                      !memcmp(have + V, have, V * sizeof *have),
+                  "%s: logits of token %d differ with caches", what, at);
+        next[0] = next[1] = tokens[at];
+        have = gpt2_next(&maker, next);
+    }
+    CHECK(have != NULL);
+    if (count >= 0)
+        gpt2_generator_free(&maker);
+    rig_free(e, p, g, NULL);
+}
+
+/* ---- files ---- */
+static char tuning_folder[64]; /* to write in */
+
+static inline void tuning_open(int argc, char **argv)
+{
+    snprintf(tuning_folder, sizeof tuning_folder, "%s", argc > 1 ? argv[1] : "/tmp/tuning.XXXXXX");
+    CHECK(argc > 1 || mkdtemp(tuning_folder) != NULL);
+    expected = gckpt_store_new(NULL);
+    CHECK_MSG(gckpt_store_load(expected, GOLDEN "expected.safetensors") == GCKPT_OK, "%s",
+              gckpt_error_text(expected));
+}
+
+static inline void tuning_close(int argc)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", tuning_folder);
+    CHECK(argc > 1 || system(command) == 0);
+    gckpt_store_free(expected);
+}
+
+static inline file tuning_read(const char *path)
+{
+    file b = { NULL, 0, 0, 0, 0, 0, 0 };
+    unsigned char bytes[4096];
+    FILE *f = fopen(path, "rb");
+    for (size_t n; f && (n = fread(bytes, 1, sizeof bytes, f)) > 0;)
+        file_write(&b, bytes, n);
+    if (CHECK_MSG(f != NULL && b.size > 0, "cannot read %s", path))
+        fclose(f);
+    return b;
+}
+
+/* Files of golden/gpt2/`name`, copied to tuning_folder/wrong, and one of them changed: `from` is
+ * replaced by `to` or, from NULL, only the first `size` bytes are there (0: none, and no file). */
+typedef struct {
+    const char *name, *file, *from, *to, *says;
+    size_t size;
+} tuning_edit;
+
+static inline const char *tuning_wrong(const tuning_edit *t)
+{
+    static char folder[96];
+    char from[160], to[160], command[400];
+    snprintf(folder, sizeof folder, "%s/wrong", tuning_folder);
+    snprintf(from, sizeof from, GOLDEN "%s/%s", t->name, t->file);
+    snprintf(to, sizeof to, "%s/%s", folder, t->file);
+    snprintf(command, sizeof command, "rm -rf %s && cp -R " GOLDEN "%s %s", folder, t->name,
+             folder);
+    CHECK(system(command) == 0);
+    file b = tuning_read(from);
+    size_t at = 0, n = t->from ? strlen(t->from) : 0;
+    while (n && at + n < b.size && memcmp(b.bytes + at, t->from, n))
+        at++;
+    CHECK_MSG(n ? at + n < b.size : t->size <= b.size, "%s: no %s", from, n ? t->from : "bytes");
+    FILE *f = fopen(to, "wb");
+    if (CHECK(f != NULL)) {
+        fwrite(b.bytes, 1, n ? at : t->size, f);
+        if (n) {
+            fputs(t->to, f);
+            fwrite(b.bytes + at + n, 1, b.size - at - n, f);
+        }
+        CHECK(fclose(f) == 0 && (n || t->size || remove(to) == 0));
+    }
+    free(b.bytes);
+    return folder;
+}
+
+/* Every file of tuning_folder/`name` is one that transformers and peft have accepted. */
+static inline void tuning_saved(const char *name)
+{
+    int files = 0;
+    for (size_t i = 0; i < sizeof golden_saved / sizeof golden_saved[0]; i++) {
+        const size_t n = strlen(name);
+        char path[160];
+        uint64_t hash = 0xcbf29ce484222325u;
+        if (strncmp(golden_saved[i].file, name, n) || golden_saved[i].file[n] != '/')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", tuning_folder, golden_saved[i].file);
+        file b = tuning_read(path);
+        for (size_t k = 0; k < b.size; k++)
+            hash = (hash ^ b.bytes[k]) * 0x100000001b3u;
+        CHECK_MSG(hash == golden_saved[i].hash,
+                  "%s: not the bytes that golden/check_peft.py has seen", path);
+        free(b.bytes);
+        files++;
+    }
+    CHECK_MSG(files == 2, "%s: golden/check_peft.py has seen %d files", name, files);
+}
+#endif
