@@ -481,8 +481,15 @@ static inline int bpe_read_json(bpe *b, const char *path)
             bpe_load_type(d, model, "model", "BPE");
         bpe_load_type(d, split, "pre_tokenizer", "ByteLevel");
         bpe_load_type(d, decoder, "decoder", "ByteLevel");
-        if (after)
+        /* a template, as newer files have, may stand for the text alone */
+        if (json_is(d, json_find(d, after, "type"), "TemplateProcessing")) {
+            uint32_t parts = json_need(d, after, "single", JSON_ARRAY);
+            for (uint32_t i = json_first(d, parts); i != 0; i = json_next(d, i))
+                if (!json_is(d, json_first(d, i), "Sequence"))
+                    json_wrong(d, i, "nothing but the text's Sequence in post_processor");
+        } else if (after) {
             bpe_load_type(d, after, "post_processor", "ByteLevel");
+        }
         bpe_load_off(d, JSON_ROOT, "normalizer");
         bpe_load_off(d, split, "add_prefix_space");
         bpe_load_off(d, model, "dropout");

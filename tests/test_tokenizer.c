@@ -452,6 +452,12 @@ static void test_refusals(void)
         { "\"use_regex\":true", "\"use_regex\":false", "use_regex: expected true" },
         { "\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"T\"",
           "post_processor: expected the type ByteLevel" },
+        { "\"post_processor\":{\"type\":\"ByteLevel\"",
+          "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]",
+          "expected nothing but the text's Sequence in post_processor, found an object" },
+        { "\"post_processor\":{\"type\":\"ByteLevel\"",
+          "\"post_processor\":{\"type\":\"TemplateProcessing\"",
+          "key single (an array), which is not there" },
         { "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":1",
           "decoder: expected the type ByteLevel" },
         { "\"dropout\":null", "\"dropout\":0.1", "dropout: expected null" },
@@ -536,6 +542,13 @@ static void test_refusals(void)
     rmdir(SCRATCH "d");
     put_edited(GOLDEN "tokenizer.json", "\"content\":\"<|user|>\"", "\"content\":\"\"");
     CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
+    bpe_free(&b);
+
+    /* a template that adds nothing */
+    put_edited(
+        GOLDEN "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}]");
+    CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
     bpe_free(&b);
 
     /* of a merge that stands twice the later rank counts */
