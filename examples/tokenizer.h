@@ -95,7 +95,8 @@ static inline void bpe_free(bpe *b)
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
-/* A token's name in the vocabulary is text: each of its bytes is a visible character. */
+/* A token's name in the vocabulary is text: each of its bytes is a visible character. The 68 bytes
+ * that are none by themselves, 0 to 32, 127 to 160 and 173, are the characters from 256 on. */
 static inline uint32_t bpe_character_of(int byte)
 {
     if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
@@ -103,7 +104,7 @@ static inline uint32_t bpe_character_of(int byte)
     return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
 }
 
-/* The byte of a character, or -1: the others count up from 256. */
+/* The other way round; -1: no byte. */
 static inline int bpe_byte_of(uint32_t character)
 {
     if (character < 256)
@@ -773,10 +774,11 @@ static inline int bpe_encode(bpe *b, const char *text, size_t n, int specials, b
     for (; i < n && length > 0; i += (size_t)length)
         length = (unsigned char)text[i] < 128 ? 1 : json_utf8(text + i, n - i, &c);
     if (length < 0) {
-        valid = bpe_replace(text, n, &n);
+        valid = bpe_replace(text, n, &i);
         if (valid == NULL)
             return bpe_fail(t, "out of memory for a copy of %.0f bytes of text", (double)n);
         text = valid;
+        n = i;
     }
     int status = bpe_encode_part(b, text, text + n, specials, 0, t);
     free(valid);

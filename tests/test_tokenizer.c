@@ -58,7 +58,7 @@ static void test_json_refuses(void)
     static const char *const refused[][2] = {
         { "", "t:1: expected a value, found the end of the text" },
         { " \n\n{", "t:3: expected a key in quotes, found the end of the text" },
-        { "[1,\n]", "t:2: expected a value, found ']'" },
+        { "[1,\n]", "t:2: expected a value, found ']' (byte 5)" },
         { "[", "a value" },
         { "[,1]", "a value, found ','" },
         { "{\"a\":1,}", "a key in quotes, found '}'" },
@@ -211,8 +211,8 @@ static void test_json_lines(void)
     CHECK(json_read_line(&d, f) == 1 && json_int(&d, JSON_ROOT, "a", 0) == 1 && d.line == 3);
     CHECK(json_read_line(&d, f) == 1 && json_is(&d, JSON_ROOT, back) && d.line == 4);
     CHECK(json_read_line(&d, f) == -1 && d.line == 6);
-    CHECK_MSG(strcmp(d.error, "lines:6: expected a value, found the end of the text") == 0, "%s",
-              d.error);
+    CHECK_MSG(strcmp(d.error, "lines:6: expected a value, found the end of the text (byte 2)") == 0,
+              "%s", d.error);
     d.error[0] = 0;
     CHECK(json_read_line(&d, f) == 1 && json_int_of(&d, JSON_ROOT) == 2 && d.line == 7);
     CHECK(json_read_line(&d, f) == 0 && d.error[0] == 0);
