@@ -181,6 +181,8 @@ static inline gckpt_tensor *adapters_embedded(void *user, const gpt2_place *at, 
     adapters *a = (adapters *)user;
     gckpt_graph *g = gckpt_graph_of(x);
     const gpt2_options *o = at->options;
+    if (a->options.method < ADAPTERS_LLAMA)
+        return x;
     a->zeros = gckpt_scale(gckpt_slice(gckpt_slice(x, 1, 0, 1), 2, 0, 1), 0);
     a->inner = adapters_inner(a, g);
     if (a->options.method != ADAPTERS_PROMPT || (o->capacity > 0 && !o->prime))
