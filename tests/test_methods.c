@@ -236,7 +236,17 @@ static void test_texts(void)
     CHECK(strstr(t.m.error, "at least one") != NULL);
     prompt[1] = V;
     CHECK(gpt2_generate(&p, prompt, 3, &how, 30, -1, b, NULL, NULL) == -1);
+    const size_t bytes = p.bytes;
     gpt2_generator_free(&p);
+    /* in fewer bytes, to the end of what was asked for */
+    const gpt2_generator_desc small = { .samples = 2, .capacity = 9 };
+    CHECK(gpt2_generator_new(&p, &t.m, t.store, &small) == 0);
+    CHECK(gpt2_generate(&p, tokens_of, 4, &how, 30, -1, b, NULL, NULL) == 6);
+    CHECK(memcmp(a, b, 6 * sizeof *a) == 0 && p.bytes < bytes);
+    gpt2_generator_free(&p);
+    const gpt2_generator_desc large = { .capacity = CONTEXT + 1 };
+    CHECK(gpt2_generator_new(&p, &t.m, t.store, &large) == -1);
+    CHECK_MSG(strstr(t.m.error, "25") != NULL, "%s", t.m.error);
     end(&t);
 }
 
