@@ -432,7 +432,7 @@ int main(void)
         targets_of[i] = i % 9 == 4 ? -1 : i * 11 % V;
     }
     if (!CHECK(mkdtemp(folder) != NULL))
-        return check_report("test_methods");
+        return check_report("methods");
     test_plans();
     test_generation();
     test_texts();
@@ -448,5 +448,5 @@ int main(void)
         CHECK(remove(path) == 0);
     }
     CHECK(rmdir(folder) == 0);
-    return check_report("test_methods");
+    return check_report("methods");
 }
