@@ -229,14 +229,14 @@ static void test_types(void)
         for (int to = 0; to < 4; to++)
             for (int made = 0; made < 2; made++) {
                 gckpt_store *s = store_of((gckpt_storage)to, made);
-                const void *block = gckpti_block(&s->params[0]);
+                const void *block = gckpti_stored(&s->params[0]);
                 uint64_t before = snapshot(s);
                 int can = from != GCKPT_STORED_I8 || to == GCKPT_STORED_I8 || !to;
                 gckpt_result result = read_as(s, &f, NULL);
                 CHECK_MSG(result == (can ? GCKPT_OK : GCKPT_E_DATA), "%d to %d: %s", from, to,
                           gckpt_error_text(s));
                 CHECK_MSG(can ? holds(s, was) : snapshot(s) == before, "%d to %d", from, to);
-                CHECK(!made || block == gckpti_block(&s->params[0]));
+                CHECK(!made || block == gckpti_stored(&s->params[0]));
                 CHECK(can || strstr(gckpt_error_text(s), "\"w\": the file has it as I8"));
                 gckpt_store_free(s);
             }
