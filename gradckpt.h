@@ -454,10 +454,12 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-/* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
- * seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the store
- * is empty and gets them all), with its shape; a file that is truncated, overlapping, out of bounds
- * or otherwise wrong is refused with the reason, and the store keeps what it had.
+/* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
+ * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the
+ * store is empty and gets them all), with its shape; a file that is truncated, overlapping, out of
+ * bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For that,
+ * values and state that are made already are held a second time for a moment; what is not (load
+ * before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
@@ -470,26 +472,34 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
 
-/* Files of other programs, and parts of a store. All zero: as the calls above. */
+/* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
-     * parameter `name`. NULL: it is left out. The text lives until the next call. */
+     * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
+     * the next call; the same question may be asked several times. State goes with its parameter. */
     const char *(*rename)(void *user, const char *name);
     void *user;
-    int values_only; /* 1: without optimiser state, step count and notes */
-    int partial;     /* reading, 1: what the file does not have stays as it is */
-    int writable;    /* mapping, 1: F32 in place may be trained (the memory must be writable) */
-    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 */
+    /* 1: without optimiser state and step count. Reading: these and notes stay as they are. Writing:
+     * notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    int values_only;
+    int partial;  /* reading, 1: what the file does not have stays as it is */
+    int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
+    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
 } gckpt_file_desc;
-/* safetensors of F32, BF16 and F16, and what pack stores; a parameter that is packed gets its
- * values packed piece by piece. Any other type is refused by the tensor's name. */
+/* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
+ * tensor "NAME#scale"); any other type is refused by the tensor's name. They become what the store
+ * has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8. What is
+ * stored alike keeps its bits. Written is what is stored, data aligned to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
                                            size_t size, const gckpt_file_desc *desc);
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
- * the store does not have yet point into it where type and alignment allow (frozen, but for
- * desc.writable); all others are read as by gckpt_store_read_as. */
+ * the store does not have yet are added: those that can be used where they lie point there (aligned
+ * to their type, on a little-endian machine) and stay frozen, F32 as floats, BF16, F16 and I8
+ * packed; all others become floats of the store's own. desc.writable: only F32 is used in place, and
+ * all can be trained. What the store has is read as by gckpt_store_read_as. A model in several files
+ * is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -499,7 +509,9 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 #endif
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
- * value NULL: takes it away. note: NULL when there is none; until the next change. */
+ * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
+ * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL when
+ * there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
@@ -566,14 +578,18 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* The same from position `first` on; in a graph with caches, first + gckpt_position. */
+/* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at
+ * and positions_at begin at first + gckpt_position (positions cannot: E_ARG), and the table, which
+ * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
- * generates token by token, to the bits of one call with all of them. Only in INFERENCE plans, for
- * at most the graph's rows a call; all caches of a graph have one capacity and one T. Their bytes
- * are GCKPT_BYTES_CACHES of the plan. The key/value cache of transformers. */
+ * generates token by token, to the bits of one call with all of them. Its result may only be read
+ * by causal attention, as keys or values, and by gckpt_concat along axis 1, as the last input.
+ * Only in INFERENCE plans, for at most the graph's rows a call; all caches of a graph have one
+ * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
+ * activations; their bytes are GCKPT_BYTES_CACHES. The key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
@@ -1086,6 +1102,15 @@ typedef struct {
     gckpt_rates rates;
 } gckpt_pass;
 
+/* A parameter's values as they are stored (gckpt_store_pack), to n floats. */
+typedef struct {
+    gckpt_storage storage; /* not F32 */
+    const void *packed;
+    const float *scales; /* I8: of each row */
+    int64_t row, n;      /* elements of a row; all */
+    float *to;
+} gckpt_unpacking;
+
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
  * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
  * calls, and loss_scale of its losses', by gckpt_call.id. */
@@ -1163,6 +1188,9 @@ struct gckpt_backend {
     /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
      * for its square sums before the first update. */
     void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
+    /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
+     * time and copies them in (slow, and such micro-batches are not repeated). */
+    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1235,7 +1263,8 @@ typedef struct {
      * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
-     * same model, batch and capacity. NULL: its own. It must live as long. */
+     * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
+     * as long; one of them runs at a time, and each plan counts their bytes. */
     gckpt_exec *caches_of;
     /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
      * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
@@ -1280,9 +1309,9 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
-/* Positions that the caches hold: each gckpt_forward adds its T, and is E_ARG when that is more
- * than they have room for. rewind forgets those from `position` on (0: all); E_ARG: there are not
- * as many. */
+/* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when that
+ * is more than they have room for, or when it has more rows than the one before. rewind forgets
+ * those from `position` on (0: all, and then any rows may come); E_ARG: there are not as many. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
@@ -2656,14 +2685,13 @@ GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
     return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
 }
 
-/* Without branches, for vectors. */
+/* Without branches, for vectors: 2^112 is the quotient of the units, infinity and NaN follow. */
 GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
-    uint32_t small = gckpti_bits((float)(int32_t)(x & 0x3ffu) * 5.9604644775390625e-8f);
-    uint32_t u = rest < 0x00800000u ? small : rest + 0x38000000u;
-    u += rest >= 0x0f800000u ? 0x38000000u : 0u; /* infinity */
-    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u | sign);
+    uint32_t u = gckpti_bits(gckpti_float(rest) * 5192296858534827628530496329220096.0f);
+    u |= sign | (rest >= 0x0f800000u ? 0x7f800000u : 0u);
+    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u);
 }
 
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
@@ -3053,28 +3081,49 @@ static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float
     return fits;
 }
 
+/* 16 packed values: a count that compilers make vectors of, since it is fixed. */
+static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
+{
+    float y[16];
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
+        y[k] = gckpti_from_bf16(((const uint16_t *)from)[k]);
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
+        y[k] = gckpti_from_f16(((const uint16_t *)from)[k]);
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
+        y[k] = (float)((const int8_t *)from)[k] * scale;
+    memcpy(to, y, sizeof y);
+}
+
+/* Elements at..at+n-1 of what u says, to x. */
+static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    const int64_t each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const unsigned char *from = (const unsigned char *)u->packed + at * each;
+    uint16_t last[16] = { 0 };
+    float y[16];
+    for (int64_t row; n > 0; n -= row, at += row) {
+        float scale = u->scales ? u->scales[at / u->row] : 0;
+        row = gckpti_min(n, u->row - at % u->row);
+        int64_t i = 0;
+        for (; i + 16 <= row; i += 16, from += 16 * each)
+            gckpti_unpack_16(u->storage, from, scale, x + i);
+        memcpy(last, from, (size_t)((row - i) * each));
+        gckpti_unpack_16(u->storage, last, scale, y);
+        memcpy(x + i, y, (size_t)(row - i) * sizeof *x);
+        from += (row - i) * each;
+        x += row;
+    }
+}
+
 /* The floats that n stored values from element `at` on stand for. */
 static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    int64_t row = gckpti_row_length(&q->p);
-    if (q->p.storage == GCKPT_STORED_F32) {
+    const gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
+                                gckpti_row_length(&q->p), q->p.elements, NULL };
+    if (q->p.storage == GCKPT_STORED_F32)
         memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
-    } else if (q->p.storage == GCKPT_STORED_BF16) {
-        const uint16_t *from = (const uint16_t *)q->p.packed + at;
-        for (int64_t i = 0; i < n; i++)
-            x[i] = gckpti_from_bf16(from[i]);
-    } else if (q->p.storage == GCKPT_STORED_F16) {
-        const uint16_t *from = (const uint16_t *)q->p.packed + at;
-        for (int64_t i = 0; i < n; i++)
-            x[i] = gckpti_from_f16(from[i]);
-    } else {
-        const int8_t *from = (const int8_t *)q->p.packed + at;
-        for (int64_t i = 0, end; i < n;) {
-            float scale = q->p.scales[(at + i) / row];
-            for (end = gckpti_min(n, i + row - (at + i) % row); i < end; i++)
-                x[i] = (float)from[i] * scale;
-        }
-    }
+    else
+        gckpti_unpack(&u, at, n, x);
 }
 
 static int gckpti_state_slots(const gckpti_param *q)
@@ -3134,6 +3183,12 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
+/* Bytes of array i of its mirror: values, as they are stored, or state. */
+static size_t gckpti_mirror_bytes(const gckpti_param *q, int i)
+{
+    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_stored_bytes(&q->p);
+}
+
 /* Pulls, and gives the mirror back. */
 static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 {
@@ -3141,8 +3196,7 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
     gckpti_pull(s, q);
     for (int i = 0; m && i < 5; i++)
         if (m->array[i])
-            m->backend->release(m->backend->context, m->array[i],
-                                (size_t)q->p.elements * sizeof(float));
+            m->backend->release(m->backend->context, m->array[i], gckpti_mirror_bytes(q, i));
     if (m)
         memset(m, 0, sizeof *m);
 }
@@ -3151,18 +3205,26 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
 {
     gckpti_mirror *m = &s->mirrors[q - s->params];
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    size_t scales = gckpti_scale_bytes(&q->p);
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = q->p.packed != NULL; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
+        size_t bytes = gckpti_mirror_bytes(q, i);
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
         if (!m->array[i])
             return 0;
-        if (fresh || m->newest == GCKPTI_HOST)
+        if (!fresh && m->newest != GCKPTI_HOST)
+            continue;
+        if (i || !q->p.packed) {
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
+            continue;
+        }
+        b->copy_in(b->context, m->array[0], q->p.scales, scales); /* as a block has them */
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
+                   bytes - scales);
     }
     if (m->newest == GCKPTI_HOST)
         m->newest = GCKPTI_BOTH;
@@ -4242,10 +4304,11 @@ static int gckpti_is_cache(const gckpt_op *op)
 
 static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
-    return gckpti_fail(g, GCKPT_E_ARG,
-                       "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
-                       "attention can read it, and gckpt_concat (axis 1, as the last input)",
-                       what, x);
+    return gckpti_fail(
+        g, GCKPT_E_ARG,
+        "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
+        "attention can read it, and gckpt_concat (axis 1, as the last input)",
+        what, x);
 }
 
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
@@ -5087,7 +5150,8 @@ static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, i
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     p.moves = moves;
-    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, moves ? sizeof p : offsetof(gckpti_slice, moves));
+    return gckpt_apply(&gckpti_op_slice, &x, 1, &p,
+                       moves ? sizeof p : offsetof(gckpti_slice, moves));
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
@@ -5102,10 +5166,11 @@ static int gckpti_moves_fit(gckpt_graph *g)
                     "positions: they would begin at 0 in each call, where caches go on; "
                     "gckpt_positions_at goes on, too");
     else if (g->cached && g->positions && g->positions < g->cached)
-        gckpti_fail(g, GCKPT_E_SHAPE,
-                    "positions: caches have a capacity of %I rows, and a table has %I positions from "
-                    "`first` on; it needs as many",
-                    g->cached, g->positions);
+        gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "positions: caches have a capacity of %I rows, and a table has %I positions from "
+            "`first` on; it needs as many",
+            g->cached, g->positions);
     return g->object.sticky == GCKPT_OK;
 }
 
@@ -5196,10 +5261,12 @@ static void gckpti_cache_forward(const gckpt_call *call)
         for (int64_t i = 0; i < n; i++)
             gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
+/* clang-format off */
 static const gckpt_op gckpti_op_cache = {
     "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
     GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
 };
+/* clang-format on */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -5213,10 +5280,11 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
                                        : "depends on parameters only; it needs none");
     gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
     if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
-        return gckpti_fail(g, GCKPT_E_SHAPE,
-                           "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
-                           "same T; here %I, T = %I",
-                           x, &x->shape, capacity, g->cached, g->news);
+        return gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+            "same T; here %I, T = %I",
+            x, &x->shape, capacity, g->cached, g->news);
     if (!t)
         return NULL;
     g->cached = t->capacity = capacity;
@@ -6148,7 +6216,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                            "and queries for the %I rows that a call adds; q %S",
                            g->news, &q->shape);
     if (g && !k->capacity && (q->capacity || v->capacity))
-        return gckpti_cached_fail(g, "attention: q, or v where k is not of one", v->capacity ? v : q);
+        return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
+                                  v->capacity ? v : q);
     if (g && k->capacity)
         o.causal += (int)(g->cached - g->news);
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
@@ -6288,8 +6357,8 @@ static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int6
     if (!x || !table)
         return NULL;
     if (moves && !table->batchless)
-        return gckpti_fail(x->graph, GCKPT_E_ARG, "positions: %T depends on inputs; the table may not",
-                           table);
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "positions: %T depends on inputs; the table may not", table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(x->graph, GCKPT_E_SHAPE,
@@ -7744,8 +7813,9 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
-    u->out =
-        gckpti_is_loss(t) || gckpti_is_cache(t->op) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+                 ? 0
+                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->aux = gckpti_model_size(p, t->aux_bytes);
     u->work = gckpti_model_size(p, p->work_forward[t->id]);
     u->cost = p->cost[t->id].forward;
@@ -12933,10 +13003,11 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
             "plan: training needs at least one loss term; inference a term or a fetch");
     if (g->cached && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
-                            inference ? "plan: caches are for calls that add up to one, and what is "
-                                        "rounded by chance does not; GCKPT_BF16 rounds to nearest"
-                                      : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
-                                        "that is trained without it");
+                            inference
+                                ? "plan: caches are for calls that add up to one, and what is "
+                                  "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
+                                  "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
@@ -14310,6 +14381,19 @@ static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c
     gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
 }
 
+static void gckpti_cpu_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+static void gckpti_cpu_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_cpu_jobs(call, u.n, gckpti_cpu_unpack_item, &u);
+}
+
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
  *   SGD       w = fma(-lr, g, decayed)
  *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
@@ -14424,7 +14508,8 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    gckpti_cpu_unpack };
 /* clang-format on */
 
 /* =================================================================================================
@@ -14641,15 +14726,15 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
         const gckpt_parameter *q = &e->store->params[index].p;
-        if (p->params[i].trained && q->frozen)
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         if (p->params[i].storage != q->storage)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
                                 gckpti_storage_name(p->params[i].storage));
+        if (p->params[i].trained && q->frozen)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
@@ -14832,8 +14917,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward &&
-                          (e->nodes[id].backward || !node->op->backward)))
+        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -15005,7 +15089,8 @@ static int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
         can = n && (ins->kind >= GCKPT_OFFLOAD ||
-                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32
+                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32 ||
+                                     e->backend.unpack
                                : (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL));
         can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
     }
@@ -15094,6 +15179,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->backend.convert = b->convert ? b->convert : plain->convert;
     e->backend.update = b->update ? b->update : plain->update;
     e->backend.finish = b->finish ? b->finish : plain->finish;
+    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : plain->unpack;
     return GCKPT_OK;
 }
 
@@ -15117,8 +15203,9 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
     if (e->caches_of == e && bytes) {
         e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
         if (!e->caches)
-            return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of caches%s",
-                                bytes, gckpti_shortage(e));
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: no memory for %z bytes of caches%s", bytes,
+                                gckpti_shortage(e));
         gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
@@ -15130,8 +15217,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
         fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
         e->capacity = node->shape.d[1];
         e->news = p->nodes[node->in[0]].shape.d[1];
-        e->nodes[i].data =
-            gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -15538,36 +15624,29 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
-typedef struct {
-    const gckpti_param *q;
-    float *to;
-} gckpti_unpacking;
-
-static void gckpti_unpack_item(void *context, int64_t i)
-{
-    const gckpti_unpacking *u = (const gckpti_unpacking *)context;
-    int64_t at = i * GCKPTI_JOB, n = gckpti_min(u->q->p.elements - at, GCKPTI_JOB);
-    gckpti_unpack_piece(u->q, at, n, u->to + at);
-}
-
-/* A parameter's version in the arena: a copy, or what packed values stand for. Memory of a
- * backend's own gets that from the host, piece by piece. */
+/* A parameter's version in the arena: a copy, or what packed values stand for. */
 static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
 {
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    gckpt_call c;
-    gckpti_unpacking u = { q, to };
+    const gckpt_backend *b = &e->backend;
+    const float *here = gckpti_values_here(e, q, -1);
     void *piece = e->borrowed;
+    gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
+                          gckpti_row_length(&q->p), q->p.elements, to };
+    gckpt_call c;
     gckpti_bare_call(e, &c);
-    if (q->p.storage == GCKPT_STORED_F32)
-        e->backend.copy(e->backend.context, to, gckpti_values_here(e, q, -1),
-                        (size_t)q->p.elements * sizeof *to);
-    else if (!e->backend.own_memory)
-        gckpti_cpu_jobs(&c, q->p.elements, gckpti_unpack_item, &u);
-    for (int64_t at = 0, n; e->backend.own_memory && at < q->p.elements && q->p.packed; at += n) {
-        n = gckpti_min(q->p.elements - at, GCKPTI_JOB);
+    if (b->own_memory) { /* the mirror of a block */
+        u.scales = u.scales ? here : NULL;
+        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
+    }
+    if (u.storage == GCKPT_STORED_F32)
+        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
+    else if (b->unpack)
+        b->unpack(&c, &u);
+    for (int64_t at = 0, n; u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n; at += n) {
+        n = gckpti_min(u.n - at, GCKPTI_JOB);
         gckpti_unpack_piece(q, at, n, (float *)piece);
-        e->backend.copy_in(e->backend.context, to + at, piece, (size_t)n * sizeof *to);
+        b->copy_in(b->context, to + at, piece, (size_t)n * sizeof *to);
     }
 }
 
@@ -16314,16 +16393,16 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = &e->store->params[e->params[i].index];
-        if (p->params[i].trained && q->p.frozen)
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" was frozen after planning; make a new plan",
-                                p->names + p->params[i].name);
         if (p->params[i].storage != q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
                                 gckpti_storage_name(p->params[i].storage));
+        if (p->params[i].trained && q->p.frozen)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" was frozen after planning; make a new plan",
+                                p->names + p->params[i].name);
         if (p->params[i].trained && gckpti_others_state(p, q))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" got state of another optimiser after this executor "
@@ -16436,8 +16515,10 @@ static int gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
-                       e->step, e->scales, (int)p->term_count };
+    gckpt_moment m = {
+        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
+        e->step, e->scales, (int)p->term_count
+    };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->terms[0].expected < 0)
             return 0;
@@ -16629,15 +16710,17 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
     if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
-                            "other rows, the plan's %I at most)",
-                            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+            "other rows, the plan's %I at most)",
+            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
     if (e->news > e->capacity - c->position)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: it adds %I positions to the %I that the caches hold; there is "
-                            "room for %I in all (gckpt_rewind makes room)",
-                            e->news, c->position, e->capacity);
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: it adds %I positions to the %I that the caches hold; there is "
+            "room for %I in all (gckpt_rewind makes room)",
+            e->news, c->position, e->capacity);
     return GCKPT_OK;
 }
 
@@ -17501,24 +17584,28 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * >>files: save and load, as safetensors
  *
  * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
- * bytes; the values: little-endian f32, one tensor after the other (the format is described at
+ * bytes; the data: little-endian, one tensor after the other (the format is described at
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
  *       "optimiser":"1","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters stand in creation order, each followed by its optimiser state; so the name of a
- * parameter must not end in #state and a digit. Loading reads and checks everything before it
- * changes anything; pointers to values and state stay valid. The optimiser is gckpt_optimiser + 1
- * (0: none yet). State is that of `optimiser` and has seen `step` updates; where it is not,
- * "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15. (By name,
- * since programs that write the file anew may order it anew; version 0.1 had no such keys.) State
- * becomes the file's: what the file does not have becomes zero, as before a first step. An external
- * parameter that is not writable must hold the file's bits already. Files of other programs (any
- * other format) leave step and seed alone. Loading needs the data's bytes a second time for a
- * moment. From a caller's block (gckpt_memory.memory) they are taken and given back; the header's
- * bytes stay taken when parameters or state had to be created.
+ * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
+ * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
+ * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates; where
+ * it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15.
+ * (By name, since programs that write the file anew may order it anew; version 0.1 had no such
+ * keys.) All other keys are notes. State becomes the file's: what the file does not have becomes
+ * zero, as before a first step. An external parameter that is not writable must hold the file's bits
+ * already. Files of other programs (any other format) leave step and seed alone.
+ *
+ * Loading reads and checks the header before it changes anything. Then what the store lacks is
+ * created, raw, and data are read to where they belong; those of arrays that the store had go to a
+ * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
+ * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
+ * and the header's bytes are taken and given back; the header's stay taken when parameters or state
+ * had to be created, or values in a partial load.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
@@ -17714,8 +17801,9 @@ typedef struct {
 
 static int gckpti_by_hash(const void *first, const void *second, const void *context)
 {
+    const gckpti_named *a = (const gckpti_named *)first, *b = (const gckpti_named *)second;
     (void)context;
-    return ((const gckpti_named *)first)->hash < ((const gckpti_named *)second)->hash;
+    return a->hash < b->hash || (a->hash == b->hash && a->param < b->param);
 }
 
 /* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
@@ -18184,7 +18272,9 @@ static int gckpti_saved_by_param(const void *first, const void *second, const vo
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
-    return a->param < b->param || (a->param == b->param && a->slot < b->slot);
+    if (a->param != b->param)
+        return a->param < b->param;
+    return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
 }
 
 static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
@@ -18489,7 +18579,7 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
     const int size = gckpti_file_types[e->type].bytes;
-    int same = e->type == (e->slot < 0 ? (int)q->p.storage : GCKPT_STORED_F32);
+    int same = e->type == (int)(e->slot < 0 ? q->p.storage : GCKPT_STORED_F32);
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
     for (int64_t at = 0, n; at < count && same; at += n) {
@@ -20718,7 +20808,8 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    gckpti_cpu_unpack };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
@@ -22363,8 +22454,9 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
             continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
         for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
-            V(band)(s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-                    c + i * s->c_row + j);
+            V(band)
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+             c + i * s->c_row + j);
     }
 }
 

@@ -263,8 +263,21 @@ static inline void adapters_new(gckpt_graph *g, const char *module, const char *
     gckpt_param(g, gpt2_join(name, module, end), shape, init);
 }
 
+/* Trains what a pattern of gckpt_store_freeze names; what is packed cannot be trained. */
 static inline int adapters_unfreeze(adapters *a, const char *pattern)
 {
+    char same[2 * GPT2_NAME]; /* of pattern.h */
+    size_t n = 0;
+    gckpt_parameter p;
+    for (const char *c = pattern; *c != 0; c++) {
+        same[n++] = *c == '*' ? '.' : *c;
+        same[n] = '*';
+        n += *c == '*';
+    }
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
+        if (p.storage != GCKPT_STORED_F32 && pattern_match(p.name, 1, same, n) != 0)
+            return gpt2_fail(a->model, "%s: \"%s\" is packed, and so frozen; load the model as F32",
+                             adapters_names[a->options.method], p.name);
     return gckpt_store_freeze(a->store, pattern, 0) == GCKPT_OK
                ? 0
                : gpt2_fail(a->model, "%s", gckpt_error_text(a->store));
@@ -389,9 +402,12 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
         if (target < 0 || adapters_listed(a->model, a->options.ranks, p.name, &rank) < 0 ||
             adapters_listed(a->model, a->options.alphas, p.name, &alpha) < 0)
             return -1;
-        const int64_t r = (int64_t)rank;
+        const int64_t r = rank < 1e6 ? (int64_t)rank : 0;
         if (!target)
             continue;
+        if (r < 1 || (double)r != rank)
+            return gpt2_fail(a->model, "lora: rank %g of \"%s\": allowed is a whole number", rank,
+                             p.name);
         targets++;
         adapters_new(g, p.name, ".lora_A.weight", gckpt_shape2(r, p.shape.d[0]), 0,
                      1 / gpt2_root((double)p.shape.d[0]));
@@ -635,7 +651,7 @@ static inline const char *adapters_renamed_back(void *user, const char *name)
 /* "key": value of adapter_config.json */
 static inline void adapters_put(FILE *f, const char *key, double value)
 {
-    fprintf(f, ",\n  \"%s\": %.17g", key, value);
+    fprintf(f, ",\n  \"%s\": %.9g", key, value);
 }
 
 static inline void adapters_put_flag(FILE *f, const char *key, int value)

@@ -122,11 +122,13 @@ static inline const float *gpt2_forward(gpt2_generator *p, gpt2_run *run)
     return NULL;
 }
 
-/* Begins texts with n tokens, the same for all; n >= 1. The logits (samples,V) of what comes next;
+/* Begins texts with n tokens, the same for all, at least one. The logits (samples,V) of what comes next;
  * NULL: m->error. */
 static inline const float *gpt2_prompt(gpt2_generator *p, const int32_t *tokens, int64_t n)
 {
     gckpt_exec *one = p->one.exec;
+    if (n < 1)
+        return gpt2_fail(p->model, "a prompt has at least one token"), (const float *)NULL;
     if (gckpt_rewind(one, 0) != GCKPT_OK || (p->before.exec && gpt2_forward(p, &p->before) == NULL))
         return NULL;
     for (int64_t at = 0, some; at < n - 1; at += some) {
@@ -140,7 +142,7 @@ static inline const float *gpt2_prompt(gpt2_generator *p, const int32_t *tokens,
         if (gpt2_forward(p, run) == NULL || gckpt_rewind(one, position + some) != GCKPT_OK)
             return NULL;
     }
-    for (int64_t i = 0; i < p->samples && n > 0; i++)
+    for (int64_t i = 0; i < p->samples; i++)
         p->fed[i] = tokens[n - 1];
     return gpt2_forward(p, &p->one);
 }

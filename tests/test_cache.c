@@ -413,10 +413,15 @@ static void refusals(void)
     rig_free(NULL, p, counter, shop);
 }
 
-int main(void)
+static void fill_words(void)
 {
     for (int i = 0; i < B * ALL; i++)
         words[i] = (int32_t)below(V);
+}
+
+int main(void)
+{
+    fill_words();
     everywhere();
     failures();
     sharing();
