@@ -165,7 +165,7 @@ build/test_ops: tests/ref.c
 build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_timeline: examples/pictures.h
-build/test_gpt2 build/test_adapters: $(wildcard examples/*.h)
+build/test_gpt2 build/test_adapters build/test_dataset: $(wildcard examples/*.h)
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
