@@ -2881,6 +2881,19 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
+/* What a call's queries see. */
+template <class A> void see(const gckpt_call *call, A *a)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpt_call empty = *call;
+    empty.position = 0;
+    const gckpti_sight sight = gckpti_attention_keys(&empty);
+    a->keys = (int)sight.keys, a->ahead = (int)sight.ahead;
+    a->now = o->causal > 1 ? moment_of(call) : NULL;
+}
+
+__device__ inline int moved(const Moment *now) { return now ? (int)now->position : 0; }
+
 struct Attention {
     const float *q, *k, *v, *g;
     float *out, *aux; /* backward: lse */
@@ -2889,7 +2902,8 @@ struct Attention {
     int accumulate[3];
     int64_t c; /* columns of all heads */
     int t, s, heads, d, slices;
-    int keys, ahead; /* gckpti_attention_keys */
+    int keys, ahead;   /* gckpti_attention_keys, */
+    const Moment *now; /* NULL, or both are to be moved by its position */
     int vector; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
@@ -3163,7 +3177,8 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int ahead = first + a.ahead, seen = min(a.keys, ahead + TILE);
+    const int all = a.keys + moved(a.now), ahead = first + a.ahead + moved(a.now);
+    const int seen = min(all, ahead + TILE);
     float o[R][N] = {}, max[R], sum[R];
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
@@ -3172,9 +3187,9 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, a.keys, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, all, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, a.keys, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, all, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
@@ -3422,8 +3437,7 @@ void attention_both(const gckpt_call *call)
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o->heads, a.d = (int)(a.c / a.heads);
-    const gckpti_sight sight = gckpti_attention_keys(call);
-    a.keys = (int)sight.keys, a.ahead = (int)sight.ahead;
+    see(call, &a);
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
@@ -4007,7 +4021,8 @@ gckpt_result linear_room(gckpt_call *call)
 struct Attention {
     const uint16_t *q, *k, *v, *g;
     int t, s, c, d, heads, aligned;
-    int keys, ahead; /* gckpti_attention_keys */
+    int keys, ahead;   /* gckpti_attention_keys, */
+    const Moment *now; /* NULL, or both are to be moved by its position */
     float scale;
     Results out, dq, dk, dv;
     int accumulate[3];
@@ -4163,15 +4178,16 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    int ahead = q0 + p.ahead, steps = (min(p.keys, ahead + 64) + 63) / 64;
+    int keys = p.keys + moved(p.now), ahead = q0 + p.ahead + moved(p.now);
+    int steps = (min(keys, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
     bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys, v + to);
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, keys, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, keys, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4182,7 +4198,7 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
         int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(p.keys, i + 1);
+            int end = min(keys, i + 1);
             float top = max[half], factor, shift;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
@@ -4363,8 +4379,7 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
     p.heads = o->heads, p.d = p.c / p.heads;
-    const gckpti_sight sight = gckpti_attention_keys(call);
-    p.keys = (int)sight.keys, p.ahead = (int)sight.ahead;
+    see(call, &p);
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
     p.q = factor(call, room, value_of(in[0]), queries);
     p.k = factor(call, room, value_of(in[1]), keys);

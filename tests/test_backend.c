@@ -41,6 +41,7 @@ static const gckpt_backend *backend_of_graph;
 #define main                   random_main
 #include "test_random.c"
 #undef main
+#include "talk.h"
 
 /* ---- one small training, told in full: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
 enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
@@ -653,6 +654,36 @@ static void test_partial(void)
     CHECK(small_run(&o, 0.1f) == want && found > 0);
 }
 
+/* A model that generates, its caches in the backend's memory; where that has no kernel for them, too. Any
+ * piece of memory may be missing. */
+static void test_caches(void)
+{
+    talk_fill();
+    for (int i = 0; i < 4; i++) {
+        const gckpt_backend *b = tested[i % 2];
+        gckpt_plan_desc d = { .backend = b, .precision = i % 3 ? GCKPT_BF16 : GCKPT_FP32 };
+        gckpt_exec_desc x = { .backend = b };
+        tested_lacks(i % 2, i < 2 ? NULL : "cache");
+        talk_is_same(1 + i % 2, &d, &x, "own memory");
+        tested_lacks(i % 2, NULL);
+    }
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_exec_desc x = { .backend = tested[0] };
+    talker r = talk_start(s, B, 4, 20, ROTARY, &(gckpt_plan_desc){ .backend = tested[0] }, &x);
+    long n = 0, pieces = tested_pieces(0);
+    gckpt_exec *e = NULL;
+    while (!e && ++n < 9) { /* parameters are there */
+        tested_fails(0, n);
+        e = gckpt_exec_new(r.p, s, &x);
+        CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && tested_pieces(0) == pieces));
+    }
+    CHECK_MSG(e && n == 4, "%ld pieces", n); /* sums and feeds, caches, arena */
+    tested_fails(0, 0);
+    gckpt_exec_free(e);
+    talk_end(&r);
+    gckpt_store_free(s);
+}
+
 /* All cases that any two backends with memory of their own must pass, and `count` random graphs. */
 static void test_tested(unsigned first, unsigned count)
 {
@@ -665,6 +696,7 @@ static void test_tested(unsigned first, unsigned count)
     test_versions();
     test_trials();
     test_partial();
+    test_caches();
     for (unsigned i = 0; i < count; i++) {
         backend_of_graph = tested[!(i % 2)];
         test_graph(first + i);
