@@ -578,14 +578,18 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* The same from position `first` on; in a graph with caches, first + gckpt_position. */
+/* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at
+ * and positions_at begin at first + gckpt_position (positions cannot: E_ARG), and the table, which
+ * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
- * generates token by token, to the bits of one call with all of them. Only in INFERENCE plans, for
- * at most the graph's rows a call; all caches of a graph have one capacity and one T. Their bytes
- * are GCKPT_BYTES_CACHES of the plan. The key/value cache of transformers. */
+ * generates token by token, to the bits of one call with all of them. Its result may only be read
+ * by causal attention, as keys or values, and by gckpt_concat along axis 1, as the last input.
+ * Only in INFERENCE plans, for at most the graph's rows a call; all caches of a graph have one
+ * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
+ * activations; their bytes are GCKPT_BYTES_CACHES. The key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
@@ -1098,6 +1102,15 @@ typedef struct {
     gckpt_rates rates;
 } gckpt_pass;
 
+/* A parameter's values as they are stored (gckpt_store_pack), to n floats. */
+typedef struct {
+    gckpt_storage storage; /* not F32 */
+    const void *packed;
+    const float *scales; /* I8: of each row */
+    int64_t row, n;      /* elements of a row; all */
+    float *to;
+} gckpt_unpacking;
+
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
  * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
  * calls, and loss_scale of its losses', by gckpt_call.id. */
@@ -1175,6 +1188,9 @@ struct gckpt_backend {
     /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
      * for its square sums before the first update. */
     void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
+    /* A packed parameter comes into the arena. NULL: the host keeps its values, unpacks them each
+     * time and copies them in (slow, and such micro-batches are not repeated). */
+    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1247,7 +1263,8 @@ typedef struct {
      * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
-     * same model, batch and capacity. NULL: its own. It must live as long. */
+     * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
+     * as long; one of them runs at a time, and each plan counts their bytes. */
     gckpt_exec *caches_of;
     /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
      * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
@@ -1292,9 +1309,9 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
-/* Positions that the caches hold: each gckpt_forward adds its T, and is E_ARG when that is more
- * than they have room for. rewind forgets those from `position` on (0: all); E_ARG: there are not
- * as many. */
+/* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when that
+ * is more than they have room for, or when it has more rows than the one before. rewind forgets
+ * those from `position` on (0: all, and then any rows may come); E_ARG: there are not as many. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
@@ -2668,14 +2685,13 @@ GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
     return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
 }
 
-/* Without branches, for vectors. */
+/* Without branches, for vectors: 2^112 is the quotient of the units, infinity and NaN follow. */
 GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
-    uint32_t small = gckpti_bits((float)(int32_t)(x & 0x3ffu) * 5.9604644775390625e-8f);
-    uint32_t u = rest < 0x00800000u ? small : rest + 0x38000000u;
-    u += rest >= 0x0f800000u ? 0x38000000u : 0u; /* infinity */
-    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u | sign);
+    uint32_t u = gckpti_bits(gckpti_float(rest) * 5192296858534827628530496329220096.0f);
+    u |= sign | (rest >= 0x0f800000u ? 0x7f800000u : 0u);
+    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u);
 }
 
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
@@ -3065,28 +3081,49 @@ static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float
     return fits;
 }
 
+/* 16 packed values: a count that compilers make vectors of, since it is fixed. */
+static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
+{
+    float y[16];
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
+        y[k] = gckpti_from_bf16(((const uint16_t *)from)[k]);
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
+        y[k] = gckpti_from_f16(((const uint16_t *)from)[k]);
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
+        y[k] = (float)((const int8_t *)from)[k] * scale;
+    memcpy(to, y, sizeof y);
+}
+
+/* Elements at..at+n-1 of what u says, to x. */
+static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    const int64_t each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const unsigned char *from = (const unsigned char *)u->packed + at * each;
+    uint16_t last[16] = { 0 };
+    float y[16];
+    for (int64_t row; n > 0; n -= row, at += row) {
+        float scale = u->scales ? u->scales[at / u->row] : 0;
+        row = gckpti_min(n, u->row - at % u->row);
+        int64_t i = 0;
+        for (; i + 16 <= row; i += 16, from += 16 * each)
+            gckpti_unpack_16(u->storage, from, scale, x + i);
+        memcpy(last, from, (size_t)((row - i) * each));
+        gckpti_unpack_16(u->storage, last, scale, y);
+        memcpy(x + i, y, (size_t)(row - i) * sizeof *x);
+        from += (row - i) * each;
+        x += row;
+    }
+}
+
 /* The floats that n stored values from element `at` on stand for. */
 static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    int64_t row = gckpti_row_length(&q->p);
-    if (q->p.storage == GCKPT_STORED_F32) {
+    const gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
+                                gckpti_row_length(&q->p), q->p.elements, NULL };
+    if (q->p.storage == GCKPT_STORED_F32)
         memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
-    } else if (q->p.storage == GCKPT_STORED_BF16) {
-        const uint16_t *from = (const uint16_t *)q->p.packed + at;
-        for (int64_t i = 0; i < n; i++)
-            x[i] = gckpti_from_bf16(from[i]);
-    } else if (q->p.storage == GCKPT_STORED_F16) {
-        const uint16_t *from = (const uint16_t *)q->p.packed + at;
-        for (int64_t i = 0; i < n; i++)
-            x[i] = gckpti_from_f16(from[i]);
-    } else {
-        const int8_t *from = (const int8_t *)q->p.packed + at;
-        for (int64_t i = 0, end; i < n;) {
-            float scale = q->p.scales[(at + i) / row];
-            for (end = gckpti_min(n, i + row - (at + i) % row); i < end; i++)
-                x[i] = (float)from[i] * scale;
-        }
-    }
+    else
+        gckpti_unpack(&u, at, n, x);
 }
 
 static int gckpti_state_slots(const gckpti_param *q)
@@ -3146,6 +3183,12 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
+/* Bytes of array i of its mirror: values, as they are stored, or state. */
+static size_t gckpti_mirror_bytes(const gckpti_param *q, int i)
+{
+    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_stored_bytes(&q->p);
+}
+
 /* Pulls, and gives the mirror back. */
 static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 {
@@ -3153,8 +3196,7 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
     gckpti_pull(s, q);
     for (int i = 0; m && i < 5; i++)
         if (m->array[i])
-            m->backend->release(m->backend->context, m->array[i],
-                                (size_t)q->p.elements * sizeof(float));
+            m->backend->release(m->backend->context, m->array[i], gckpti_mirror_bytes(q, i));
     if (m)
         memset(m, 0, sizeof *m);
 }
@@ -3163,18 +3205,26 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
 {
     gckpti_mirror *m = &s->mirrors[q - s->params];
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    size_t scales = gckpti_scale_bytes(&q->p);
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = q->p.packed != NULL; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
+        size_t bytes = gckpti_mirror_bytes(q, i);
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
         if (!m->array[i])
             return 0;
-        if (fresh || m->newest == GCKPTI_HOST)
+        if (!fresh && m->newest != GCKPTI_HOST)
+            continue;
+        if (i || !q->p.packed) {
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
+            continue;
+        }
+        b->copy_in(b->context, m->array[0], q->p.scales, scales); /* as a block has them */
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
+                   bytes - scales);
     }
     if (m->newest == GCKPTI_HOST)
         m->newest = GCKPTI_BOTH;
@@ -5211,18 +5261,12 @@ static void gckpti_cache_forward(const gckpt_call *call)
         for (int64_t i = 0; i < n; i++)
             gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
-static const gckpt_op gckpti_op_cache = { "cache",
-                                          gckpti_cache_shape,
-                                          gckpti_cache_forward,
-                                          NULL,
-                                          gckpti_flops_1,
-                                          NULL,
-                                          { 0 },
-                                          GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 |
-                                              GCKPTI_OWN_cache,
-                                          NULL,
-                                          NULL,
-                                          NULL };
+/* clang-format off */
+static const gckpt_op gckpti_op_cache = {
+    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
+    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
+};
+/* clang-format on */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -5957,7 +6001,7 @@ static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
-    if (o->causal)
+    if (o->causal > 1) /* else they are all of this call, or the cache has room for one */
         sight.keys -= o->causal - 1 - call->position;
     sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
     return sight;
@@ -14337,6 +14381,19 @@ static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c
     gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
 }
 
+static void gckpti_cpu_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+static void gckpti_cpu_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_cpu_jobs(call, u.n, gckpti_cpu_unpack_item, &u);
+}
+
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
  *   SGD       w = fma(-lr, g, decayed)
  *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
@@ -14451,7 +14508,8 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    gckpti_cpu_unpack };
 /* clang-format on */
 
 /* =================================================================================================
@@ -14668,15 +14726,15 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
         const gckpt_parameter *q = &e->store->params[index].p;
-        if (p->params[i].trained && q->frozen)
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         if (p->params[i].storage != q->storage)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
                                 gckpti_storage_name(p->params[i].storage));
+        if (p->params[i].trained && q->frozen)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
@@ -15031,7 +15089,8 @@ static int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
         can = n && (ins->kind >= GCKPT_OFFLOAD ||
-                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32
+                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32 ||
+                                     e->backend.unpack
                                : (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL));
         can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
     }
@@ -15120,6 +15179,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->backend.convert = b->convert ? b->convert : plain->convert;
     e->backend.update = b->update ? b->update : plain->update;
     e->backend.finish = b->finish ? b->finish : plain->finish;
+    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : plain->unpack;
     return GCKPT_OK;
 }
 
@@ -15564,36 +15624,29 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
-typedef struct {
-    const gckpti_param *q;
-    float *to;
-} gckpti_unpacking;
-
-static void gckpti_unpack_item(void *context, int64_t i)
-{
-    const gckpti_unpacking *u = (const gckpti_unpacking *)context;
-    int64_t at = i * GCKPTI_JOB, n = gckpti_min(u->q->p.elements - at, GCKPTI_JOB);
-    gckpti_unpack_piece(u->q, at, n, u->to + at);
-}
-
-/* A parameter's version in the arena: a copy, or what packed values stand for. Memory of a
- * backend's own gets that from the host, piece by piece. */
+/* A parameter's version in the arena: a copy, or what packed values stand for. */
 static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
 {
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    gckpt_call c;
-    gckpti_unpacking u = { q, to };
+    const gckpt_backend *b = &e->backend;
+    const float *here = gckpti_values_here(e, q, -1);
     void *piece = e->borrowed;
+    gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
+                          gckpti_row_length(&q->p), q->p.elements, to };
+    gckpt_call c;
     gckpti_bare_call(e, &c);
-    if (q->p.storage == GCKPT_STORED_F32)
-        e->backend.copy(e->backend.context, to, gckpti_values_here(e, q, -1),
-                        (size_t)q->p.elements * sizeof *to);
-    else if (!e->backend.own_memory)
-        gckpti_cpu_jobs(&c, q->p.elements, gckpti_unpack_item, &u);
-    for (int64_t at = 0, n; e->backend.own_memory && at < q->p.elements && q->p.packed; at += n) {
-        n = gckpti_min(q->p.elements - at, GCKPTI_JOB);
+    if (b->own_memory) { /* the mirror of a block */
+        u.scales = u.scales ? here : NULL;
+        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
+    }
+    if (u.storage == GCKPT_STORED_F32)
+        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
+    else if (b->unpack)
+        b->unpack(&c, &u);
+    for (int64_t at = 0, n; u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n; at += n) {
+        n = gckpti_min(u.n - at, GCKPTI_JOB);
         gckpti_unpack_piece(q, at, n, (float *)piece);
-        e->backend.copy_in(e->backend.context, to + at, piece, (size_t)n * sizeof *to);
+        b->copy_in(b->context, to + at, piece, (size_t)n * sizeof *to);
     }
 }
 
@@ -16340,16 +16393,16 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = &e->store->params[e->params[i].index];
-        if (p->params[i].trained && q->p.frozen)
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" was frozen after planning; make a new plan",
-                                p->names + p->params[i].name);
         if (p->params[i].storage != q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
                                 gckpti_storage_name(p->params[i].storage));
+        if (p->params[i].trained && q->p.frozen)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" was frozen after planning; make a new plan",
+                                p->names + p->params[i].name);
         if (p->params[i].trained && gckpti_others_state(p, q))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" got state of another optimiser after this executor "
@@ -20768,7 +20821,8 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    gckpti_cpu_unpack };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
@@ -22414,8 +22468,8 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
         for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
             V(band)
-        (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-         c + i * s->c_row + j);
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+             c + i * s->c_row + j);
     }
 }
 

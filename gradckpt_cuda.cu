@@ -15,7 +15,7 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):
  *     >>device      streams, memory, errors, launching
- *     >>between     fill, add, convert, update
+ *     >>between     fill, add, convert, unpack, update
  *     >>elementwise curves, scale, dropout, broadcasting
  *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
  *     >>products    matmul, linear, embed
@@ -229,8 +229,8 @@ const Moment *moment_of(const gckpt_call *call)
             return &d->moments->at[2 + i];
     if (d->recording)
         return &d->moments->at[call->row ? 0 : 1];
-    if (m.row != now->row || m.position != now->position || m.seed != now->seed || m.step != now->step ||
-        gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+    if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
+        m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
         RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
     }
@@ -783,6 +783,51 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
         RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
     else
         RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
+}
+
+/* T: what is stored. Four values may lie in two rows. */
+template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, int64_t i)
+{
+    Pack<T, N> from = load<N>((const T *)u.packed + i);
+    Pack<float, N> x;
+    int64_t row = 0;
+    if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
+        row = u.n <= INT32_MAX ? (int32_t)i / (int32_t)u.row : i / u.row;
+    int64_t end = (row + 1) * u.row;
+    for (int k = 0; k < N; k++) {
+        if (i + k == end) {
+            row++;
+            end += u.row;
+        }
+        x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
+                 : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
+                                                 : (float)from.v[k] * u.scales[row];
+    }
+    store(u.to + i, x);
+}
+
+template <int N, class T> __global__ void unpack_kernel(gckpt_unpacking u)
+{
+    for (EACH(i, u.n / N))
+        unpack_at<N, T>(u, i * N);
+    for (EACH(i, u.n % N))
+        unpack_at<1, T>(u, u.n / N * N + i);
+}
+
+template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking &u)
+{
+    if (wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0)
+        RUN(call, (unpack_kernel<4, T>), blocks_for((u.n + 3) / 4, 256), 256, 0, u);
+    else
+        RUN(call, (unpack_kernel<1, T>), blocks_for(u.n, 256), 256, 0, u);
+}
+
+void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    if (unpacking->storage == GCKPT_STORED_I8)
+        unpack_as<int8_t>(call, *unpacking);
+    else
+        unpack_as<uint16_t>(call, *unpacking);
 }
 
 __global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
@@ -2836,6 +2881,19 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
+/* What a call's queries see. */
+template <class A> void see(const gckpt_call *call, A *a)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpt_call empty = *call;
+    empty.position = 0;
+    const gckpti_sight sight = gckpti_attention_keys(&empty);
+    a->keys = (int)sight.keys, a->ahead = (int)sight.ahead;
+    a->now = o->causal > 1 ? moment_of(call) : NULL;
+}
+
+__device__ inline int moved(const Moment *now) { return now ? (int)now->position : 0; }
+
 struct Attention {
     const float *q, *k, *v, *g;
     float *out, *aux; /* backward: lse */
@@ -2843,7 +2901,9 @@ struct Attention {
     float *dq, *dk, *dv;
     int accumulate[3];
     int64_t c; /* columns of all heads */
-    int t, s, heads, d, slices, causal;
+    int t, s, heads, d, slices;
+    int keys, ahead;   /* gckpti_attention_keys, */
+    const Moment *now; /* NULL, or both are to be moved by its position */
     int vector; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
@@ -2966,11 +3026,10 @@ __device__ float part(const float4 &f, int k)
     return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
 }
 
-/* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; diagonal:
- * row i has none of keys beyond i. */
+/* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
+ * none of keys beyond i + sight. */
 template <int R, int N, bool MIXED>
-__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys,
-                              bool diagonal)
+__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
 {
     constexpr int ROW = 16 * N + 4;
     constexpr int STEP = TILE / R;
@@ -2979,7 +3038,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     int j = 0;
     p += row * SCORES;
 #pragma unroll 1
-    for (; !diagonal && j + 4 <= keys; j += 4) {
+    for (const int common = min(keys, sight + 1); j + 4 <= common; j += 4) {
         float4 x[R];
 #pragma unroll
         for (int r = 0; r < R; r++)
@@ -2999,7 +3058,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 #pragma unroll
         for (int r = 0; r < R; r++) {
             float x = p[STEP * r * SCORES + j];
-            bool sees = !diagonal || j <= row + STEP * r;
+            bool sees = j <= row + STEP * r + sight;
 #pragma unroll
             for (int n = 0; n < N; n++)
                 o[r][n] = sees ? chain<MIXED>(x, y[n], o[r][n]) : o[r][n];
@@ -3008,13 +3067,14 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 }
 
 /* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1; diagonal: key j has none of queries before j. */
+ * 0..queries-1; key j has none of queries before j - sight. */
 template <int R, int N, bool MIXED>
 __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
-                                 bool diagonal)
+                                 int sight)
 {
     constexpr int ROW = 16 * N + 4;
     const int row = (int)threadIdx.x / 16 * R;
+    const bool all = sight >= TILE - 1;
     p += row;
 #pragma unroll 4
     for (int i = 0; i < queries; i++) {
@@ -3027,7 +3087,7 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
         columns(y, g + i * ROW);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            bool seen = !diagonal || i >= row + r;
+            bool seen = all || i + sight >= row + r;
 #pragma unroll
             for (int n = 0; n < N; n++)
                 o[r][n] = seen ? chain<MIXED>(x[r], y[n], o[r][n]) : o[r][n];
@@ -3117,26 +3177,26 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
+    const int all = a.keys + moved(a.now), ahead = first + a.ahead + moved(a.now);
+    const int seen = min(all, ahead + TILE);
     float o[R][N] = {}, max[R], sum[R];
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
-        const bool diagonal = a.causal && j0 == first;
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, a.s, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, all, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, a.s, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, all, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const int row = ty + STEP * r, sees = diagonal && row < keys ? row + 1 : keys;
+            const int sees = min(keys, ty + STEP * r + 1 + ahead - j0);
             float top = -INFINITY, factor = 0.0f;
 #pragma unroll
             for (int c = 0; c < 4; c++) {
@@ -3163,7 +3223,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
         put_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
-            links_of_keys<R, N, MIXED>(o, p, v, keys, diagonal);
+            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead - j0);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -3238,7 +3298,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
+    const int ahead = first + a.ahead, seen = min(a.keys, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
@@ -3265,7 +3325,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), a.causal && j0 == first);
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
 }
@@ -3289,15 +3349,15 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
-    for (int i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
-        const int n = min(a.t - i0, (int)TILE);
-        const bool diagonal = a.causal && i0 == first;
+    const int begin = max(first - a.ahead, 0) / TILE * TILE; /* the first queries that see one */
+    for (int i0 = begin; i0 < a.t; i0 += TILE) {
+        const int n = min(a.t - i0, (int)TILE), sight = i0 + a.ahead - first;
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
             fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, e0);
             fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, e0);
-            if (i0 == (a.causal ? first : 0) || a.d > WIDTH) {
+            if (i0 == begin || a.d > WIDTH) {
                 fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, first, a.s, e0);
                 fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, first, a.s, e0);
             }
@@ -3316,14 +3376,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
-            links_of_queries<R, N, MIXED>(dv, scores, g, n, diagonal);
+            links_of_queries<R, N, MIXED>(dv, scores, g, n, sight);
         if (!a.dk)
             continue;
         __syncthreads();
         score_gradients<R>(y, x, a, of_head, i0 + ty);
         put_scores<R, MIXED>(scores, y);
         __syncthreads();
-        links_of_queries<R, N, MIXED>(dk, scores, q, n, diagonal);
+        links_of_queries<R, N, MIXED>(dk, scores, q, n, sight);
     }
     if (a.dk)
         end_rows<R, N, 1>(dk, to_k, a, first + R * ty, a.s, slice);
@@ -3376,7 +3436,8 @@ void attention_both(const gckpt_call *call)
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
-    a.heads = o->heads, a.d = (int)(a.c / a.heads), a.causal = o->causal;
+    a.heads = o->heads, a.d = (int)(a.c / a.heads);
+    see(call, &a);
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
@@ -3959,7 +4020,9 @@ gckpt_result linear_room(gckpt_call *call)
  * for dq and for dk and dv, so that each sum has one owner and one order. */
 struct Attention {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads, causal, aligned;
+    int t, s, c, d, heads, aligned;
+    int keys, ahead;   /* gckpti_attention_keys, */
+    const Moment *now; /* NULL, or both are to be moved by its position */
     float scale;
     Results out, dq, dk, dv;
     int accumulate[3];
@@ -3967,15 +4030,15 @@ struct Attention {
     const float *delta; /* (B,heads,T): dot(g, out) */
 };
 
-/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
+/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
 template <int D, int n>
 __device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
-                                   int lines, uint16_t *tile)
+                                   int lines, int end, uint16_t *tile)
 {
     Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
     for (int i = threadIdx.x; i < n * D / 8; i += 128) {
         int line = i / (D / 8), eight = i % (D / 8);
-        bring(m, first + line, lines, eight * 8, p.d, tile + place<D>(line, eight));
+        bring(m, first + line, end, eight * 8, p.d, tile + place<D>(line, eight));
     }
 }
 
@@ -3999,19 +4062,71 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
     }
 }
 
-/* o (16,D) += s (16, 8 n) times lines 0.. of b. */
-template <int D, int n>
-__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4])
+/* Is one of these, two to a word, infinite or NaN? */
+__device__ inline bool wild(const uint32_t x[4])
 {
+    bool some = false;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        some |= (x[i] & 0x7f80u) == 0x7f80u || (x[i] & 0x7f800000u) == 0x7f800000u;
+    return some;
+}
+
+/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that is
+ * NaN. So it is left out, and where a row sees some of it the sum is NaN. */
+__device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4],
+                                const uint32_t sees[4])
+{
+    uint32_t lost[4];
+    float count[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
+        b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
+        lost[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
+    }
+#pragma unroll
+    for (int x = 0; x < 2; x++) {
+        gckpti_mma_bf16(o[x], a, b + 2 * x);
+        gckpti_mma_bf16(count[x], sees, lost + 2 * x);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
+    }
+}
+
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has links to i + sight, or (FROM) from i -
+ * sight on; beyond, s is 0. */
+template <int D, int n, bool FROM>
+__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+                                 int sight)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4;
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+        /* of the first row: the last link it has (FROM: the first one), as counted here */
+        const int edge = (FROM ? -sight : sight) - 16 * link;
+        if (FROM ? edge > 15 : edge < -15)
+            continue;
+        const bool cut = FROM ? edge > -15 : edge < 15;
         uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
                              factors(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
             load_b<D, 0>(right, b, x * 8, link * 16);
+            if (cut && __any_sync(0xffffffffu, wild(right))) {
+                uint32_t sees[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
+                    sees[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
+                                   : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
+                }
+                add_seen(o + x, left, right, sees);
+                continue;
+            }
             gckpti_mma_bf16(o[x], left, right);
             gckpti_mma_bf16(o[x + 1], left, right + 2);
         }
@@ -4063,15 +4178,16 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    int keys = p.keys + moved(p.now), ahead = q0 + p.ahead + moved(p.now);
+    int steps = (min(keys, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
-    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, keys, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, keys, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4079,10 +4195,10 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
         gckpti_cp_async_wait<1>();
         __syncthreads();
         scores<D, 8>(q, row, k + step % 2 * TILE, s);
-        int i = q0 + row + lane / 4, j = step * 64 + lane % 4 * 2;
+        int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = p.causal && i + 1 < p.s ? i + 1 : p.s;
+            int end = min(keys, i + 1);
             float top = max[half], factor, shift;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
@@ -4108,7 +4224,7 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
             for (int x = 0; x < D / 8; x++)
                 o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
         }
-        add_lines<D, 8>(s, v + step % 2 * TILE, o);
+        add_lines<D, 8, false>(s, v + step % 2 * TILE, o, ahead + row - step * 64);
         __syncthreads();
     }
 #pragma unroll
@@ -4143,12 +4259,13 @@ __global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p,
     }
 }
 
-/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
+/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
+ * not `here`: 0. */
 __device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
                              float *d)
 {
     *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
-    *d = *s * (*d - delta) * p.scale;
+    *d = here ? *s * (*d - delta) * p.scale : 0.0f;
 }
 
 /* dq, of 64 queries over all keys they see. */
@@ -4161,7 +4278,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    int ahead = q0 + p.ahead, steps = (min(p.keys, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
     const float once[2] = { 1.0f, 1.0f };
 #pragma unroll
@@ -4171,13 +4288,13 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
         delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
     }
     clear<D>(o);
-    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
-    bring_lines<D, 64>(p, p.g, b, h, q0, p.t, g);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    bring_lines<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4189,10 +4306,10 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < p.s && (!p.causal || j <= i + half * 8);
+            int here = j < p.keys && j <= i + half * 8 + p.ahead;
             slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_lines<D, 8>(d, k + step % 2 * TILE, o);
+        add_lines<D, 8, false>(d, k + step % 2 * TILE, o, ahead + row - step * 64);
         __syncthreads();
     }
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
@@ -4210,19 +4327,19 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int k0 = (int)(blockIdx.x % blocks) * 64, first = p.causal ? k0 / n : 0;
+    int k0 = (int)(blockIdx.x % blocks) * 64, first = max(k0 - p.ahead, 0) / n;
     int steps = (p.t + n - 1) / n;
     float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
     const float once[2] = { 1.0f, 1.0f };
     clear<D>(dk);
     clear<D>(dv);
-    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, k);
-    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, v);
+    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, p.keys, k);
+    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, p.keys, v);
     for (int step = first - 1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
-            bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, q + to * PART);
-            bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, g + to * PART);
+            bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
+            bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
             if (threadIdx.x < n) {
                 aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
                 delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
@@ -4239,11 +4356,11 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i, &s[x / 4][x % 4],
+            slope(p, aux[now][i], delta[now][i], j <= step * n + i + p.ahead, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_lines<D, n / 8>(s, g + now * PART, dv);
-        add_lines<D, n / 8>(d, q + now * PART, dk);
+        add_lines<D, n / 8, true>(s, g + now * PART, dv, step * n + p.ahead - k0 - row);
+        add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.ahead - k0 - row);
         __syncthreads();
     }
     if (p.dk.wide || p.dk.narrow)
@@ -4261,7 +4378,8 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     memset(&p, 0, sizeof p);
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
-    p.heads = o->heads, p.causal = o->causal, p.d = p.c / p.heads;
+    p.heads = o->heads, p.d = p.c / p.heads;
+    see(call, &p);
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
     p.q = factor(call, room, value_of(in[0]), queries);
     p.k = factor(call, room, value_of(in[1]), keys);
@@ -5122,7 +5240,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         host_release,
                         move,
                         join,
-                        Held<nonfinite>::run };
+                        Held<nonfinite>::run,
+                        Held<unpack>::run };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

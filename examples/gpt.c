@@ -757,6 +757,55 @@ static int train(void)
     return save();
 }
 
+/* A model that is called token by token: an INFERENCE plan of an input (samples,1), with caches,
+ * that fetches logits (samples,1,vocabulary). */
+typedef struct {
+    gckpt_exec *exec;
+    int tokens, logits;                          /* ids */
+    int64_t vocabulary, known, samples, context; /* known: tokens from there on are not taken */
+    int64_t before; /* positions in the caches that are no tokens: they stay */
+} generator;
+
+/* Brings token i of each of the samples, whose tokens are `stride` apart, to the caches. */
+static int feed_token(const generator *m, const int32_t *all, size_t stride, size_t i,
+                      int32_t *next)
+{
+    gckpt_feed feed = { m->tokens, next };
+    for (size_t r = 0; r < (size_t)m->samples; r++)
+        next[r] = all[r * stride + i];
+    if (gckpt_forward(m->exec, &feed, 1, m->samples, NULL) == GCKPT_OK)
+        return 0;
+    return session_fail(1, "%s", gckpt_error_text(m->exec));
+}
+
+/* all is (samples,given+n) and begins with prompts of `given` >= 1 tokens; show (or NULL) sees each
+ * token of the first sample as it comes. Past the context its later half goes on. */
+static int generate(const generator *m, int32_t *all, size_t given, size_t n,
+                    const sample_options *how, void (*show)(void *user, int32_t token), void *user)
+{
+    const size_t rows = (size_t)m->samples, V = (size_t)m->vocabulary, stride = given + n;
+    sample_place *room = (sample_place *)malloc((size_t)m->known * sizeof *room);
+    int32_t *next = (int32_t *)malloc(rows * sizeof *next);
+    int failed = room == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
+    for (size_t i = 0; i + 1 < stride && !failed && !session.interrupted; i++) {
+        if (gckpt_position(m->exec) - m->before == m->context) {
+            failed = gckpt_rewind(m->exec, m->before) != GCKPT_OK;
+            for (size_t k = i - (size_t)(m->context / 2); k < i && !failed; k++)
+                failed = feed_token(m, all, stride, k, next);
+        }
+        failed = failed || feed_token(m, all, stride, i, next);
+        const float *logits = failed ? NULL : gckpt_fetch(m->exec, m->logits, 0);
+        for (size_t r = 0; r < rows && i + 1 >= given && !failed; r++)
+            all[r * stride + i + 1] =
+                sample_token(logits + r * V, m->known, how, r, i + 1 - given, room);
+        if (show != NULL && i + 1 >= given && !failed)
+            show(user, all[i + 1]);
+    }
+    free(room);
+    free(next);
+    return failed;
+}
+
 static void show(void *user, int32_t byte)
 {
     (void)user;
@@ -771,8 +820,8 @@ static int sample(void)
     const model *m = &run.models[SAMPLING];
     const char *prompt = o.prompt == NULL || o.prompt[0] == 0 ? "\n" : o.prompt;
     const size_t given = strlen(prompt), stride = given + (size_t)o.sample;
-    const session_generator generator = { m->exec, m->tokens, m->logits, o.vocabulary,
-                                          BYTES,   o.samples, o.context, 0 };
+    const generator caching = { m->exec, m->tokens, m->logits, o.vocabulary,
+                                BYTES,   o.samples, o.context, 0 };
     const sample_options how = { o.temperature, o.top_k, o.top_p, (uint64_t)o.seed };
     int32_t *all = malloc((size_t)o.samples * stride * sizeof *all);
     if (all == NULL)
@@ -780,7 +829,7 @@ static int sample(void)
     for (size_t i = 0; i < (size_t)o.samples * stride; i++)
         all[i] = i % stride < given ? (unsigned char)prompt[i % stride] : 0;
     fprintf(session.out, "sample\n%s", o.prompt == NULL ? "" : prompt);
-    int failed = session_generate(&generator, all, given, (size_t)o.sample, &how, show, NULL);
+    int failed = generate(&caching, all, given, (size_t)o.sample, &how, show, NULL);
     fputc('\n', session.out);
     for (size_t r = 1; r < (size_t)o.samples && !failed && !session.interrupted; r++) {
         fprintf(session.out, "sample\n%s", o.prompt == NULL ? "" : prompt);

@@ -188,17 +188,23 @@ static inline int64_t gpt2_find(const gpt2_config *c, const char *name)
     return -1;
 }
 
-/* Makes all of them in the store, those it does not have yet with new values. */
-static inline int gpt2_declare(gpt2_model *m, gckpt_store *store)
+/* Makes those of so many axes or fewer in the store; what it does not have yet has new values. */
+static inline int gpt2_declare_some(gpt2_model *m, gckpt_store *store, int axes)
 {
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     for (int64_t i = 0; i < gpt2_count(&m->config); i++) {
         gpt2_parameter p = gpt2_get(&m->config, i);
-        gckpt_param(g, p.name, p.shape, p.init);
+        if (p.shape.n <= axes)
+            gckpt_param(g, p.name, p.shape, p.init);
     }
     int failed = gckpt_error(g) != GCKPT_OK ? gpt2_fail(m, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
     return failed;
+}
+
+static inline int gpt2_declare(gpt2_model *m, gckpt_store *store) /* all of them */
+{
+    return gpt2_declare_some(m, store, 2);
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -235,13 +241,23 @@ struct gpt2_place { /* where a hook is called */
     int64_t layer; /* -1: outside of blocks */
 };
 
+/* first + second, cut where `name` ends */
+static inline const char *gpt2_join(char *name, const char *first, const char *second)
+{
+    size_t n = strlen(first), most = GPT2_NAME - 1;
+    memmove(name, first, n = n < most ? n : most);
+    most -= n;
+    memcpy(name + n, second, most = strlen(second) < most ? strlen(second) : most);
+    name[n + most] = 0;
+    return name;
+}
+
 /* Parameter PART + end, e.g. "attn.c_attn" and ".weight". */
 static inline gckpt_tensor *gpt2_param(gckpt_graph *g, const gpt2_place *at, const char *part,
                                        const char *end)
 {
     char name[GPT2_NAME];
-    gpt2_named(name, at->layer, part);
-    strncat(name, end, GPT2_NAME - strlen(name) - 1);
+    gpt2_join(name, gpt2_named(name, at->layer, part), end);
     const gpt2_parameter p = gpt2_get(at->config, gpt2_find(at->config, name));
     return gckpt_param(g, p.name, p.shape, p.init);
 }
@@ -349,9 +365,9 @@ static inline gckpt_tensor *gpt2_logits(const gpt2_model *m, gckpt_tensor *hidde
 typedef struct {
     /* what matrices are kept as, frozen then (gckpt_store_pack). F32: as floats; */
     gckpt_storage storage;
-    /* or, 1: in the file itself, where that has them as F32, BF16 or F16 (the last two frozen). What
-     * is trained there becomes the process's own copy, page by page; the file stays as it is. The
-     * mapping lasts until gpt2_close. Without mmap it is read. */
+    /* or, 1: in the file itself, as F32, or as BF16 or F16 and frozen. What is trained there
+     * becomes the process's own copy, page by page; the file stays as it is. The mapping lasts
+     * until gpt2_close. Vectors are read, as are all where there is no mmap. */
     int map;
 } gpt2_source;
 
@@ -587,9 +603,8 @@ static inline int gpt2_load(gpt2_model *m, gckpt_store *store, const char *dir,
     gpt2_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 } };
     if (l.found == NULL)
         return gpt2_fail(m, "%s: out of memory", dir);
-    int failed =
-        !map && (gpt2_declare(m, store) != 0 || (source->storage != GCKPT_STORED_F32 &&
-                                                 gpt2_pack(m, store, source->storage) != 0));
+    int failed = gpt2_declare_some(m, store, map ? 1 : 2) != 0 ||
+                 (source->storage != GCKPT_STORED_F32 && gpt2_pack(m, store, source->storage) != 0);
     failed = failed || gpt2_load_files(&l, store, dir, map) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const gpt2_parameter p = gpt2_get(&m->config, i);
@@ -628,7 +643,7 @@ static inline int gpt2_folder(gpt2_model *m, const char *dir)
     return (void)m, (void)dir, 0;
 }
 
-/* Writes DIR/config.json and DIR/model.safetensors (values as storage: F32, BF16 or F16), which
+/* Writes DIR/config.json and DIR/model.safetensors (F32 values as storage: F32, BF16 or F16), which
  * from_pretrained loads; makes DIR if it is not there. */
 static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
                             gckpt_storage storage)
@@ -644,6 +659,13 @@ static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
     desc.user = &s;
     desc.values_only = 1;
     desc.storage = storage;
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++)
+        if (p.storage == GCKPT_STORED_I8)
+            return gpt2_fail(m,
+                             "%s: \"%s\" is kept as int8, which is no format of transformers'; "
+                             "load the model as floats to save it",
+                             dir, p.name);
     if (gpt2_folder(m, dir) != 0 || gpt2_path(m, path, dir, "model.safetensors") != 0)
         return -1;
     if (gckpt_store_save_as(store, path, &desc) != GCKPT_OK)

@@ -15,7 +15,8 @@
  * no value, which every function takes. The values of a text are one array: no allocation a value.
  * Strings are unescaped where they stand, so the text that is parsed must be writable, and end in a
  * 0 (they may hold further zeros: json_size has their length). Refused: what is not JSON by RFC
- * 8259, invalid UTF-8, lone surrogates, a key asked for that stands twice, depth over JSON_DEPTH. */
+ * 8259, invalid UTF-8, lone surrogates, more than JSON_DEPTH deep, a key that is asked for and
+ * stands twice. */
 #ifndef JSON_H
 #define JSON_H
 #include <errno.h>
@@ -110,8 +111,10 @@ static inline int json_utf8(const char *text, size_t n, uint32_t *character)
             return -i;
         c = c << 6 | (s[i] & 0x3fu);
     }
+    if (size == 0)
+        return -1;
     *character = c;
-    return size ? size : -1;
+    return size;
 }
 
 /* Writes a character at s, at most 4 bytes; how many. */
@@ -125,14 +128,16 @@ static inline int json_put_utf8(char *s, uint32_t c)
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
-static inline int json_expected(json *d, const char *what, const char *s)
+/* The parser stops at s, a byte of the text or line counted from 1; NULL. */
+static inline char *json_stop(json *d, const char *expected, const char *s)
 {
     unsigned c = (unsigned char)*s;
-    if (c == 0)
-        return json_fail(d, d->line, "expected %s, found the end of the text", what);
-    if (c > ' ' && c < 127)
-        return json_fail(d, d->line, "expected %s, found '%c'", what, (int)c);
-    return json_fail(d, d->line, "expected %s, found byte 0x%02x", what, c);
+    char found[] = "the end of the text";
+    if (c != 0)
+        snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
+    json_fail(d, d->line, "expected %s, found %s (byte %.0f)", expected, found,
+              (double)(s - d->text) + 1);
+    return NULL;
 }
 
 /* A new value; 0 when memory ends. */
@@ -188,42 +193,30 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
         static const char from[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
         const char *p;
         uint32_t c;
-        if ((unsigned char)*s < 32) {
-            json_expected(d, "the rest of a string", s);
-            return NULL;
-        }
+        if ((unsigned char)*s < 32)
+            return json_stop(d, "the rest of a string", s);
         if (*s != '\\') {
             int n = json_utf8(s, (size_t)(end - s), &c);
-            if (n < 0) {
-                json_expected(d, "UTF-8", s);
-                return NULL;
-            }
+            if (n < 0)
+                return json_stop(d, "UTF-8", s);
             while (n-- > 0)
                 *to++ = *s++;
         } else if (*++s == 'u') {
-            int32_t high = json_hex(s + 1);
-            s += 5;
-            if (high >= 0xd800 && high < 0xdc00) {
-                int32_t low = s[0] == '\\' && s[1] == 'u' ? json_hex(s + 2) : -1;
-                high = low >= 0xdc00 && low < 0xe000
-                           ? 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)
-                           : -1;
-                s += 6;
-            } else if (high >= 0xdc00 && high < 0xe000) {
-                high = -1;
+            int32_t code = json_hex(s + 1), low = -1;
+            if (code >= 0xd800 && code < 0xe000) { /* a surrogate: the first of two */
+                if (code < 0xdc00 && s[5] == '\\' && s[6] == 'u')
+                    low = json_hex(s + 7);
+                code = low < 0xdc00 || low > 0xdfff ? -1 : (code << 10) + low - 0x35fdc00;
             }
-            if (high < 0) {
-                json_fail(d, d->line,
-                          "expected \\u and 4 hexadecimal digits (surrogates in pairs)");
-                return NULL;
-            }
-            to += json_put_utf8(to, (uint32_t)high);
+            if (code < 0)
+                return json_stop(d, "\\u and 4 hexadecimal digits, surrogates in pairs,", s);
+            to += json_put_utf8(to, (uint32_t)code);
+            s += low < 0 ? 5 : 11;
         } else if (*s != 0 && (p = strchr(from, *s)) != NULL) {
             *to++ = meant[p - from];
             s++;
         } else {
-            json_expected(d, "one of \"\\/bfnrtu after a backslash", s);
-            return NULL;
+            return json_stop(d, "one of \"\\/bfnrtu after a backslash", s);
         }
     }
     *to = 0;
@@ -234,10 +227,8 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
 
 static inline char *json_digits(json *d, char *s)
 {
-    if (*s < '0' || *s > '9') {
-        json_expected(d, "a digit", s);
-        return NULL;
-    }
+    if (*s < '0' || *s > '9')
+        return json_stop(d, "a digit", s);
     while (*s >= '0' && *s <= '9')
         s++;
     return s;
@@ -272,8 +263,7 @@ static inline char *json_scalar(json *d, char *s, const char *end)
     for (int i = 0; i < 3; i++)
         if (strncmp(s, words[i], strlen(words[i])) == 0)
             return json_add(d, (json_kind)(JSON_NULL + i), s) ? s + strlen(words[i]) : NULL;
-    json_expected(d, "a value", s);
-    return NULL;
+    return json_stop(d, "a value", s);
 }
 
 /* Parses text[size], of which text[size] is 0 and which the values point into and change; 0, or -1
@@ -295,13 +285,13 @@ static inline int json_parse(json *d, char *text, size_t size)
             uint32_t item = d->count;
             if (in == JSON_OBJECT) {
                 if (*s != '"')
-                    return json_expected(d, "a key in quotes", s);
+                    return json_stop(d, "a key in quotes", s), -1;
                 if (json_add(d, JSON_KEY, s) == 0 ||
                     (s = json_string(d, s, text + size, item)) == NULL)
                     return -1;
                 s = json_skip_space(d, s);
                 if (*s != ':')
-                    return json_expected(d, "':' after a key", s);
+                    return json_stop(d, "':' after a key", s), -1;
                 s = json_skip_space(d, s + 1);
             }
             if (d->nodes[open[depth - 1]].size++ > 0)
@@ -324,13 +314,25 @@ static inline int json_parse(json *d, char *text, size_t size)
         for (s = json_skip_space(d, s); depth > 0 && *s != ','; s = json_skip_space(d, s + 1)) {
             int object = d->nodes[open[depth - 1]].kind == JSON_OBJECT;
             if (*s != (object ? '}' : ']'))
-                return json_expected(d, object ? "',' or '}'" : "',' or ']'", s);
+                return json_stop(d, object ? "',' or '}'" : "',' or ']'", s), -1;
             depth--;
         }
         if (depth == 0)
-            return s == text + size ? 0 : json_expected(d, "nothing after the value", s);
+            return s == text + size ? 0 : (json_stop(d, "nothing after the value", s), -1);
         s++;
     }
+}
+
+/* Twice the room in d->own, or some; 0 or -1. */
+static inline int json_grow(json *d)
+{
+    size_t room = d->own_room ? 2 * d->own_room : 4096;
+    char *own = room > d->own_room ? (char *)realloc(d->own, room) : NULL;
+    if (own == NULL)
+        return json_fail(d, d->line, "out of memory for %.0f bytes", (double)room);
+    d->own = own;
+    d->own_room = room;
+    return 0;
 }
 
 /* Reads all of a file, ended by a 0 that *size does not count; NULL with d->error set. Freed with
@@ -344,18 +346,10 @@ static inline char *json_read_text(json *d, const char *path, size_t *size)
         return NULL;
     }
     *size = 0;
-    do {
-        size_t room = d->own_room ? 2 * d->own_room : 65536;
-        char *own = room > d->own_room ? (char *)realloc(d->own, room) : NULL;
-        if (own == NULL) {
-            json_fail(d, 0, "out of memory for %.0f bytes", (double)room);
-            break;
-        }
-        d->own = own;
-        d->own_room = room;
-        *size += fread(own + *size, 1, room - 1 - *size, f);
-        own[*size] = 0;
-    } while (*size + 1 == d->own_room);
+    while (*size + 1 >= d->own_room && json_grow(d) == 0)
+        *size += fread(d->own + *size, 1, d->own_room - 1 - *size, f);
+    if (d->own != NULL)
+        d->own[*size] = 0;
     if (ferror(f))
         json_fail(d, 0, "cannot read it: %s", strerror(errno));
     fclose(f);
@@ -376,29 +370,21 @@ static inline int json_read_line(json *d, FILE *f)
 {
     for (;;) {
         size_t n = 0;
-        int c;
-        while ((c = getc(f)) != EOF && c != '\n') {
-            if (n + 1 >= d->own_room) {
-                size_t room = d->own_room ? 2 * d->own_room : 4096;
-                char *own = (char *)realloc(d->own, room);
-                if (own == NULL)
-                    return json_fail(d, d->line + 1, "out of memory for %.0f bytes", (double)room);
-                d->own = own;
-                d->own_room = room;
-            }
+        int c = getc(f);
+        if (c != EOF)
+            d->line++;
+        for (; c != EOF && c != '\n'; c = getc(f)) {
+            if (n + 1 >= d->own_room && json_grow(d) != 0)
+                return -1;
             d->own[n++] = (char)c;
+            d->own[n] = 0;
         }
         if (ferror(f))
-            return json_fail(d, d->line + 1, "cannot read it: %s", strerror(errno));
-        if (c == EOF && n == 0)
+            return json_fail(d, d->line, "cannot read it: %s", strerror(errno));
+        if (n > 0 && strspn(d->own, " \r\t") < n)
+            return json_parse(d, d->own, n) == 0 ? 1 : -1;
+        if (c == EOF)
             return 0;
-        d->line++;
-        if (n == 0)
-            continue;
-        d->own[n] = 0;
-        if (n == strspn(d->own, " \r\t"))
-            continue;
-        return json_parse(d, d->own, n) == 0 ? 1 : -1;
     }
 }
 
@@ -435,18 +421,23 @@ static inline int json_is(const json *d, uint32_t at, const char *text)
            memcmp(d->text + d->nodes[at].at, text, n) == 0;
 }
 
-/* Says where a value is not what the caller expected: "file:line: key: expected ..., found ...". */
+static inline const char *json_kind_name(json_kind kind)
+{
+    static const char *const names[] = { "nothing",  "null",     "false",     "true", "a number",
+                                         "a string", "an array", "an object", "a key" };
+    return names[kind];
+}
+
+/* Says where a value is not what the caller wants: "file:line: key: expected ..., found ..."; -1. */
 static inline int json_wrong(json *d, uint32_t at, const char *expected)
 {
-    static const char *const found[] = { "nothing",  "null",     "false",     "true", "a number",
-                                         "a string", "an array", "an object", "a key" };
     json_kind kind = json_kind_of(d, at);
     int named = at > JSON_ROOT && json_kind_of(d, at - 1) == JSON_KEY;
     int shown = kind == JSON_STRING || kind == JSON_NUMBER;
     uint32_t size = shown ? d->nodes[at].size : 0;
     return json_fail(d, kind ? d->nodes[at].line : 0, "%.80s%sexpected %.160s, found %s%s%.*s",
                      named ? d->text + d->nodes[at - 1].at : "", named ? ": " : "", expected,
-                     found[kind], shown ? " " : "", (int)(size < 60 ? size : 60),
+                     json_kind_name(kind), shown ? " " : "", (int)(size < 60 ? size : 60),
                      shown ? d->text + d->nodes[at].at : "");
 }
 
@@ -465,18 +456,16 @@ static inline uint32_t json_find(json *d, uint32_t object, const char *key)
     return found;
 }
 
-/* The value of a key that must be there and of this kind; else 0 and an error. */
+/* The value of a key that must be there, of this kind (JSON_NOTHING: of any); else 0, an error. */
 static inline uint32_t json_need(json *d, uint32_t object, const char *key, json_kind kind)
 {
-    static const char *const names[] = { "a value",  "null",     "false",     "true", "a number",
-                                         "a string", "an array", "an object", "a key" };
     uint32_t at = json_find(d, object, key);
     if (at == 0)
         json_fail(d, json_kind_of(d, object) ? d->nodes[object].line : 0,
                   "expected an object with the key %.80s (%s), which is not there", key,
-                  names[kind]);
+                  kind != JSON_NOTHING ? json_kind_name(kind) : "a value");
     else if (kind != JSON_NOTHING && json_kind_of(d, at) != kind)
-        json_wrong(d, at, names[kind]);
+        json_wrong(d, at, json_kind_name(kind));
     else
         return at;
     return 0;

@@ -10,11 +10,14 @@
  *     pictures_frontier(frontier, &modes, mark, write, user);
  *     pictures_table(frontier, &modes, write, user);          the comparison as text
  *
+ *     pictures_bars(title, names, n, kind_names, kinds, bytes, write, user);      bytes by kind
+ *
  * write is a gckpt_write_fn. Each returns GCKPT_E_ARG for NULL (but the modes of a picture may be:
  * nothing to compare with) and GCKPT_E_FILE when write failed. No heap, no locale, C99 or C++11. */
 #ifndef PICTURES_H
 #define PICTURES_H
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -896,6 +899,74 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
     if (modes && modes->ops > PICTURES_POOR_OPS)
         pictures_text(o, 120, y + 22, "", "Not memory-poor: its list is too long for %i ops.",
                       modes->ops);
+    pictures_draw(o, "</svg>\n");
+    return pictures_close(o);
+}
+
+/* ---- bars ------------------------------------------------------------------------------------ */
+/* n bars, one below the other, of up to 6 kinds of bytes each: bytes[i * kinds + k]. */
+static inline gckpt_result pictures_bars(const char *title, const char *const *names, int n,
+                                         const char *const *kind_names, int kinds,
+                                         const size_t *bytes, gckpt_write_fn write, void *user)
+{
+    enum { LEFT = 110, WIDTH = 610, TOP = 112, EACH = 34, BAR = 20 };
+    static const char *const colours[] = { "#bbb",    "#0072b2", "#7cc4f0",
+                                           "#cc79a7", "#e69f00", "#555" };
+    pictures_out out, *o = &out;
+    const char *unit;
+    size_t most = 1;
+    double legend = 16, step = 1;
+    const int height = TOP + EACH * n + 40;
+    if (!title || !names || !kind_names || !bytes || !write || n < 1 || kinds < 1 || kinds > 6)
+        return GCKPT_E_ARG;
+    memset(o, 0, offsetof(pictures_out, block));
+    o->write = write;
+    o->user = user;
+    for (int i = 0; i < n; i++) {
+        size_t sum = 0;
+        for (int k = 0; k < kinds; k++)
+            sum += bytes[i * kinds + k];
+        most = sum > most ? sum : most;
+    }
+    double v = (double)most;
+    v /= pictures_unit(v, &unit);
+    for (int i = 0; v / step > 8; i++)
+        step *= i % 3 == 1 ? 2.5 : 2;
+    step = v < 1.5 ? 0.25 : v < 3 ? 0.5 : step;
+    pictures_draw(o,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"820\" height=\"%i\" "
+                  "viewBox=\"0 0 820 %i\" font-family=\"sans-serif\" font-size=\"13\" "
+                  "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
+                  ".b{font-weight:bold}.g{stroke:#ddd}</style>\n"
+                  "<path fill=\"#fff\" d=\"M0 0h820v%iH0z\"/>\n",
+                  height, height, height);
+    pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"", "%s", title);
+    for (int k = 0; k < kinds; k++) {
+        pictures_draw(o, "<path fill=\"%s\" d=\"M%g 56h12v12h-12z\"/>", colours[k], legend);
+        pictures_text(o, legend + 17, 67, "", "%s", kind_names[k]);
+        legend += 34 + 7.2 * (double)strlen(kind_names[k]);
+    }
+    for (int i = 0; i * step <= v; i++) {
+        const double x = pictures_tenth(LEFT + WIDTH * i * step / v);
+        pictures_draw(o, "<path class=\"g\" d=\"M%g %iv%i\"/>", x, TOP - 8, EACH * n + 8);
+        pictures_text(o, x, TOP + EACH * n + 18, " class=\"c\"", "%g", i * step);
+    }
+    pictures_text(o, LEFT - 10, TOP + EACH * n + 18, " class=\"e\"", "%s", unit);
+    for (int i = 0; i < n; i++) {
+        const double y = TOP + EACH * i;
+        double x = LEFT;
+        size_t sum = 0;
+        pictures_text(o, LEFT - 10, y + 15, " class=\"e b\"", "%s", names[i]);
+        for (int k = 0; k < kinds; k++) {
+            sum += bytes[i * kinds + k];
+            const double end = pictures_tenth(LEFT + WIDTH * ((double)sum / (double)most));
+            if (end > x)
+                pictures_draw(o, "<path fill=\"%s\" d=\"M%g %gH%gv%iH%gz\"/>", colours[k], x, y,
+                              end, BAR, x);
+            x = end > x ? end : x;
+        }
+        pictures_text(o, x + 6, y + 15, "", "%b", sum);
+    }
     pictures_draw(o, "</svg>\n");
     return pictures_close(o);
 }

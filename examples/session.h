@@ -1,12 +1,11 @@
 /* session.h - what a program that trains has around the training: messages, a progress line, JSON
  * events, data and outputs that are checked before anything is computed, an interrupt that ends the
  * present step, and options that a saved file keeps, so that --resume FILE needs no other. To copy,
- * with options.h and sample.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
+ * with options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
 #ifndef SESSION_H
 #define SESSION_H
 #include "gradckpt.h"
 #include "options.h"
-#include "sample.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -143,16 +142,16 @@ static int session_start(const char *program)
     return fcntl(STDOUT_FILENO, F_GETFD) < 0 ? session_fail(1, "standard output is closed") : 0;
 }
 
-/* json: a path, "-" for standard output (what people read is then on standard error), or NULL. */
-static int session_open(const char *json)
+/* events: a path, "-" for standard output (what people read is then on standard error), or NULL. */
+static int session_open(const char *events)
 {
     session.out = stdout;
-    session.json_path = json;
-    if (json != NULL && strcmp(json, "-") == 0) {
+    session.json_path = events;
+    if (events != NULL && strcmp(events, "-") == 0) {
         session.json = stdout;
         session.out = stderr;
-    } else if (json != NULL && (session.json = fopen(json, "w")) == NULL) {
-        return session_fail(1, "--json %s: %s", json, strerror(errno));
+    } else if (events != NULL && (session.json = fopen(events, "w")) == NULL) {
+        return session_fail(1, "--json %s: %s", events, strerror(errno));
     }
     session.terminal = isatty(fileno(session.out));
     return 0;
@@ -341,6 +340,27 @@ static int session_keep(gckpt_store *store, const options_table *t, const char *
     return 0;
 }
 
+/* Brings notes of options and others ("a b c") to a store from another one; from NULL: takes them
+ * away, for a file that is for other programs. */
+static inline int session_bring(gckpt_store *to, const gckpt_store *from, const options_table *t,
+                                const char *others)
+{
+    for (int i = 0; *others != 0 || i < t->count; i++) {
+        char key[64];
+        if (i < t->count) {
+            snprintf(key, sizeof key, "option.%s", t->rows[i].name);
+        } else {
+            const int n = (int)strcspn(others, " ");
+            snprintf(key, sizeof key, "%.*s", n, others);
+            others += n + (others[n] == ' ');
+        }
+        const char *note = from != NULL ? gckpt_store_note(from, key) : NULL;
+        if ((note != NULL || from == NULL) && gckpt_store_set_note(to, key, note) != GCKPT_OK)
+            return session_fail(1, "%s", gckpt_error_text(to));
+    }
+    return 0;
+}
+
 /* A whole number that a file keeps. */
 static int session_note_number(gckpt_store *store, const char *key, uint64_t value)
 {
@@ -372,56 +392,5 @@ static int session_same_data(gckpt_store *store, const char *key, const char *pa
     if (gckpt_store_set_note(store, key, text) == GCKPT_OK)
         return 0;
     return session_fail(1, "%s", gckpt_error_text(store));
-}
-
-/* ---- generation ------------------------------------------------------------------------------ */
-/* A model that is called token by token: an INFERENCE plan of an input (samples,1), with caches,
- * that fetches logits (samples,1,vocabulary). */
-typedef struct {
-    gckpt_exec *exec;
-    int tokens, logits;                          /* ids */
-    int64_t vocabulary, known, samples, context; /* known: tokens from there on are not taken */
-    int64_t before; /* positions in the caches that are no tokens: they stay */
-} session_generator;
-
-/* Brings token i of each of the samples, whose tokens are `stride` apart, to the caches. */
-static int session_feed(const session_generator *m, const int32_t *all, size_t stride, size_t i,
-                        int32_t *next)
-{
-    gckpt_feed feed = { m->tokens, next };
-    for (size_t r = 0; r < (size_t)m->samples; r++)
-        next[r] = all[r * stride + i];
-    if (gckpt_forward(m->exec, &feed, 1, m->samples, NULL) == GCKPT_OK)
-        return 0;
-    return session_fail(1, "%s", gckpt_error_text(m->exec));
-}
-
-/* all is (samples,given+n) and begins with prompts of `given` >= 1 tokens; show (or NULL) sees each
- * token of the first sample as it comes. Past the context its later half goes on. */
-static int session_generate(const session_generator *m, int32_t *all, size_t given, size_t n,
-                            const sample_options *how, void (*show)(void *user, int32_t token),
-                            void *user)
-{
-    const size_t rows = (size_t)m->samples, V = (size_t)m->vocabulary, stride = given + n;
-    sample_place *room = (sample_place *)malloc((size_t)m->known * sizeof *room);
-    int32_t *next = (int32_t *)malloc(rows * sizeof *next);
-    int failed = room == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
-    for (size_t i = 0; i + 1 < stride && !failed && !session.interrupted; i++) {
-        if (gckpt_position(m->exec) - m->before == m->context) {
-            failed = gckpt_rewind(m->exec, m->before) != GCKPT_OK;
-            for (size_t k = i - (size_t)(m->context / 2); k < i && !failed; k++)
-                failed = session_feed(m, all, stride, k, next);
-        }
-        failed = failed || session_feed(m, all, stride, i, next);
-        const float *logits = failed ? NULL : gckpt_fetch(m->exec, m->logits, 0);
-        for (size_t r = 0; r < rows && i + 1 >= given && !failed; r++)
-            all[r * stride + i + 1] =
-                sample_token(logits + r * V, m->known, how, r, i + 1 - given, room);
-        if (show != NULL && i + 1 >= given && !failed)
-            show(user, all[i + 1]);
-    }
-    free(room);
-    free(next);
-    return failed;
 }
 #endif

@@ -1,4 +1,4 @@
-/* tokenizer.h - GPT-2's byte-level BPE from Hugging Face's files: to copy with json.h and unicode.h.
+/* tokenizer.h - GPT-2's byte-level BPE from Hugging Face's files. To copy, with json.h and unicode.h;
  * C99 and the C library suffice.
  *
  *     bpe b;
@@ -95,7 +95,8 @@ static inline void bpe_free(bpe *b)
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
-/* A token's name in the vocabulary is text: each of its bytes is a visible character. */
+/* A token's name in the vocabulary is text: each of its bytes is a visible character. The 68 bytes
+ * that are none by themselves, 0 to 32, 127 to 160 and 173, are the characters from 256 on. */
 static inline uint32_t bpe_character_of(int byte)
 {
     if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
@@ -103,7 +104,7 @@ static inline uint32_t bpe_character_of(int byte)
     return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
 }
 
-/* The byte of a character, or -1: the others count up from 256. */
+/* The other way round; -1: no byte. */
 static inline int bpe_byte_of(uint32_t character)
 {
     if (character < 256)
@@ -177,11 +178,12 @@ static inline int32_t bpe_find(const bpe_loader *l, const char *name, size_t siz
 static inline void *bpe_table(json *d, size_t n, size_t size, int fill, uint32_t *mask)
 {
     size_t slots = 64;
-    while (slots < 2 * n)
+    while (slots < 2 * n && slots < SIZE_MAX / 2 / size)
         slots *= 2;
-    void *p = malloc(slots * size);
+    void *p = slots < 2 * n ? NULL : malloc(slots * size);
     if (p == NULL)
-        json_fail(d, 0, "out of memory for %.0f bytes", (double)slots * (double)size);
+        json_fail(d, 0, "out of memory for %.0f entries of %.0f bytes", 2.0 * (double)n,
+                  (double)size);
     else
         memset(p, fill, slots * size);
     *mask = (uint32_t)(slots - 1);
@@ -195,6 +197,14 @@ static inline void *bpe_array(json *d, size_t n, size_t size)
     if (p == NULL)
         json_fail(d, 0, "out of memory for %.0f bytes", (double)n * (double)size);
     return p;
+}
+
+/* An option that this tokenizer has not: absent, null, false or "". */
+static inline void bpe_load_off(json *d, uint32_t object, const char *key)
+{
+    uint32_t at = json_find(d, object, key);
+    if (json_kind_of(d, at) > JSON_FALSE && !json_is(d, at, ""))
+        json_wrong(d, at, "null, false or \"\", as in GPT-2's byte-level BPE");
 }
 
 static inline int bpe_longer_first(const void *a, const void *b)
@@ -223,13 +233,11 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     }
     l->b->count = (int32_t)json_size(d, vocabulary);
     for (uint32_t i = json_first(d, added); i != 0; i = json_next(d, i)) {
-        static const char *const unsupported[] = { "single_word", "lstrip", "rstrip" };
         uint32_t text = json_need(d, i, "content", JSON_STRING);
         int64_t id = json_int_of(d, json_need(d, i, "id", JSON_NUMBER));
-        for (int k = 0; k < 3; k++)
-            if (json_bool(d, i, unsupported[k], 0))
-                return json_fail(d, d->nodes[i].line, "%s: expected false for an added token",
-                                 unsupported[k]);
+        bpe_load_off(d, i, "single_word");
+        bpe_load_off(d, i, "lstrip");
+        bpe_load_off(d, i, "rstrip");
         if (d->error[0])
             return -1;
         bpe_name *p = bpe_slot(l, json_text(d, text), json_size(d, text));
@@ -447,14 +455,6 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     return bpe_load_end(&l);
 }
 
-/* An option that this tokenizer has not: absent, null, false or "". */
-static inline void bpe_load_off(json *d, uint32_t object, const char *key)
-{
-    uint32_t at = json_find(d, object, key);
-    if (json_kind_of(d, at) > JSON_FALSE && !json_is(d, at, ""))
-        json_wrong(d, at, "null, false or \"\", as in GPT-2's byte-level BPE");
-}
-
 static inline void bpe_load_type(json *d, uint32_t object, const char *part, const char *type)
 {
     uint32_t at = json_find(d, object, "type");
@@ -482,8 +482,15 @@ static inline int bpe_read_json(bpe *b, const char *path)
             bpe_load_type(d, model, "model", "BPE");
         bpe_load_type(d, split, "pre_tokenizer", "ByteLevel");
         bpe_load_type(d, decoder, "decoder", "ByteLevel");
-        if (after)
+        /* a template, as newer files have, may stand for the text alone */
+        if (json_is(d, json_find(d, after, "type"), "TemplateProcessing")) {
+            uint32_t parts = json_need(d, after, "single", JSON_ARRAY);
+            for (uint32_t i = json_first(d, parts); i != 0; i = json_next(d, i))
+                if (!json_is(d, json_first(d, i), "Sequence"))
+                    json_wrong(d, i, "nothing but the text's Sequence in post_processor");
+        } else if (after) {
             bpe_load_type(d, after, "post_processor", "ByteLevel");
+        }
         bpe_load_off(d, JSON_ROOT, "normalizer");
         bpe_load_off(d, split, "add_prefix_space");
         bpe_load_off(d, model, "dropout");
@@ -565,7 +572,7 @@ static inline char *bpe_replace(const char *s, size_t n, size_t *size)
     for (size_t i = 0; to != NULL && i < n;) {
         uint32_t c = 0xfffd;
         int length = json_utf8(s + i, n - i, &c);
-        *size += (size_t)json_put_utf8(to + *size, length < 0 ? 0xfffd : c);
+        *size += (size_t)json_put_utf8(to + *size, c);
         i += (size_t)(length < 0 ? -length : length);
     }
     if (to != NULL)
@@ -628,8 +635,8 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
     size_t count = 0;
     uint32_t end = (uint32_t)n;
-    if (n > INT32_MAX)
-        return bpe_fail(t, "a word of %.0f bytes: 2 GB and more are not encoded", (double)n);
+    if (n > INT32_MAX || n > SIZE_MAX / 32) /* 24 bytes each in the heap */
+        return bpe_fail(t, "a word of %.0f bytes is too long", (double)n);
     if (bpe_reserve(t, n) != 0 || bpe_reserve_word(b, n, t) != 0)
         return -1;
     for (uint32_t i = 0; i < end; i++) {
@@ -642,11 +649,11 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     while (count > 0) {
         uint64_t least = bpe_pop(b, count--);
         uint32_t i = (uint32_t)least, next = b->next[i];
-        if (b->symbol[i] < 0 || next == end)
+        if (next == end)
             continue;
         const bpe_merge *m = bpe_merge_slot(b, b->symbol[i], b->symbol[next]);
         if (m->pair == BPE_NO_PAIR || m->rank != least >> 32)
-            continue; /* another merge has taken one of the two */
+            continue; /* another merge has taken one of the two: no pair has a -1 */
         b->symbol[i] = m->id;
         b->symbol[next] = -1;
         b->next[i] = b->next[next];
@@ -767,10 +774,11 @@ static inline int bpe_encode(bpe *b, const char *text, size_t n, int specials, b
     for (; i < n && length > 0; i += (size_t)length)
         length = (unsigned char)text[i] < 128 ? 1 : json_utf8(text + i, n - i, &c);
     if (length < 0) {
-        valid = bpe_replace(text, n, &n);
+        valid = bpe_replace(text, n, &i);
         if (valid == NULL)
             return bpe_fail(t, "out of memory for a copy of %.0f bytes of text", (double)n);
         text = valid;
+        n = i;
     }
     int status = bpe_encode_part(b, text, text + n, specials, 0, t);
     free(valid);

@@ -132,6 +132,16 @@ static void device_convert(const gckpt_call *call, const gckpt_conversion *conve
     device_close(d);
 }
 
+static void device_unpack(const gckpt_call *call, const gckpt_unpacking *u)
+{
+    device *d = (device *)call->backend;
+    CHECK(device_owns(d, u->packed, (size_t)u->n) && device_owns(d, u->to, 4 * (size_t)u->n));
+    CHECK(!u->scales || device_owns(d, u->scales, 4 * (size_t)(u->n / u->row)));
+    device_open(d);
+    gckpti_cpu_unpack(call, u);
+    device_close(d);
+}
+
 static void device_update(const gckpt_call *call, const gckpt_pass *pass)
 {
     device *d = (device *)call->backend;
@@ -229,6 +239,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->convert = device_convert;
     b->update = device_update;
     b->finish = device_finish;
+    b->unpack = device_unpack;
     b->nonfinite = device_nonfinite;
     return 1;
 }

@@ -315,7 +315,7 @@ static void test_linear(int every)
         }
 }
 
-/* ---- attention ---- */
+/* ---- attention; causal: 1 + how many of the keys are not there ---- */
 static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int heads, int64_t d, int causal, unsigned narrow, unsigned held, unsigned unwanted)
 {
     const struct {
@@ -326,6 +326,10 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
                 .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, c), gckpt_shape3(b, keys, c) },
                 .narrow = narrow, .held = held, .unwanted = unwanted, .scale = 1 };
     prepare(&t);
+    int64_t there = causal ? keys + 1 - causal : keys;
+    for (int64_t i = 0; i < b * keys * c; i++)
+        if (i / c % keys >= there)
+            t.x[1][i] = t.x[2][i] = NAN;
     int64_t nq = b * queries * c, nk = b * keys * c;
     double *out = (double *)calloc((size_t)nq, 8), *out_error = (double *)calloc((size_t)nq, 8), scale = 1 / sqrt((double)d);
     double *want[3], *error[3], *p = (double *)malloc((size_t)keys * 8), *all = (double *)malloc((size_t)keys * 8);
@@ -340,7 +344,7 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     for (int64_t row = 0; row < b; row++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < queries; i++) {
-                int64_t seen = causal ? i + 1 : keys, at = ((row * queries + i) * heads + h) * d, n = (row * heads + h) * queries + i;
+                int64_t seen = causal ? there - queries + i + 1 : keys, at = ((row * queries + i) * heads + h) * d, n = (row * heads + h) * queries + i;
                 double max = -INFINITY, sum = 0, most = 0, delta = 0, around = 0;
                 for (int64_t j = 0; j < seen; j++) {
                     p[j] = all[j] = 0;
@@ -401,6 +405,51 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     finish(&t);
 }
 
+/* An infinite element of a token: what does not see it keeps its bits. */
+static void test_out_of_sight(int64_t d, int64_t queries, int64_t keys)
+{
+    const struct {
+        int heads, causal;
+    } o = { 1, 1 };
+    const int64_t n[3] = { queries * d, keys * d, keys * d }, ahead = keys - queries;
+    trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3,
+                .shape = { gckpt_shape3(1, queries, d), gckpt_shape3(1, keys, d), gckpt_shape3(1, keys, d) },
+                .narrow = 7 | OUT | GRAD_OUT | 7 << GRAD, .scale = 1 };
+    prepare(&t);
+    device_runs(&t);
+    float *clean[4] = { t.grad[0], t.grad[1], t.grad[2], t.out };
+    for (int which = 0; which < 4; which++)
+        for (int64_t token = queries / 3; token < queries; token += queries / 3) {
+            int of_query = which == 0 || which == 3; /* q, k, v, g */
+            float *x = (which == 3 ? t.g : t.x[which]) + (token + (of_query ? 0 : ahead)) * d + d / 2, before = *x;
+            int64_t wrong = 0, spoilt = 0;
+            *x = INFINITY;
+            for (int i = 0; i < 3; i++)
+                t.grad[i] = floats(n[i]);
+            t.out = floats(n[0]);
+            device_runs(&t);
+            for (int64_t i = 0; i < n[0]; i++) { /* queries that come before it, or are others */
+                int apart = of_query ? i / d != token : i / d < token;
+                wrong += (apart || which == 3) && t.out[i] != clean[3][i];
+                wrong += apart && t.grad[0][i] != clean[0][i];
+                spoilt += !apart && !(fabsf(t.grad[0][i]) < INFINITY);
+            }
+            for (int64_t i = 0; i < n[1]; i++) /* keys that come after it */
+                if (of_query && i / d > token + ahead)
+                    wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
+            CHECK_MSG(wrong == 0 && spoilt > 0, "attention %ld over %ld, heads of %ld: %c of token %ld is infinite: %ld others changed",
+                      (long)queries, (long)keys, (long)d, "qkvg"[which], (long)token, (long)wrong);
+            *x = before;
+            for (int i = 0; i < 3; i++)
+                free(t.grad[i]);
+            free(t.out);
+        }
+    for (int i = 0; i < 3; i++)
+        t.grad[i] = clean[i];
+    t.out = clean[3];
+    finish(&t);
+}
+
 static void test_attention(void)
 {
     const unsigned all = 7 | OUT | GRAD_OUT | 7 << GRAD;
@@ -415,6 +464,15 @@ static void test_attention(void)
     test_attention_of(1, 40, 40, 1, 65, 1, 7 | GRAD_OUT, 0, 1);
     test_attention_of(1, 40, 40, 1, 24, 1, all, 0, 6);
     test_attention_of(1, 40, 40, 1, 24, 1, all, 0, 2);
+    test_attention_of(2, 3, 66, 2, 8, 1, all, 0, 0);
+    test_attention_of(1, 70, 133, 1, 16, 1, all, 7, 0);
+    test_attention_of(1, 65, 129, 1, 24, 1, all, 0, 0);
+    test_attention_of(1, 66, 131, 1, 72, 1, all & ~2u, 2, 0);
+    test_attention_of(2, 1, 100, 2, 8, 1 + 29, all, 0, 0);
+    test_attention_of(1, 40, 140, 1, 20, 1 + 12, 0, 0, 0);
+    test_out_of_sight(24, 70, 70);
+    test_out_of_sight(16, 40, 71);
+    test_out_of_sight(66, 67, 67);
 }
 
 /* ---- linear_cross_entropy ---- */

@@ -303,13 +303,23 @@ static void attention(void)
     gckpti_attention o = { 1 + (int)below(3), chance(60) };
     gckpt_call c = new_call(&o, 3);
     int64_t d = sizes[below(sizeof sizes / sizeof *sizes)], rows = 1 + below(2), t = size(d > 64 ? 65 : 129);
-    int64_t s = o.causal ? t : size(d > 64 ? 65 : 129);
+    int64_t s = size(d > 64 ? 65 : 129), missing = 0;
+    s = o.causal && (s < t || chance(40)) ? t : s;
+    if (o.causal && chance(30)) { /* keys of a cache that is not full */
+        missing = below(70), c.position = (int64_t)below((uint64_t)(s - t) + 1);
+        o.causal += (int)(missing + c.position), s += missing;
+    }
     if (d > 32)
         o.heads = 1 + (o.heads > 2), rows = 1;
     c.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
     for (int i = 0; i < 3; i++)
         input(&c, i, gckpt_shape3(rows, i ? s : t, o.heads * d));
     CHECK(op->shape(&c) == GCKPT_OK);
+    for (int64_t i = 0, row = s * o.heads * d, left = missing * o.heads * d; i < rows * row; i++)
+        if (i % row >= row - left) {
+            ((float *)(uintptr_t)c.in[1].data)[i] = float_of(0x7f800000u);
+            ((float *)(uintptr_t)c.in[2].data)[i] = float_of(0x7fc00000u);
+        }
     float *q = (float *)(uintptr_t)c.in[0].data, *k = (float *)(uintptr_t)c.in[1].data;
     for (int64_t i = 0; chance(10) && i < d; i++) /* all scores of a query -inf, of a key subnormal */
         q[i] = float_of(0xff800000u), k[i] = 1e-38f;

@@ -54,6 +54,14 @@ done
 check "host prints another form" sh -c "$work/host c small auto > $work/auto.h && grep -q 'UINT64_C([0-9]*), { 1, 0, 0 },' $work/auto.h"
 check "device compiles it" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="auto.h"' tests/firmware/device.c -o "$work/device_auto"
 check "and trains to the same bits" sh -c "$work/device_auto | cmp - $work/want"
+check "host trains with weights in flash" sh -c "$work/host run - packed > $work/want_packed"
+check "and prints that plan" sh -c "$work/host c small packed > $work/packed.h"
+check "device compiles it" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="packed.h"' -DPACKED=1 \
+    tests/firmware/device.c -o "$work/device_packed"
+check "and trains to the same bits" sh -c "$work/device_packed | cmp - $work/want_packed"
+check "device compiles it without the weights" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="small.h"' -DPACKED=1 \
+    tests/firmware/device.c -o "$work/device_wrong"
+check "a plan for others is refused" fails_saying "stored as I8, the plan was made for F32" "$work/device_wrong"
 check "device compiles with the fast kernels left in" $CC -std=c99 $warnings $include -DFAST \
     tests/firmware/device.c -o "$work/device_fast"
 check "device trains to the same bits" sh -c "$work/device_fast | cmp - $work/want"
@@ -73,6 +81,13 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
 fi
 
+# A plan with caches.
+check "a model that generates" $CC -std=c99 -O0 $warnings -I. tests/firmware/talk.c -o "$work/talk"
+check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/spoken) = 3 ]"
+check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
+check "is compiled" $CC -std=c99 -O0 $warnings -I. -I$work '-DTABLE="talk.h"' tests/firmware/talk.c -o "$work/talk_device"
+check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
+
 # A table of another time.
 sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/small.h" > "$work/old.h"
 check "a table of another version says so" fails_saying "print it again" $CC -std=c99 $include -UTABLE \
@@ -86,7 +101,7 @@ check "and is refused" fails_saying "hash" "$work/wrong"
 for i in 1 2; do
     "$work/host" c twice$i > "$work/twice$i.h"
 done
-printf '#define GRADCKPT_IMPLEMENTATION\n#include "gradckpt.h"\n#include "model.h"\n#include "twice1.h"\n#include "twice2.h"\nint main(void) { model_data(0); return gckpt_plan_hash(&twice1) != gckpt_plan_hash(&twice2); }\n' > "$work/twice.c"
+printf '#define GRADCKPT_IMPLEMENTATION\n#include "gradckpt.h"\n#include "model.h"\n#include "twice1.h"\n#include "twice2.h"\nint main(void) { model_data(0); return model_flash(NULL) == GCKPT_OK || gckpt_plan_hash(&twice1) != gckpt_plan_hash(&twice2); }\n' > "$work/twice.c"
 check "two tables in one program" $CC -std=c99 -DGCKPT_NO_FAST $warnings $include "$work/twice.c" -o "$work/twice"
 check "of one graph" "$work/twice"
 

@@ -24,9 +24,9 @@ static inline gckpt_store *tuning_load(gpt2_model *m, const char *folder, const 
     return s;
 }
 
-/* Logits of the golden tokens against expected's `name`; `worst` apart at most. */
-static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
-                                 const char *name, double worst)
+/* Logits of the golden tokens; 0: an error. */
+static inline int tuning_run(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+                             const char *what, float *logits)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens =
@@ -34,27 +34,37 @@ static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2
     gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, tokens, options)), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
-    CHECK_MSG(p != NULL, "%s: %s", name, gckpt_error_text(g));
+    CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(tokens), golden_tokens };
-    gckpt_parameter want;
-    if (CHECK_MSG(gckpt_forward(e, &feed, 1, GOLDEN_ROWS, NULL) == GCKPT_OK, "%s: %s", name,
-                  gckpt_error_text(e)) &&
-        CHECK(gckpt_store_get(expected, gckpt_store_find(expected, name), &want) == GCKPT_OK) &&
-        CHECK(want.elements == LOGITS)) {
-        const float *have = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
-        double apart = 0;
-        for (int i = 0; i < LOGITS; i++) {
-            double d = (double)have[i] - (double)want.values[i];
-            d = d < 0 ? -d : d;
-            apart = d <= apart ? apart : d; /* also NaN */
-        }
-        CHECK_MSG(apart <= worst, "%s: logits are %g apart", name, apart);
-    }
+    int good = gckpt_forward(e, &feed, 1, GOLDEN_ROWS, NULL) == GCKPT_OK;
+    if (CHECK_MSG(good, "%s: %s", what, gckpt_error_text(e)))
+        memcpy(logits, gckpt_fetch(e, gckpt_id(pick.tensor), 0), LOGITS * sizeof *logits);
     rig_free(e, p, g, NULL);
+    return good;
 }
 
-/* Ten steps, of micro-batches as the oracle's or of `rows`; each loss to 1e-5 of it. */
+/* The same against expected's `name`; `worst` apart at most. */
+static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+                                 const char *name, double worst)
+{
+    float have[LOGITS];
+    gckpt_parameter want;
+    double apart = 0;
+    if (!tuning_run(m, s, options, name, have) ||
+        !CHECK(gckpt_store_get(expected, gckpt_store_find(expected, name), &want) == GCKPT_OK &&
+               want.elements == LOGITS))
+        return;
+    for (int i = 0; i < LOGITS; i++) {
+        double d = (double)have[i] - (double)want.values[i];
+        d = d < 0 ? -d : d;
+        apart = d <= apart ? apart : d; /* also NaN */
+    }
+    CHECK_MSG(apart <= worst, "%s: logits are %g apart", name, apart);
+}
+
+/* Ten steps, of micro-batches as the oracle's or of `rows`; each loss to 1e-5 of it, or, losses NULL,
+ * all below the first. */
 static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
                                 const char *what, const double *losses, float lr, gckpt_mode mode,
                                 int64_t rows)
@@ -71,15 +81,19 @@ static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_
     gckpt_feed feeds[2] = { { gckpt_id(tokens), golden_batch },
                             { gckpt_id(targets), golden_targets } };
     gckpt_hyper hyper = { .lr = lr, .weight_decay = golden_decay, .clip = golden_clip };
+    double begin = 0;
     for (int step = 0; step < GOLDEN_STEPS; step++) {
         gckpt_report report;
         if (!CHECK_MSG(gckpt_step(e, feeds, 2, GOLDEN_BATCH, &hyper, &report) == GCKPT_OK, "%s: %s",
                        what, gckpt_error_text(e)))
             break;
-        double d = report.loss / losses[step] - 1;
+        begin = step == 0 ? report.loss : begin;
+        double d = losses ? report.loss / losses[step] - 1 : 0;
+        CHECK_MSG(losses || step == 0 || report.loss < begin, "%s: from %g to %g in step %d", what,
+                  begin, report.loss, step);
         CHECK_MSG(report.count == GOLDEN_COUNT && d <= 1e-5 && d >= -1e-5,
                   "%s: step %d: loss %.9g of %d targets, not %.9g", what, step, report.loss,
-                  (int)report.count, losses[step]);
+                  (int)report.count, losses ? losses[step] : 0);
     }
     rig_free(e, p, g, NULL);
 }
@@ -166,12 +180,6 @@ static inline file tuning_read(const char *path)
     return b;
 }
 
-static inline void tuning_write(const char *path, const void *bytes, size_t size)
-{
-    FILE *f = fopen(path, "wb");
-    CHECK_MSG(f != NULL && fwrite(bytes, 1, size, f) == size && !fclose(f), "no %s", path);
-}
-
 /* Files of golden/gpt2/`name`, copied to tuning_folder/wrong, and one of them changed: `from` is
  * replaced by `to` or, from NULL, only the first `size` bytes are there (0: none, and no file). */
 typedef struct {
@@ -189,22 +197,21 @@ static inline const char *tuning_wrong(const tuning_edit *t)
     snprintf(command, sizeof command, "rm -rf %s && cp -R " GOLDEN "%s %s", folder, t->name,
              folder);
     CHECK(system(command) == 0);
-    file b = tuning_read(from), edited = { NULL, 0, 0, 0, 0, 0, 0 };
+    file b = tuning_read(from);
     size_t at = 0, n = t->from ? strlen(t->from) : 0;
-    while (n && at + n <= b.size && memcmp(b.bytes + at, t->from, n))
+    while (n && at + n < b.size && memcmp(b.bytes + at, t->from, n))
         at++;
-    CHECK_MSG(at + n <= b.size, "%s: no %s", from, t->from);
-    file_write(&edited, b.bytes, n ? at : t->size);
-    if (n) {
-        file_write(&edited, t->to, strlen(t->to));
-        file_write(&edited, b.bytes + at + n, b.size - at - n);
+    CHECK_MSG(n ? at + n < b.size : t->size <= b.size, "%s: no %s", from, n ? t->from : "bytes");
+    FILE *f = fopen(to, "wb");
+    if (CHECK(f != NULL)) {
+        fwrite(b.bytes, 1, n ? at : t->size, f);
+        if (n) {
+            fputs(t->to, f);
+            fwrite(b.bytes + at + n, 1, b.size - at - n, f);
+        }
+        CHECK(fclose(f) == 0 && (n || t->size || remove(to) == 0));
     }
-    if (edited.size)
-        tuning_write(to, edited.bytes, edited.size);
-    else
-        CHECK(remove(to) == 0);
     free(b.bytes);
-    free(edited.bytes);
     return folder;
 }
 

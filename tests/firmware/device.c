@@ -1,5 +1,6 @@
 /* device.c - trains the model of model.h with the plan that host.c printed (TABLE): no graph, no planner,
- * no heap; everything lies in one static block. Compiles as C99 and as C++11. */
+ * no heap; everything lies in one static block; with PACKED 1 but for some weights, which lie in flash.
+ * Compiles as C99 and as C++11. */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #ifndef FAST
@@ -11,13 +12,17 @@
 #include TABLE
 #include <stdio.h> /* for this program's own lines */
 
+#ifndef PACKED
+#define PACKED 0
+#endif
+
 static double block[4096];
 
 int main(void)
 {
     gckpt_store_desc store = { { NULL, NULL, block, sizeof block / 2 }, SEED };
     gckpt_store *s = gckpt_store_new(&store);
-    if (gckpt_plan_params(&small, s) != GCKPT_OK) {
+    if ((PACKED && model_flash(s) != GCKPT_OK) || gckpt_plan_params(&small, s) != GCKPT_OK) {
         puts(gckpt_error_text(s));
         return 2;
     }

@@ -2,7 +2,8 @@
  *     host c NAME     prints the plan as a C constant
  *     host file       writes it as a file to standard output
  *     host run        trains with it and prints what device.c prints
- *     host read       the same with the plan that standard input has */
+ *     host read       the same with the plan that standard input has
+ * A further word: auto, for a plan of that mode; packed, for weights in flash (model_flash). */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
@@ -43,9 +44,11 @@ int main(int argc, char **argv)
     static const float shift[C] = { 0.5f, -0.25f, 0, 1, 0, -1, 0.125f, 3 };
     const gckpt_init normal = { 0.3f, 0, 0 }, uniform = { 0, 0.2f, 0.5f };
     const float factor = 0.25f;
-    const char *command = argc > 1 ? argv[1] : "";
+    const char *command = argc > 1 ? argv[1] : "", *how = argc > 3 ? argv[3] : "";
     gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, SEED };
     gckpt_store *s = gckpt_store_new(&seed);
+    if (!strcmp(how, "packed") && model_flash(s) != GCKPT_OK)
+        return 1;
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
     gckpt_tensor *targets = gckpt_input(g, "to say", GCKPT_I32, gckpt_shape2(ROWS, T));
@@ -73,7 +76,7 @@ int main(int argc, char **argv)
     terms[1].regulariser = 1;
     gckpt_pick pick = { x, 1 };
     static gckpt_plan_desc desc;
-    desc.mode = argc > 3 ? GCKPT_AUTO : GCKPT_SEGMENTS; /* "auto": may choose another form of the loss */
+    desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another form of the loss */
     desc.batch = BATCH;
     desc.plain = 1;
     desc.alignment = 8;

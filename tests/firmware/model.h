@@ -39,6 +39,18 @@ static void bend_backward(const gckpt_call *call)
 static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, bend_backward, NULL, NULL,
                                { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL };
 
+/* Weights that lie in flash: "w" as bytes, with a scale a row. */
+static gckpt_result model_flash(gckpt_store *s)
+{
+    static int8_t w[C * 3 * C];
+    static float scale[C];
+    for (int i = 0; i < C * 3 * C; i++) {
+        w[i] = (int8_t)(i * 37 % 255 - 127);
+        scale[i / (3 * C)] = 0.002f * (float)(1 + i / (3 * C));
+    }
+    return gckpt_store_external_packed(s, "w", gckpt_shape2(C, 3 * C), GCKPT_STORED_I8, w, scale);
+}
+
 /* The data of all rows. */
 static int32_t model_tokens[BATCH * T], model_targets[BATCH * T];
 static void model_data(int step)

@@ -27,7 +27,7 @@ LAYERS, DIM, HEADS, VOCABULARY, POSITIONS = 2, 32, 4, 128, 64
 ROWS, CONTEXT = 2, 8                            # of the logits
 BATCH, LENGTH, MICRO, STEPS = 8, 16, 3, 10      # of the trainings: micro-batches of 3, 3, 2 rows
 PROMPT, NEW = 6, 32                             # tokens of the generations
-LR, ADAPTER_LR, DECAY, CLIP = 2e-3, 1e-2, 0.1, 1.0
+LR, ADAPTER_LR, DECAY, CLIP = 2e-3, 5e-3, 0.1, 1.0
 VIRTUAL = 5
 random = torch.Generator().manual_seed(20240701)
 
@@ -97,6 +97,8 @@ ADAPTERS = {
         target_modules=["c_attn", "c_proj", "c_fc"],
         rank_pattern={"h.1.attn.c_attn": 5, "mlp.c_proj": 2},
         alpha_pattern={"h.0.mlp.c_fc": 9, "attn.c_proj": 4}),
+    "biases": peft.LoraConfig(task_type="CAUSAL_LM", r=2, bias="all", fan_in_fan_out=True,
+                              target_modules=r".*\.h\.[01]\.(attn\.c_attn|mlp.c_fc)"),
     "prefix": peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL),
     "prompt": peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL),
     "adaption": peft.AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=VIRTUAL,
@@ -111,7 +113,8 @@ def save_adapter(name):
     with torch.no_grad():
         for parameter, p in model.named_parameters():
             if p.requires_grad:
-                p.copy_(normal(p.shape, 1.0 if "adaption" in parameter else 0.3))
+                p.copy_(normal(p.shape, 1.0 if "adaption" in parameter else
+                               0.1 if "lora_" in parameter else 0.3))
     model.peft_config["default"].base_model_name_or_path = "tests/golden/gpt2/model"
     model.save_pretrained(folder(name))
     keep_only(folder(name), ("config.json", ".safetensors"))
@@ -127,9 +130,11 @@ def save_adapter(name):
 def load_adapter(path):
     """The adapter in a folder on top of load_model("model"); its values can be trained."""
     model = peft.PeftModel.from_pretrained(load_model("model"), path)
+    biases = getattr(model.peft_config["default"], "bias", "none") == "all"
     for name, p in model.named_parameters():    # a prefix is made in float32
         p.data = p.data.double()
-        p.requires_grad_(any(part in name for part in ("lora_", "prompt_encoder", "adaption_")))
+        p.requires_grad_(any(part in name for part in ("lora_", "prompt_encoder", "adaption_"))
+                         or (biases and name.endswith(".bias")))
     return model.eval()
 
 

@@ -1,0 +1,633 @@
+/* adapters.h - ways to fine-tune a GPT-2 that train few parameters, for gpt2.h: to copy and change.
+ *
+ *     adapters_options o = { ADAPTERS_LORA };           // zeros are usual values
+ *     adapters a;
+ *     if (adapters_begin(&a, &model, store, &o) != 0)   // makes its parameters, freezes the rest
+ *         fprintf(stderr, "%s\n", model.error);
+ *     gpt2_options how = { 0, 0, 0, &a.hooks };         // for gpt2_hidden and gpt2_generator
+ *     ... build, plan, train ...
+ *     adapters_save(&a, "adapter", "gpt2");             // as peft, where peft has the method
+ *     adapters_end(&a);
+ *
+ *     adapters_load(&a, &model, store, "adapter");      // instead of adapters_begin
+ *
+ * method    trains                                                         file
+ * full      all parameters                                                 gpt2_save
+ * last      the last `layers` blocks and ln_f                              own
+ * head      a head of its own, which begins as a copy of wte               own
+ * bias      all biases (BitFit: Ben Zaken 2021)                            own
+ * added     `layers` new blocks on top, which begin as identities          own, gpt2_save
+ * lora      x A' B' alpha / r beside targeted layers (Hu 2021)             peft LORA
+ * houlsby   a bottleneck behind attention and MLP; norms (Houlsby 2019)    own
+ * llama     prompts with a gate that begins at 0 (LLaMA-Adapter, 2023)     peft ADAPTION_PROMPT
+ * prefix    keys and values before the first in each layer (Li 2021)       peft PREFIX_TUNING
+ * prompt    vectors before the first embedding (Lester 2021)               peft PROMPT_TUNING
+ *
+ * A file of our own has what is trained, under the names of the store, and an adapter_config.json
+ * of the options. Functions return 0, or -1 after writing the model's `error`. C99 or C++11. */
+#ifndef ADAPTERS_H
+#define ADAPTERS_H
+#include "gpt2.h"
+#include "pattern.h"
+
+typedef enum {
+    ADAPTERS_FULL,
+    ADAPTERS_LAST,
+    ADAPTERS_HEAD,
+    ADAPTERS_BIAS,
+    ADAPTERS_ADDED,
+    ADAPTERS_LORA,
+    ADAPTERS_HOULSBY,
+    ADAPTERS_LLAMA,
+    ADAPTERS_PREFIX,
+    ADAPTERS_PROMPT,
+    ADAPTERS_METHODS
+} adapters_method;
+static const char *const adapters_names[] = { "full",   "last",   "head",    "bias",
+                                              "added",  "lora",   "houlsby", "llama",
+                                              "prefix", "prompt", NULL };
+typedef enum { ADAPTERS_NO_BIAS, ADAPTERS_ALL_BIASES, ADAPTERS_LORA_BIASES } adapters_bias;
+
+typedef struct {
+    adapters_method method;
+    int64_t layers; /* LAST, ADDED (0: 1), LLAMA (0: all): so many, counted from the top */
+    int64_t size;   /* LORA: rank (0: 8); HOULSBY: bottleneck (0: 64); others: tokens (0: 10) */
+    int64_t hidden; /* PREFIX: of an MLP that makes keys and values in training; 0: there is none */
+    double alpha;   /* LORA, 0: 8. The product is scaled by alpha / rank, */
+    int rslora;     /* 1: by alpha / sqrt(rank) (Kalajdzievski 2023) */
+    double dropout; /* LORA: of its input */
+    /* LORA, NULL: "c_attn". Regular expressions, with commas between them, that match the end of a
+     * module's name, behind a dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)". */
+    const char *targets;
+    const char *ranks, *alphas; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
+    adapters_bias bias;         /* LORA: biases that are trained, too */
+} adapters_options;
+
+typedef struct {
+    adapters_options options; /* usual values filled in; texts are its own */
+    gpt2_hooks hooks;
+    gpt2_model *model;
+    gckpt_store *store;
+    gckpt_tensor *zeros, *inner; /* of the graph that is being built: adapters_embedded */
+    float *merged;               /* what merged weights were before; NULL: none is merged */
+    char *texts;                 /* of the options */
+} adapters;
+
+/* Elements of all parameters that are not frozen. */
+static inline int64_t adapters_trainable(const gckpt_store *store)
+{
+    int64_t n = 0;
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++)
+        n += p.frozen ? 0 : p.elements;
+    return n;
+}
+
+/* ---- patterns -------------------------------------------------------------------------------- */
+/* The first of a list's patterns that matches the end of a module's name, behind a dot, or all of it
+ * (so does peft with names of target_modules and keys of rank_pattern). *value, NULL: none: what
+ * follows its '='. 1, or 0: none does; -1: one of them is wrong, m->error. */
+static inline int adapters_listed(gpt2_model *m, const char *list, const char *module,
+                                  double *value)
+{
+    char text[PATTERN_TEXT + 1];
+    uint64_t from = 1;
+    int found = 0;
+    snprintf(text, sizeof text, "transformer.%s", module);
+    for (size_t i = 0; text[i] != 0; i++)
+        from |= text[i] == '.' ? (uint64_t)2 << i : 0;
+    for (const char *p = list; *p != 0;) {
+        const char *end = p + strcspn(p, ","), *equals = end;
+        char *rest = NULL;
+        for (const char *c = p; c < end && value != NULL; c++)
+            equals = *c == '=' ? c : equals;
+        const int matches = pattern_match(text, from, p, (size_t)(equals - p));
+        const double x = equals < end ? strtod(equals + 1, &rest) : 0;
+        if (matches < 0 || (value != NULL && (rest != end || !(x > 0))))
+            return gpt2_fail(m,
+                             "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s",
+                             (int)(end - p), p, value != NULL ? ", and '=' and a number" : "");
+        if (matches && !found && value != NULL)
+            *value = x;
+        found |= matches;
+        p = end + (*end == ',');
+    }
+    return found;
+}
+
+/* ---- what the hooks do: each takes part only where its parameters are --------------------------- */
+/* The parameter MODULE + end of the store; NULL when there is none. */
+static inline gckpt_tensor *adapters_find(const adapters *a, gckpt_graph *g, const char *module,
+                                          const char *end)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    char name[GPT2_NAME];
+    gckpt_parameter p;
+    const int i = gckpt_store_find(a->store, gpt2_join(name, module, end));
+    if (i < 0 || gckpt_store_peek(a->store, i, &p) != GCKPT_OK)
+        return NULL;
+    return gckpt_param(g, name, p.shape, none);
+}
+
+/* alpha / rank of a module with this rank */
+static inline double adapters_scale(const adapters *a, const char *module, int64_t rank)
+{
+    double alpha = a->options.alpha;
+    adapters_listed(a->model, a->options.alphas, module, &alpha);
+    return alpha / (a->options.rslora ? gpt2_root((double)rank) : (double)rank);
+}
+
+/* x w + bias + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank) */
+static inline gckpt_tensor *adapters_linear(void *user, const gpt2_place *at, const char *module,
+                                            gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
+{
+    adapters *a = (adapters *)user;
+    gckpt_graph *g = gckpt_graph_of(w);
+    gckpt_tensor *y = gckpt_linear(x, w, bias);
+    gckpt_tensor *down = a->merged ? NULL : adapters_find(a, g, module, ".lora_A.weight");
+    (void)at;
+    if (down == NULL)
+        return y;
+    gckpt_tensor *up = adapters_find(a, g, module, ".lora_B.weight");
+    if (a->options.dropout > 0)
+        x = gckpt_dropout(x, (float)a->options.dropout);
+    x = gckpt_linear_transposed(x, down, NULL);
+    x = gckpt_scale(x, (float)adapters_scale(a, module, gckpt_shape_of(down).d[0]));
+    return gckpt_add(y, gckpt_linear_transposed(x, up, NULL));
+}
+
+/* (P,C), the same for all rows -> (B,P,C) */
+static inline gckpt_tensor *adapters_spread(const adapters *a, gckpt_tensor *x)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    return gckpt_add(gckpt_reshape(x, gckpt_shape3(1, s.d[s.n - 2], s.d[s.n - 1])), a->zeros);
+}
+
+/* Of prefix tuning by an MLP, tanh(E W' + b) (P,hidden). */
+static inline gckpt_tensor *adapters_inner(const adapters *a, gckpt_graph *g)
+{
+    gckpt_tensor *x = adapters_find(a, g, "prefix", ".embedding.weight");
+    if (x == NULL)
+        return NULL;
+    gckpt_tensor *w = adapters_find(a, g, "prefix", ".transform.0.weight");
+    gckpt_tensor *bias = adapters_find(a, g, "prefix", ".transform.0.bias");
+    return gckpt_tanh(gckpt_linear_transposed(x, w, bias));
+}
+
+/* Prompt tuning; and what the other hooks need of this graph: zeros (B,1,1), made of what nothing
+ * trains, and adapters_inner. */
+static inline gckpt_tensor *adapters_embedded(void *user, const gpt2_place *at, gckpt_tensor *x)
+{
+    adapters *a = (adapters *)user;
+    gckpt_graph *g = gckpt_graph_of(x);
+    const gpt2_options *o = at->options;
+    if (a->options.method < ADAPTERS_LLAMA)
+        return x;
+    a->zeros = gckpt_scale(gckpt_slice(gckpt_slice(x, 1, 0, 1), 2, 0, 1), 0);
+    a->inner = adapters_inner(a, g);
+    if (a->options.method != ADAPTERS_PROMPT || (o->capacity > 0 && !o->prime))
+        return x;
+    gckpt_tensor *both[2];
+    both[0] = adapters_spread(a, adapters_find(a, g, "prompt_embeddings", ""));
+    both[1] = x;
+    return o->prime ? both[0] : gckpt_concat(both, 2, 1);
+}
+
+/* Keys or values ("prefix_key", "prefix_value") of a layer, (P,C). */
+static inline gckpt_tensor *adapters_prefix_of(const adapters *a, gckpt_graph *g, int64_t layer,
+                                               const char *which)
+{
+    char module[GPT2_NAME], part[32];
+    snprintf(part, sizeof part, "attn.%s", which);
+    gpt2_named(module, layer, part);
+    gckpt_tensor *p = adapters_find(a, g, module, "");
+    if (p != NULL || a->inner == NULL)
+        return p;
+    gckpt_tensor *w = adapters_find(a, g, module, ".weight");
+    return gckpt_linear_transposed(a->inner, w, adapters_find(a, g, module, ".bias"));
+}
+
+/* Prefix tuning: what is to be attended to before the tokens. */
+static inline void adapters_keys_values(void *user, const gpt2_place *at, gckpt_tensor **k,
+                                        gckpt_tensor **v)
+{
+    adapters *a = (adapters *)user;
+    const gpt2_options *o = at->options;
+    gckpt_tensor **const both[2] = { k, v };
+    if (a->options.method != ADAPTERS_PREFIX || (o->capacity > 0 && !o->prime))
+        return;
+    for (int i = 0; i < 2; i++) {
+        gckpt_tensor *p[2];
+        p[0] =
+            adapters_prefix_of(a, gckpt_graph_of(*k), at->layer, i ? "prefix_value" : "prefix_key");
+        p[0] = adapters_spread(a, p[0]);
+        p[1] = *both[i];
+        *both[i] = o->prime ? p[0] : gckpt_concat(p, 2, 1);
+    }
+}
+
+/* LLaMA-Adapter: x + gate softmax(q k') v, k and v by c_attn of the prompts. Houlsby: x +
+ * gelu(x down + bias) up + bias. */
+static inline gckpt_tensor *adapters_branch(void *user, const gpt2_place *at, gckpt_tensor *q,
+                                            gckpt_tensor *x)
+{
+    adapters *a = (adapters *)user;
+    gckpt_graph *g = gckpt_graph_of(x);
+    const int64_t C = at->config->width;
+    char module[GPT2_NAME];
+    gpt2_named(module, at->layer, q != NULL ? "attn" : "mlp");
+    gckpt_tensor *prompt = q != NULL ? adapters_find(a, g, module, ".adaption_prompt") : NULL;
+    if (prompt != NULL) {
+        gckpt_tensor *w = gpt2_param(g, at, "attn.c_attn", ".weight");
+        gckpt_tensor *bias = gpt2_param(g, at, "attn.c_attn", ".bias");
+        prompt = gckpt_linear(prompt, w, bias);
+        gckpt_tensor *k = adapters_spread(a, gckpt_slice(prompt, -1, C, 2 * C));
+        gckpt_tensor *v = adapters_spread(a, gckpt_slice(prompt, -1, 2 * C, 3 * C));
+        q = gckpt_attention(q, k, v, (int)at->config->heads, 0);
+        x = gckpt_add(x, gckpt_mul(q, adapters_find(a, g, module, ".adaption_gate")));
+    }
+    gckpt_tensor *down = adapters_find(a, g, module, ".adapter.down.weight");
+    if (down == NULL)
+        return x;
+    down = gckpt_linear(x, down, adapters_find(a, g, module, ".adapter.down.bias"));
+    gckpt_tensor *up = adapters_find(a, g, module, ".adapter.up.weight");
+    up = gckpt_linear(gckpt_gelu(down), up, adapters_find(a, g, module, ".adapter.up.bias"));
+    return gckpt_add(x, up);
+}
+
+/* ---- the methods ----------------------------------------------------------------------------- */
+/* All that a method creates: gckpt_param in a graph for the purpose. */
+static inline void adapters_new(gckpt_graph *g, const char *module, const char *end,
+                                gckpt_shape shape, double normal, double uniform)
+{
+    const gckpt_init init = { (float)normal, (float)uniform, 0 };
+    char name[GPT2_NAME];
+    gckpt_param(g, gpt2_join(name, module, end), shape, init);
+}
+
+/* Trains what a pattern of gckpt_store_freeze names; what is packed cannot be trained. */
+static inline int adapters_unfreeze(adapters *a, const char *pattern)
+{
+    char same[2 * GPT2_NAME]; /* of pattern.h */
+    size_t n = 0;
+    gckpt_parameter p;
+    for (const char *c = pattern; *c != 0; c++) {
+        same[n++] = *c == '*' ? '.' : *c;
+        same[n] = '*';
+        n += *c == '*';
+    }
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
+        if (p.storage != GCKPT_STORED_F32 && pattern_match(p.name, 1, same, n) != 0)
+            return gpt2_fail(a->model, "%s: \"%s\" is packed, and so frozen; load the model as F32",
+                             adapters_names[a->options.method], p.name);
+    return gckpt_store_freeze(a->store, pattern, 0) == GCKPT_OK
+               ? 0
+               : gpt2_fail(a->model, "%s", gckpt_error_text(a->store));
+}
+
+static inline int adapters_full(adapters *a, gckpt_graph *g)
+{
+    (void)g;
+    return adapters_unfreeze(a, "*");
+}
+
+/* How many of the model's layers are meant; 0: an error. */
+static inline int64_t adapters_layers(adapters *a, int64_t usual, int64_t most)
+{
+    a->options.layers = a->options.layers != 0 ? a->options.layers : usual;
+    if (a->options.layers > 0 && a->options.layers <= most)
+        return a->options.layers;
+    gpt2_fail(a->model, "%s: %lld layers: allowed is 1 to %lld", adapters_names[a->options.method],
+              (long long)a->options.layers, (long long)most);
+    return 0;
+}
+
+static inline int adapters_last(adapters *a, gckpt_graph *g)
+{
+    const int64_t n = adapters_layers(a, 1, a->model->config.layers);
+    char name[GPT2_NAME];
+    int failed = n == 0 || adapters_unfreeze(a, "ln_f.*") != 0;
+    (void)g;
+    for (int64_t i = a->model->config.layers - n; i < a->model->config.layers && !failed; i++)
+        failed = adapters_unfreeze(a, gpt2_named(name, i, "*"));
+    return failed ? -1 : 0;
+}
+
+/* The values of tensors that depend on parameters only, one behind the other; by an inference plan.
+ * At least as many as `to` has room for: n floats. */
+static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *const *tensors,
+                                  int count, float *to)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    gckpt_pick *picks = (gckpt_pick *)calloc((size_t)count, sizeof *picks);
+    for (int i = 0; i < count && picks != NULL; i++)
+        picks[i].tensor = tensors[i];
+    desc.mode = GCKPT_INFERENCE;
+    desc.fetch = picks;
+    desc.fetches = count;
+    gckpt_plan *plan = picks != NULL ? gckpt_plan_new(g, NULL, 0, &desc) : NULL;
+    gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, NULL) : NULL;
+    int failed = e == NULL
+                     ? gpt2_fail(a->model, "%s", gckpt_error_text(plan ? (void *)a->store : g))
+                 : gckpt_forward(e, NULL, 0, 1, NULL) != GCKPT_OK
+                     ? gpt2_fail(a->model, "%s", gckpt_error_text(e))
+                     : 0;
+    for (int i = 0; i < count && !failed; i++) {
+        const gckpt_shape s = gckpt_shape_of(tensors[i]);
+        const size_t n = (size_t)(s.d[0] * s.d[1]);
+        memcpy(to, gckpt_fetch(e, gckpt_id(tensors[i]), 0), n * sizeof *to);
+        to += n;
+    }
+    gckpt_exec_free(e);
+    gckpt_plan_free(plan);
+    free(picks);
+    return failed;
+}
+
+/* A head apart from the embeddings: linear probing, where the backward ends at the head. */
+static inline int adapters_head(adapters *a, gckpt_graph *g)
+{
+    gpt2_config *c = &a->model->config;
+    if (c->tied) {
+        const gpt2_place at = { c, NULL, -1 };
+        gckpt_parameter head;
+        c->tied = 0;
+        gckpt_tensor *from = gckpt_scale(gpt2_param(g, &at, "wte", ".weight"), 1);
+        gpt2_param(g, &at, "lm_head", ".weight");
+        if (gckpt_error(g) != GCKPT_OK)
+            return 0; /* said by adapters_begin */
+        if (gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) !=
+            GCKPT_OK)
+            return gpt2_fail(a->model, "%s", gckpt_error_text(a->store));
+        if (adapters_values(a, g, &from, 1, head.values) != 0)
+            return -1;
+    }
+    return adapters_unfreeze(a, "lm_head.weight");
+}
+
+static inline int adapters_biases(adapters *a, gckpt_graph *g)
+{
+    (void)g;
+    return adapters_unfreeze(a, "*.bias");
+}
+
+/* New blocks are new layers of the model; their branches add nothing at first (LLaMA Pro: Wu 2024).
+ */
+static inline int adapters_added(adapters *a, gckpt_graph *g)
+{
+    gpt2_config *c = &a->model->config;
+    const int64_t n = adapters_layers(a, 1, 1000), first = c->layers;
+    c->layers += n;
+    for (int64_t i = 2 + GPT2_PARTS * first; i < 2 + GPT2_PARTS * c->layers; i++) {
+        gpt2_parameter p = gpt2_get(c, i);
+        if (strstr(p.name, "c_proj") != NULL)
+            p.init.normal = 0;
+        gckpt_param(g, p.name, p.shape, p.init);
+    }
+    return n == 0 ? -1 : 0;
+}
+
+/* A as torch's kaiming_uniform_(a = sqrt 5): U(-1,1) / sqrt(in); B zero. */
+static inline int adapters_lora(adapters *a, gckpt_graph *g)
+{
+    const gpt2_config *c = &a->model->config;
+    int64_t targets = 0;
+    for (int64_t i = 0; i < gpt2_count(c); i++) {
+        gpt2_parameter p = gpt2_get(c, i);
+        double rank = (double)a->options.size, alpha = 0;
+        char *end = strstr(p.name, ".weight");
+        if (p.shape.n < 2 || strncmp(p.name, "h.", 2) != 0)
+            continue;
+        *end = 0; /* the module */
+        const int target = adapters_listed(a->model, a->options.targets, p.name, NULL);
+        if (target < 0 || adapters_listed(a->model, a->options.ranks, p.name, &rank) < 0 ||
+            adapters_listed(a->model, a->options.alphas, p.name, &alpha) < 0)
+            return -1;
+        const int64_t r = rank < 1e6 ? (int64_t)rank : 0;
+        if (!target)
+            continue;
+        if (r < 1 || (double)r != rank)
+            return gpt2_fail(a->model, "lora: rank %g of \"%s\": allowed is a whole number", rank,
+                             p.name);
+        targets++;
+        adapters_new(g, p.name, ".lora_A.weight", gckpt_shape2(r, p.shape.d[0]), 0,
+                     1 / gpt2_root((double)p.shape.d[0]));
+        adapters_new(g, p.name, ".lora_B.weight", gckpt_shape2(p.shape.d[1], r), 0, 0);
+        memcpy(end, ".bias", sizeof ".bias");
+        if (a->options.bias == ADAPTERS_LORA_BIASES && adapters_unfreeze(a, p.name) != 0)
+            return -1;
+    }
+    if (targets == 0)
+        return gpt2_fail(a->model,
+                         "lora: targets \"%s\" match none of the layers h.*.attn.c_attn, "
+                         "h.*.attn.c_proj, h.*.mlp.c_fc, h.*.mlp.c_proj",
+                         a->options.targets);
+    return a->options.bias == ADAPTERS_ALL_BIASES ? adapters_unfreeze(a, "*.bias") : 0;
+}
+
+static inline int adapters_houlsby(adapters *a, gckpt_graph *g)
+{
+    const int64_t C = a->model->config.width, m = a->options.size;
+    for (int64_t i = 0; i < 2 * a->model->config.layers; i++) {
+        char module[GPT2_NAME];
+        gpt2_named(module, i / 2, i % 2 ? "mlp.adapter" : "attn.adapter");
+        adapters_new(g, module, ".down.weight", gckpt_shape2(C, m), 0.01, 0);
+        adapters_new(g, module, ".down.bias", gckpt_shape1(m), 0, 0);
+        adapters_new(g, module, ".up.weight", gckpt_shape2(m, C), 0.01, 0);
+        adapters_new(g, module, ".up.bias", gckpt_shape1(C), 0, 0);
+    }
+    return adapters_unfreeze(a, "*ln_*");
+}
+
+static inline int adapters_llama(adapters *a, gckpt_graph *g)
+{
+    const gpt2_config *c = &a->model->config;
+    const int64_t n = adapters_layers(a, c->layers, c->layers);
+    for (int64_t i = c->layers - n; i < c->layers; i++) {
+        char module[GPT2_NAME];
+        gpt2_named(module, i, "attn");
+        adapters_new(g, module, ".adaption_prompt", gckpt_shape3(1, a->options.size, c->width), 1,
+                     0);
+        adapters_new(g, module, ".adaption_gate", gckpt_shape1(1), 0, 0);
+    }
+    return n == 0 ? -1 : 0;
+}
+
+/* As torch's Embedding and Linear begin. */
+static inline int adapters_prefix(adapters *a, gckpt_graph *g)
+{
+    const int64_t C = a->model->config.width, P = a->options.size, H = a->options.hidden;
+    const double by_c = 1 / gpt2_root((double)C), by_h = 1 / gpt2_root((double)(H > 0 ? H : 1));
+    if (H > 0) {
+        adapters_new(g, "prefix", ".embedding.weight", gckpt_shape2(P, C), 1, 0);
+        adapters_new(g, "prefix", ".transform.0.weight", gckpt_shape2(H, C), 0, by_c);
+        adapters_new(g, "prefix", ".transform.0.bias", gckpt_shape1(H), 0, by_c);
+    }
+    for (int64_t i = 0; i < 2 * a->model->config.layers; i++) {
+        char module[GPT2_NAME];
+        gpt2_named(module, i / 2, i % 2 ? "attn.prefix_value" : "attn.prefix_key");
+        if (H == 0)
+            adapters_new(g, module, "", gckpt_shape2(P, C), 1, 0);
+        else
+            adapters_new(g, module, ".weight", gckpt_shape2(C, H), 0, by_h);
+        if (H > 0)
+            adapters_new(g, module, ".bias", gckpt_shape1(C), 0, by_h);
+    }
+    a->hooks.prefix = P;
+    return 0;
+}
+
+static inline int adapters_prompt(adapters *a, gckpt_graph *g)
+{
+    a->hooks.prompt = a->options.size;
+    adapters_new(g, "prompt_embeddings", "", gckpt_shape2(a->options.size, a->model->config.width),
+                 1, 0);
+    return 0;
+}
+
+static inline void adapters_end(adapters *a)
+{
+    free(a->texts);
+    free(a->merged);
+    a->texts = NULL;
+    a->merged = NULL;
+}
+
+/* The adapters' own copies of texts. */
+static inline int adapters_keep_texts(adapters *a)
+{
+    const char **const texts[] = { &a->options.targets, &a->options.ranks, &a->options.alphas };
+    size_t n = 3;
+    for (int i = 0; i < 3; i++)
+        n += *texts[i] != NULL ? strlen(*texts[i]) : 0;
+    char *to = a->texts = (char *)malloc(n);
+    if (to == NULL)
+        return gpt2_fail(a->model, "out of memory");
+    for (int i = 0; i < 3; i++) {
+        const size_t size = *texts[i] != NULL ? strlen(*texts[i]) : 0;
+        memcpy(to, *texts[i] != NULL ? *texts[i] : "", size + 1);
+        *texts[i] = to;
+        to += size + 1;
+    }
+    return 0;
+}
+
+/* Freezes the store's parameters, makes those of the method, and lets the method unfreeze what it
+ * trains. Model and store must live as long. HEAD and ADDED change the model's config: graphs are
+ * built behind this. */
+static inline int adapters_begin(adapters *a, gpt2_model *m, gckpt_store *store,
+                                 const adapters_options *options)
+{
+    static int (*const begin[])(adapters *, gckpt_graph *) = {
+        adapters_full, adapters_last,    adapters_head,  adapters_biases, adapters_added,
+        adapters_lora, adapters_houlsby, adapters_llama, adapters_prefix, adapters_prompt
+    };
+    memset(a, 0, sizeof *a);
+    a->options = *options;
+    adapters_options *o = &a->options;
+    o->targets = o->targets != NULL ? o->targets : "c_attn";
+    o->size = o->size != 0                    ? o->size
+              : o->method == ADAPTERS_LORA    ? 8
+              : o->method == ADAPTERS_HOULSBY ? 64
+                                              : 10;
+    o->alpha = o->alpha > 0 ? o->alpha : 8;
+    a->model = m;
+    a->store = store;
+    a->hooks.user = a;
+    a->hooks.embedded = adapters_embedded;
+    a->hooks.linear = adapters_linear;
+    a->hooks.keys_values = adapters_keys_values;
+    a->hooks.branch = adapters_branch;
+    if (o->size < 1 || o->hidden < 0)
+        return gpt2_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
+                         adapters_names[o->method], (long long)o->size, (long long)o->hidden);
+    if (adapters_keep_texts(a) != 0 || gpt2_declare(m, store) != 0)
+        return -1;
+    gckpt_store_freeze(store, "*", 1);
+    gckpt_graph *g = gckpt_graph_new(store, NULL);
+    int failed = begin[o->method](a, g);
+    if (!failed && gckpt_error(g) != GCKPT_OK)
+        failed = gpt2_fail(m, "%s", gckpt_error_text(g));
+    gckpt_graph_free(g);
+    return failed;
+}
+
+/* ---- merging --------------------------------------------------------------------------------- */
+typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_act;
+
+static inline int adapters_ends(const char *text, const char *end)
+{
+    const size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+/* For each weight (in,out) that has a branch, which lie in a->merged one behind the other. */
+static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements)
+{
+    gckpt_parameter down, up, w;
+    *elements = 0;
+    for (int i = 0; gckpt_store_peek(a->store, i, &down) == GCKPT_OK; i++) {
+        char module[GPT2_NAME], name[GPT2_NAME];
+        if (!adapters_ends(down.name, ".lora_A.weight"))
+            continue;
+        gpt2_join(module, down.name, "");
+        module[strlen(module) - strlen(".lora_A.weight")] = 0;
+        gpt2_join(name, module, ".lora_B.weight");
+        if (gckpt_store_get(a->store, i, &down) != GCKPT_OK ||
+            gckpt_store_get(a->store, gckpt_store_find(a->store, name), &up) != GCKPT_OK ||
+            gckpt_store_get(a->store,
+                            gckpt_store_find(a->store, gpt2_join(name, module, ".weight")),
+                            &w) != GCKPT_OK)
+            return gpt2_fail(a->model, "merge: %s", gckpt_error_text(a->store));
+        if (w.values == NULL)
+            return gpt2_fail(a->model, "merge: \"%s\" is packed; load the model unpacked", name);
+        float *kept = a->merged != NULL ? a->merged + *elements : NULL;
+        *elements += w.elements;
+        if (act == ADAPTERS_COUNT)
+            continue;
+        const int64_t rank = down.shape.d[0], in = w.shape.d[0], out = w.shape.d[1];
+        const double scale = adapters_scale(a, module, rank);
+        memcpy(act == ADAPTERS_MERGE ? kept : w.values, act == ADAPTERS_MERGE ? w.values : kept,
+               (size_t)w.elements * sizeof *kept);
+        for (int64_t k = 0; k < w.elements && act == ADAPTERS_MERGE; k++) {
+            double sum = 0;
+            for (int64_t r = 0; r < rank; r++)
+                sum +=
+                    (double)down.values[r * in + k / out] * (double)up.values[k % out * rank + r];
+            w.values[k] = (float)((double)kept[k] + scale * sum);
+        }
+        gckpt_store_push(a->store, name);
+    }
+    return 0;
+}
+
+/* Adds LoRA's products to the weights: graphs that are built from now on have no branches, and
+ * gpt2_save writes what they compute. The weights as they were are kept, in as many bytes. */
+static inline int adapters_merge(adapters *a)
+{
+    int64_t n;
+    if (a->options.method != ADAPTERS_LORA || a->merged != NULL)
+        return gpt2_fail(a->model, "merge: %s",
+                         a->merged != NULL ? "it is merged already" : "only LoRA has what adds up");
+    if (adapters_each(a, ADAPTERS_COUNT, &n) != 0)
+        return -1;
+    a->merged = (float *)malloc((size_t)n * sizeof *a->merged);
+    if (a->merged == NULL)
+        return gpt2_fail(a->model, "merge: no memory for %lld weights", (long long)n);
+    return adapters_each(a, ADAPTERS_MERGE, &n);
+}
+
+/* Brings the weights back, to the bit. */
+static inline int adapters_unmerge(adapters *a)
+{
+    int64_t n;
+    if (a->merged == NULL)
+        return gpt2_fail(a->model, "unmerge: nothing is merged");
+    const int failed = adapters_each(a, ADAPTERS_RESTORE, &n);
+    free(a->merged);
+    a->merged = NULL;
+    return failed;
+}
+#include "peft.h" /* adapters_save, adapters_load */
+#endif

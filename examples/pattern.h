@@ -1,0 +1,107 @@
+/* pattern.h - small regular expressions over short texts, by sets of places: to copy; C99 or C++11.
+ *
+ *     int at_end = pattern_match("h.3.attn.c_attn", 1, "h.[0-5].*c_(attn|proj)", 22); // 1
+ *
+ * Understood are . [a-z] [^a-z] \d \w, a backslash before other signs, ( ) (?: ) | ^ $ and * + ?
+ * behind a character, class or group. A set of places is a word whose bit i stands for the place
+ * before character i: an expression maps the places where a match may begin to those where it may
+ * end (Kleene 1956), so nothing is tried twice. */
+#ifndef PATTERN_H
+#define PATTERN_H
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { PATTERN_TEXT = 62 }; /* the longest text */
+
+typedef struct {
+    const char *text, *p, *end; /* p: in the pattern */
+    int wrong;                  /* 1: this is not understood */
+} pattern_state;
+
+static inline uint64_t pattern_branches(pattern_state *m, uint64_t at);
+
+/* Behind the one character, class or group at p, from `at`. p moves behind it. */
+static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
+{
+    const size_t n = strlen(m->text);
+    unsigned char in[256] = { 0 };
+    uint64_t to = 0;
+    int c = (unsigned char)*m->p++, turn = 0;
+    if (c == '^' || c == '$')
+        return at & (c == '^' ? (uint64_t)1 : (uint64_t)1 << n);
+    if (c == '(') {
+        if (m->p + 1 < m->end && m->p[0] == '?' && m->p[1] == ':')
+            m->p += 2;
+        to = pattern_branches(m, at);
+        m->wrong |= m->p == m->end || *m->p != ')';
+        m->p += m->p < m->end;
+        return to;
+    }
+    if (c == '.') {
+        memset(in, 1, sizeof in);
+    } else if (c == '\\' && m->p < m->end) {
+        c = (unsigned char)*m->p++;
+        if (c == 'd' || c == 'w')
+            for (int i = 0; i < 256; i++)
+                in[i] = (i >= '0' && i <= '9') ||
+                        (c == 'w' && (i == '_' || ((i | 32) >= 'a' && (i | 32) <= 'z')));
+        else
+            m->wrong |= (c | 32) >= 'a' && (c | 32) <= 'z';
+        in[c] |= c != 'd' && c != 'w';
+    } else if (c == '[') {
+        turn = m->p < m->end && *m->p == '^';
+        for (m->p += turn; m->p < m->end && *m->p != ']'; m->p++) {
+            const int range = m->end - m->p > 2 && m->p[1] == '-' && m->p[2] != ']';
+            m->wrong |= *m->p == '\\';
+            for (int i = (unsigned char)m->p[0]; i <= (unsigned char)m->p[2 * range]; i++)
+                in[i] = 1;
+            m->p += 2 * range;
+        }
+        m->wrong |= m->p == m->end;
+        m->p += m->p < m->end;
+    } else {
+        m->wrong |= strchr("*+?{})]\\", c) != NULL;
+        in[c] = 1;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (at >> i & 1 && in[(unsigned char)m->text[i]] != turn)
+            to |= (uint64_t)2 << i;
+    return to;
+}
+
+/* Branches with | between them, to the end or a closing parenthesis. */
+static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
+{
+    uint64_t all = 0, now = at;
+    while (m->p < m->end && *m->p != ')' && !m->wrong) {
+        if (*m->p == '|') {
+            all |= now;
+            now = at;
+            m->p++;
+            continue;
+        }
+        const char *atom = m->p;
+        uint64_t once = pattern_atom(m, now), reached = now;
+        const char sign = m->p < m->end ? *m->p : 0;
+        while ((sign == '*' || sign == '+') && (once & ~reached) != 0) {
+            m->p = atom;
+            reached |= once;
+            once = pattern_atom(m, reached);
+        }
+        now = sign == '*' ? reached : sign == '?' ? now | once : once;
+        m->p += sign == '*' || sign == '+' || sign == '?';
+    }
+    return all | now;
+}
+
+/* Whether the pattern of n characters matches text, of at most PATTERN_TEXT, from one of the places
+ * in `from` (bits; 1: the beginning) to its end. -1: it is not understood, or the text is longer. */
+static inline int pattern_match(const char *text, uint64_t from, const char *pattern, size_t n)
+{
+    pattern_state m = { text, pattern, pattern + n, 0 };
+    const size_t size = strlen(text);
+    const uint64_t to = size <= PATTERN_TEXT ? pattern_branches(&m, from) : 0;
+    return size > PATTERN_TEXT || m.wrong || m.p != m.end ? -1 : (int)(to >> size & 1);
+}
+#endif
