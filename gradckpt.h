@@ -18731,7 +18731,7 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_error(store, GCKPT_E_DATA,
                             "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
-                            "damaged or not safetensors",
+                            "damaged, a pointer of Git LFS or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     for (size_t i = 0; i < store->count && !l->desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
