@@ -18592,7 +18592,8 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
     const int size = gckpti_file_types[e->type].bytes;
-    int same = e->type == (int)(e->slot < 0 ? q->p.storage : GCKPT_STORED_F32);
+    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
+    int same = e->type == (int)stored;
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
     for (int64_t at = 0, n; at < count && same; at += n) {
