@@ -18626,7 +18626,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     const int scaled = to.p.storage == GCKPT_STORED_I8;
     float *x = scaled ? l->row : room;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : GCKPTI_DRAWN);
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
         if (!gckpti_pack_piece(&to, at, n, x))
