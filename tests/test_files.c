@@ -289,6 +289,12 @@ static const char *all_one(void *user, const char *name)
     return *name == 'b' ? (const char *)user : "same";
 }
 
+static const char *no_name(void *user, const char *name)
+{
+    (void)name;
+    return (const char *)user;
+}
+
 static const char *fickle(void *user, const char *name)
 {
     return ++*(int *)user % 7 ? name : "another one";
@@ -762,6 +768,19 @@ static void test_notes(void)
         CHECK(!strcmp(gckpt_store_note(t, "mine"), "kept"));
         free(f.bytes);
     }
+    /* notes alone, into an empty store */
+    gckpt_store *mixed = store_mixed(2), *none = store_new();
+    CHECK(gckpt_store_set_note(mixed, "options", "--lr 1e-3") == GCKPT_OK);
+    file f = write_as(mixed, NULL);
+    gckpt_file_desc nothing = { .rename = all_one };
+    CHECK_MSG(read_as(none, &f, &nothing) == GCKPT_E_DATA, "%s", gckpt_error_text(none));
+    CHECK(!gckpt_store_note(none, "options"));
+    nothing.rename = no_name;
+    CHECK_MSG(read_as(none, &f, &nothing) == GCKPT_OK, "%s", gckpt_error_text(none));
+    CHECK(!strcmp(gckpt_store_note(none, "options"), "--lr 1e-3") && none->count == 0);
+    gckpt_store_free(mixed);
+    gckpt_store_free(none);
+    free(f.bytes);
     CHECK(gckpt_store_set_note(s, "a", NULL) == GCKPT_OK && !gckpt_store_note(s, "a"));
     CHECK(gckpt_store_set_note(s, "a", NULL) == GCKPT_OK && s->note_count == 2);
     mem.fail_at = mem.calls + 1;
