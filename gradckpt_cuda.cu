@@ -3149,9 +3149,9 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, sight.there, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, seen, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, sight.there, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, seen, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
