@@ -72,6 +72,50 @@ static void failures(void)
     gckpt_store_free(s);
 }
 
+/* ---- what a call's ops are told; what is not of a cache begins anew in each call ---- */
+static int64_t told;
+static gckpt_result tell_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+static void tell_forward(const gckpt_call *call)
+{
+    told = call->position;
+    memcpy(call->out, call->in[0].data, (size_t)count_of(&call->shape) * sizeof *call->out);
+}
+
+static void apart(void)
+{
+    static const gckpt_op tell = { .name = "tell", .shape = tell_shape, .forward = tell_forward };
+    float x[2 * 4 * C], first[2 * 4 * C];
+    for (int i = 0; i < 2 * 4 * C; i++)
+        x[i] = (float)below(100) / 50 - 1;
+    for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 4, C)), *k = gckpt_cache(in, 8);
+        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&tell, &in, 1, NULL, 0), in, in, HEADS, 1);
+        gckpt_tensor *all = gckpt_attention(in, k, k, HEADS, 1);
+        gckpt_pick picks[2] = { { alone, 0 }, { all, 0 } };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 2 };
+        gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+        gckpt_exec_desc desc = { .isa = gckpt_isa_available((gckpt_isa)isa) ? (gckpt_isa)isa : GCKPT_ISA_AUTO };
+        gckpt_exec *e = gckpt_exec_new(p, s, &desc);
+        gckpt_feed feed = { gckpt_id(in), x };
+        for (int call = 0; call < 2; call++) {
+            CHECK_MSG(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+            CHECK(told == 4 * call);
+            CHECK(call || !memcmp(gckpt_fetch(e, gckpt_id(alone), 0), gckpt_fetch(e, gckpt_id(all), 0), sizeof x));
+            if (!call)
+                memcpy(first, gckpt_fetch(e, gckpt_id(alone), 0), sizeof first);
+        }
+        CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(alone), 0), sizeof first));
+        CHECK(memcmp(first, gckpt_fetch(e, gckpt_id(all), 0), sizeof first));
+        rig_free(e, p, g, s);
+    }
+}
+
 /* ---- caches of another executor ---- */
 static void sharing(void)
 {
@@ -259,6 +303,7 @@ int main(void)
     talk_fill();
     everywhere();
     failures();
+    apart();
     sharing();
     allocations();
     files();
