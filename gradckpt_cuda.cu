@@ -3132,8 +3132,8 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int all = a.keys + moved(a.now), ahead = first + a.ahead + moved(a.now);
-    const int seen = min(all, ahead + TILE);
+    const int ahead = first + a.ahead + moved(a.now);
+    const int seen = min(a.keys + moved(a.now), ahead + TILE);
     float o[R][N] = {}, max[R], sum[R];
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
@@ -3142,9 +3142,9 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, all, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, seen, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, all, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, seen, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
