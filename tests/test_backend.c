@@ -133,6 +133,23 @@ static void own(void *user, const gckpt_update *u)
     }
 }
 
+/* x + x p p' gain, of frozen parameters in each storage; rows are no multiple of a vector. */
+static gckpt_tensor *packed_layers(gckpt_tensor *x)
+{
+    enum { NARROW = 31 };
+    const gckpt_init normal = { 0.2f, 0, 0 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_store *s = g->store;
+    gckpt_tensor *bytes = gckpt_param(g, "frozen.i8", gckpt_shape2(WIDE, NARROW), normal);
+    gckpt_tensor *halves = gckpt_param(g, "frozen.f16", gckpt_shape2(NARROW, WIDE), normal);
+    gckpt_tensor *gain = gckpt_param(g, "frozen.bf16", gckpt_shape1(WIDE), normal);
+    CHECK(gckpt_store_freeze(s, "frozen.*", 1) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.i8", GCKPT_STORED_I8) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.f16", GCKPT_STORED_F16) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.bf16", GCKPT_STORED_BF16) == GCKPT_OK);
+    return gckpt_add(x, gckpt_mul(gckpt_linear(gckpt_linear(x, bytes, NULL), halves, NULL), gain));
+}
+
 /* Graph and plan; the executor as well if `wanted`. */
 static small make(const setting *o, int wanted)
 {
@@ -154,7 +171,7 @@ static small make(const setting *o, int wanted)
     h = gckpt_rmsnorm(h, gain);
     h = gckpt_apply(&square_op, &h, 1, NULL, 0);
     m.h = h = gckpt_dropout(gckpt_tanh(h), 0.2f);
-    gckpt_tensor *logits = gckpt_linear(h, v, NULL);
+    gckpt_tensor *logits = gckpt_linear(packed_layers(h), v, NULL);
     gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
