@@ -684,8 +684,8 @@ static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
     fprintf(
         f, "  \"n_layer\": %lld,\n  \"n_head\": %lld,\n  \"n_embd\": %lld,\n  \"n_inner\": %lld,\n",
         (long long)c->layers, (long long)c->heads, (long long)c->width, (long long)c->inner);
-    fprintf(f, "  \"n_positions\": %lld,\n  \"vocab_size\": %lld,\n", (long long)c->context,
-            (long long)c->vocabulary);
+    fprintf(f, "  \"n_positions\": %lld,\n  \"n_ctx\": %lld,\n  \"vocab_size\": %lld,\n",
+            (long long)c->context, (long long)c->context, (long long)c->vocabulary);
     fprintf(f, "  \"activation_function\": \"%s\",\n  \"layer_norm_epsilon\": 1e-05,\n",
             gpt2_activations[activation].name);
     fprintf(f, "  \"initializer_range\": %.9g,\n  \"tie_word_embeddings\": %s,\n", c->range,
