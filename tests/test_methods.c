@@ -384,6 +384,59 @@ static void test_files(void)
     }
 }
 
+/* The model's own file: read, mapped, or packed on the way; what is trained in a mapped one is not
+ * trained in the file. An index of shards beside a whole file is one that was there before it. */
+static void test_model(void)
+{
+    static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
+    static const gpt2_source sources[] = { { GCKPT_STORED_F32, 0 },
+                                           { GCKPT_STORED_F32, 1 },
+                                           { GCKPT_STORED_I8, 0 },
+                                           { GCKPT_STORED_F32, 0 } };
+    static float a[ROWS * T * V], b[ROWS * T * V];
+    char path[200];
+    tuned t, u;
+    begin(&t, NULL);
+    CHECK_MSG(gpt2_save(&t.m, t.store, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+    FILE *f = fopen(path, "wb");
+    CHECK(f != NULL && fputs(index, f) >= 0 && fclose(f) == 0);
+    for (int i = 0; i < 4; i++) {
+        begin(&u, NULL);
+        gckpt_store_free(u.store);
+        u.store = gckpt_store_new(NULL);
+        CHECK_MSG(gpt2_load(&u.m, u.store, folder, &sources[i]) == 0, "%s", u.m.error);
+        if (i == 2)
+            CHECK(gckpt_store_freeze(t.store, "*", 1) == GCKPT_OK &&
+                  gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+        logits_of(&t, NULL, a);
+        logits_of(&u, NULL, b);
+        CHECK_MSG((memcmp(a, b, sizeof a) == 0) == (i < 3), "source %d", i);
+        const adapters_options all = { .method = ADAPTERS_FULL };
+        if (i < 2 && CHECK(adapters_begin(&u.a, &u.m, u.store, &all) == 0)) {
+            train(&u, &u.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
+            logits_of(&u, NULL, b);
+            CHECK(memcmp(a, b, sizeof a) != 0);
+        }
+        end(&u);
+    }
+    end(&t);
+    static const char *const files[] = { "model.safetensors", "config.json", NULL };
+    for (int i = 0; i < 3; i++) { /* without them: what the index names is not there either */
+        memset(&u, 0, sizeof u);
+        u.store = gckpt_store_new(NULL);
+        CHECK(i == 0 || gpt2_load(&u.m, u.store, folder, NULL) == -1);
+        CHECK_MSG(i == 0 || strstr(u.m.error, i == 1 ? "gone" : files[1]) != NULL, "%s", u.m.error);
+        end(&u);
+        if (files[i] != NULL) {
+            char file_path[200];
+            snprintf(file_path, sizeof file_path, "%s/%s", folder, files[i]);
+            CHECK(remove(file_path) == 0);
+        }
+    }
+    CHECK(remove(path) == 0);
+}
+
 /* ---- tokens ---- */
 static void test_sampling(void)
 {
@@ -444,6 +497,7 @@ int main(void)
     test_options();
     test_packed();
     test_files();
+    test_model();
     test_sampling();
     static const char *const files[] = { "adapter_config.json", "adapter_model.safetensors" };
     for (int i = 0; i < 2; i++) {
