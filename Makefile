@@ -36,10 +36,10 @@ CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
 SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
-EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strategies build/steps
+EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/strategies build/steps
 CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
-SCRIPTS = build/test_programs build/test_firmware
+SCRIPTS = build/test_programs build/test_finetune build/test_firmware
 INSIDE := $(patsubst tests/%.c,build/%,$(filter-out tests/test_cuda.c,\
     $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c)))
 # Those that take long begin first, then what needs no object.
@@ -56,7 +56,7 @@ help:
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
-	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
+	@echo 'make examples  build/gpt, finetune, accumulation, bytes, quickstart, steps, strategies'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
@@ -165,7 +165,7 @@ build/test_ops: tests/ref.c
 build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_timeline: examples/pictures.h
-build/test_gpt2 build/test_adapters: $(wildcard examples/*.h)
+build/test_adapters build/test_gpt2 build/test_methods build/test_dataset: $(wildcard examples/*.h)
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
@@ -196,7 +196,7 @@ INSIDE_CUDA = $(shell grep -l 'gckpti_\|GRADCKPT_IMPLEMENTATION' $<)
 OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. $(if $(INSIDE_CUDA),\
     -DGCKPT_STATIC $(if $(shell grep -l 'define  *GRADCKPT_IMP' $<),,-DGRADCKPT_IMPLEMENTATION),\
     -DGRADCKPT_IMPLEMENTED)
-$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c tests/test_cache.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
+$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
 	$(OF_CUDA) -DGCKPT_CUDA_SHIM -c -o $@.o $<
 	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
 	    $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) -lm -pthread

@@ -155,6 +155,7 @@ static const options_table options = { "finetune", allowed, sizeof allowed / siz
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
+static const char other_notes[] = "data base skipped position best before general";
 static const char not_kept[] = "resume save new json timeline picture plan help";
 
 static int print_help(void)
@@ -219,7 +220,7 @@ typedef struct { /* what came of a method: a row of the table */
 } outcome;
 
 typedef struct {
-    gckpt_store *store;
+    gckpt_store *store, *notes; /* notes: of training.safetensors, which other files do not get */
     gpt2_model model;
     adapters adapters;
     gpt2_options how;
@@ -404,7 +405,8 @@ static int load_model(tuning *t, adapters_method method)
                                       .alphas = o.alphas,
                                       .bias = (adapters_bias)o.bias };
     t->store = gckpt_store_new(&desc);
-    if (t->store == NULL)
+    t->notes = gckpt_store_new(NULL);
+    if (t->store == NULL || t->notes == NULL)
         return session_fail(1, "out of memory");
     if (gpt2_load(&t->model, t->store, o.model, &source) != 0)
         return session_fail(1, "--model: %s", t->model.error);
@@ -556,6 +558,7 @@ static void free_tuning(tuning *t)
     if (t->has_adapters)
         adapters_end(&t->adapters);
     gckpt_store_free(t->store);
+    gckpt_store_free(t->notes);
     gpt2_close(&t->model);
 }
 
@@ -698,7 +701,7 @@ static int save_model(tuning *t)
                                          "tokenizer_config.json", "special_tokens_map.json" };
     int failed = t->adapters.options.method == ADAPTERS_FULL
                      ? gpt2_save(&t->model, t->store, t->save, GCKPT_STORED_F32)
-                     : adapters_save(&t->adapters, t->save, gckpt_store_note(t->store, "base"));
+                     : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", t->save, t->model.error);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
@@ -715,14 +718,14 @@ static int note_real(tuning *t, const char *key, double value)
 {
     char text[40];
     snprintf(text, sizeof text, "%.17g", value);
-    if (gckpt_store_set_note(t->store, key, text) == GCKPT_OK)
+    if (gckpt_store_set_note(t->notes, key, text) == GCKPT_OK)
         return 0;
-    return session_fail(1, "%s", gckpt_error_text(t->store));
+    return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
 static double noted_real(const tuning *t, const char *key)
 {
-    const char *text = gckpt_store_note(t->store, key);
+    const char *text = gckpt_store_note(t->notes, key);
     return text != NULL ? strtod(text, NULL) : 0;
 }
 
@@ -731,16 +734,17 @@ static int save_training(tuning *t)
 {
     char path[GPT2_PATH];
     const gckpt_file_desc desc = { .rename = trained_only, .user = t->store };
-    if (session_note_number(t->store, "skipped", t->skipped) != 0 ||
-        session_note_number(t->store, "position", t->position) != 0 ||
+    if (session_note_number(t->notes, "skipped", t->skipped) != 0 ||
+        session_note_number(t->notes, "position", t->position) != 0 ||
         note_real(t, "best", t->result.best) != 0 ||
         note_real(t, "before", t->result.before) != 0 ||
         note_real(t, "general", t->result.general_before) != 0)
         return 1;
     join(path, sizeof path, t->save, "training.safetensors");
-    if (gckpt_store_save_as(t->store, path, &desc) == GCKPT_OK)
-        return 0;
-    return session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->store));
+    int failed = session_bring(t->store, t->notes, &options, other_notes);
+    if (!failed && gckpt_store_save_as(t->store, path, &desc) != GCKPT_OK)
+        failed = session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->store));
+    return session_bring(t->store, NULL, &options, other_notes) || failed;
 }
 
 /* After an evaluation (loss 0: there was none) or at the end. */
@@ -853,8 +857,11 @@ static int resume(tuning *t)
         fprintf(session.out, "note   %s\n", gckpt_error_text(t->store));
     else if (result != GCKPT_OK)
         return session_fail(1, "--resume %s: %s", o.resume, gckpt_error_text(t->store));
-    t->skipped = session_noted(t->store, "skipped", 0);
-    t->position = session_noted(t->store, "position", 0);
+    if (session_bring(t->notes, t->store, &options, other_notes) != 0 ||
+        session_bring(t->store, NULL, &options, other_notes) != 0)
+        return 1;
+    t->skipped = session_noted(t->notes, "skipped", 0);
+    t->position = session_noted(t->notes, "position", 0);
     t->result.best = noted_real(t, "best");
     t->result.before = noted_real(t, "before");
     t->result.general_before = noted_real(t, "general");
@@ -918,10 +925,10 @@ static int end(tuning *t, const char *method)
 /* The model's path as it was given at first: what others find it by. */
 static int note_base(tuning *t)
 {
-    if (gckpt_store_note(t->store, "base") != NULL ||
-        gckpt_store_set_note(t->store, "base", o.model) == GCKPT_OK)
+    if (gckpt_store_note(t->notes, "base") != NULL ||
+        gckpt_store_set_note(t->notes, "base", o.model) == GCKPT_OK)
         return 0;
-    return session_fail(1, "%s", gckpt_error_text(t->store));
+    return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
@@ -929,8 +936,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     tuning t = { .save = folder };
     int failed = load_model(&t, method) || (o.resume != NULL && resume(&t));
     if (!failed)
-        failed = session_keep(t.store, &options, not_kept, argc, argv) || note_base(&t) ||
-                 session_same_data(t.store, "data", o.data, data_hash(),
+        failed = session_keep(t.notes, &options, not_kept, argc, argv) || note_base(&t) ||
+                 session_same_data(t.notes, "data", o.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
     failed = failed || make_plans(&t);
     if (!failed)

@@ -340,6 +340,27 @@ static int session_keep(gckpt_store *store, const options_table *t, const char *
     return 0;
 }
 
+/* Brings notes of options and others ("a b c") to a store from another one; from NULL: takes them
+ * away, for a file that is for other programs. */
+static inline int session_bring(gckpt_store *to, const gckpt_store *from, const options_table *t,
+                                const char *others)
+{
+    for (int i = 0; *others != 0 || i < t->count; i++) {
+        char key[64];
+        if (i < t->count) {
+            snprintf(key, sizeof key, "option.%s", t->rows[i].name);
+        } else {
+            const int n = (int)strcspn(others, " ");
+            snprintf(key, sizeof key, "%.*s", n, others);
+            others += n + (others[n] == ' ');
+        }
+        const char *note = from != NULL ? gckpt_store_note(from, key) : NULL;
+        if ((note != NULL || from == NULL) && gckpt_store_set_note(to, key, note) != GCKPT_OK)
+            return session_fail(1, "%s", gckpt_error_text(to));
+    }
+    return 0;
+}
+
 /* A whole number that a file keeps. */
 static int session_note_number(gckpt_store *store, const char *key, uint64_t value)
 {

@@ -355,8 +355,33 @@ static void failing_writers(void)
     free_model(&m);
 }
 
+/* Bars end where their bytes add up to, the greatest at the right. */
+static void bars(void)
+{
+    static const char *const names[] = { "one", "two" }, *const kinds[] = { "red", "green", "blue" };
+    static const size_t bytes[6] = { 1000, 2000, 1000, 0, 2000, 0 }, none[6] = { 0 };
+    text t = { 0 };
+    CHECK(pictures_bars("title", names, 2, kinds, 3, bytes, write_text, &t) == GCKPT_OK);
+    CHECK(strstr(t.bytes, "title</text>") && strstr(t.bytes, "blue") && strstr(t.bytes, "</svg>"));
+    CHECK(strstr(t.bytes, "M110 112H262.5v20H110z") && strstr(t.bytes, "M262.5 112H567.5") &&
+          strstr(t.bytes, "M567.5 112H720v20") && strstr(t.bytes, ">3.91 KiB<"));
+    CHECK(strstr(t.bytes, "M110 146H415v20H110z") && strstr(t.bytes, ">1.95 KiB<"));
+    long calls = t.calls;
+    t.calls = 0;
+    t.fail_at = calls;
+    CHECK(pictures_bars("title", names, 2, kinds, 3, bytes, write_text, &t) == GCKPT_E_FILE);
+    t.fail_at = 0;
+    CHECK(pictures_bars("title", names, 2, kinds, 3, none, write_text, &t) == GCKPT_OK);
+    CHECK(pictures_bars(NULL, names, 2, kinds, 3, bytes, write_text, &t) == GCKPT_E_ARG &&
+          pictures_bars("t", names, 0, kinds, 3, bytes, write_text, &t) == GCKPT_E_ARG &&
+          pictures_bars("t", names, 2, kinds, 7, bytes, write_text, &t) == GCKPT_E_ARG &&
+          pictures_bars("t", names, 2, kinds, 3, bytes, NULL, &t) == GCKPT_E_ARG);
+    free(t.bytes);
+}
+
 int main(void)
 {
+    bars();
     every_kind_of_plan();
     once_and_fetched();
     tiny_and_huge();

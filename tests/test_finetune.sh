@@ -1,0 +1,218 @@
+#!/bin/sh
+# Tests build/finetune as a user meets it: a new model, every method, resuming, prompts and answers, the table
+# of methods, budgets, packed weights, samples, files and failures.
+passed=0
+failed=0
+work=build/finetuned
+rm -rf "$work"
+mkdir -p "$work"
+
+# check "what" command...: passes when the command succeeds
+check()
+{
+    what=$1
+    shift
+    if "$@" > "$work/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: $what"
+        tail -n 5 "$work/log"
+    fi
+}
+
+# fails_with STATUS PATTERN command...: ends with the status and says the pattern on stderr
+fails_with()
+{
+    want=$1
+    pattern=$2
+    shift 2
+    "$@" > "$work/stdout" 2> "$work/stderr"
+    status=$?
+    cat "$work/stderr"
+    [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
+}
+
+# The value of a key in the last matching line: field FILE EVENT KEY
+field()
+{
+    sed -n "s/^{\"event\":\"$2\".*\"$3\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$1" | tail -n 1
+}
+
+# less A B: numbers
+less()
+{
+    awk "BEGIN { exit !($1 < $2) }"
+}
+
+model="--model $work/tiny"
+head -c 40000 gradckpt.h > "$work/text"
+head -c 3000 LICENSE > "$work/general"
+awk 'BEGIN { for (i = 0; i < 120; i++) printf("{\"prompt\": \"%d+%d=\", \"answer\": \"%d%s\"}\n", i, i % 7,
+    i + i % 7, i % 3 ? "" : ", which is a longer answer") }' > "$work/sums.jsonl"
+run="$model --threads 1 --context 24 --batch 4 --lr 1e-2 --warmup 2 --json -"
+text="$run --data $work/text --general $work/general --eval-iters 4"
+
+# ---- options and a new model -----------------------------------------------------------------------------
+check "--help" sh -c "build/finetune --help | grep -q 'fine-tunes a GPT-2'"
+check "no model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$work/text"
+check "--new" build/finetune --new 2x32x4x48 $model
+check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
+    -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
+check "--new over a model" fails_with 2 "is there already" build/finetune --new 2x32x4x48 $model
+check "--new of nonsense" fails_with 2 "allowed is LAYERSxDIM" build/finetune --new 2x33x4x48 --model "$work/x"
+check "no data" fails_with 2 "what to learn" build/finetune $model
+check "no such model" fails_with 1 "config.json: cannot open it" build/finetune --model "$work/none" --data "$work/text"
+check "no such data" fails_with 1 "none: cannot open it" build/finetune $model --data "$work/none"
+check "an unknown method" fails_with 2 "llama, prefix, prompt or all" build/finetune $model --method x
+check "more context than the model has" fails_with 2 "allowed is 1 to 48" build/finetune $text --context 49
+check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38: the model has 48 positions, and the method" \
+    build/finetune $text --context 39 --method prefix
+check "too little data" fails_with 1 "too few to learn from" sh -c "printf abc > $work/abc &&
+    build/finetune $model --data $work/abc"
+check "a target that does not exist" fails_with 1 'targets "c_x" match none' build/finetune $text --targets c_x
+check "--store of what is trained" fails_with 2 "which only frozen ones" build/finetune $text --method full --store int8
+
+# ---- every method: it learns, its plan's bytes are exact, and a run that was stopped goes on to the same bits
+for method in full last head bias added lora houlsby llama prefix prompt; do
+    a="$work/$method.a"
+    b="$work/$method.b"
+    lr=1e-2
+    [ $method = prompt ] && lr=0.3
+    how="$text --method $method --lr $lr --eval-every 8 --dropout 0.1"
+    build/finetune $how --steps 20 --save "$a" > "$a.json" 2> "$work/stderr"
+    check "$method: $(tail -n 1 "$work/stderr")" test -n "$(field "$a.json" end weights_hash)"
+    check "$method: the loss falls" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
+    check "$method: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
+    build/finetune $how --steps 11 --save "$b" > "$b.json" 2> "$work/stderr"
+    build/finetune --resume "$b" --steps 20 --json - > "$b.json" 2> "$work/stderr"
+    check "$method: resumed to the same bits" test "$(field "$b.json" end weights_hash)" = \
+        "$(field "$a.json" end weights_hash)"
+    check "$method: and to the same files" sh -c "for f in $a/*; do cmp \$f $b/\${f##*/} || exit 1; done"
+done
+check "what others load has nothing of ours" sh -c "! grep -aq option. $work/*.a/adapter_model.safetensors \
+    $work/full.a/model.safetensors && grep -aq option.lr $work/lora.a/training.safetensors"
+check "a model that was tuned in full is a model" sh -c "build/finetune --model $work/full.a --data $work/text \
+    --threads 1 --context 24 --eval-every 0 --steps 1 --json - > $work/again.json 2> $work/stderr"
+build/finetune $text --method lora --adapter "$work/lora.a" --steps 0 > "$work/adapter.json" 2> "$work/stderr"
+check "--adapter begins where it was saved" test "$(field "$work/adapter.json" end before)" = \
+    "$(field "$work/lora.a.json" end after)"
+check "--adapter of another method" fails_with 1 "it is of --method lora" build/finetune $text --method prefix \
+    --adapter "$work/lora.a"
+check "--resume of another method" fails_with 2 "was made with --method lora" build/finetune --resume "$work/lora.a" \
+    --method full
+check "--resume of nothing" fails_with 1 "No such file" build/finetune --resume "$work/none"
+head -c 700 "$work/lora.a/training.safetensors" > "$work/short"
+check "--resume of a part" fails_with 1 "resume" build/finetune --resume "$work/short"
+cp "$work/text" "$work/changing"
+build/finetune $run --data "$work/changing" --eval-iters 1 --steps 2 --save "$work/changed" > "$work/stdout" 2>&1
+echo more >> "$work/changing"
+check "--resume with other data" fails_with 1 "no longer what the run began with; give --data" \
+    build/finetune --resume "$work/changed" --steps 3
+
+# ---- plans do not change bits; budgets ---------------------------------------------------------------------
+hash=$(field "$work/lora.a.json" end weights_hash)
+how="$text --method lora --eval-every 8 --dropout 0.1 --steps 20"
+for plan in "--micro-batch 1" "--micro-batch 2 --checkpoint memory-poor" "--micro-batch 3 --checkpoint segments"; do
+    build/finetune $how $plan > "$work/plan.json" 2> "$work/stderr"
+    check "lora with $plan: the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
+done
+build/finetune $how --budget 1 > "$work/stdout" 2> "$work/stderr"
+least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
+build/finetune $how --budget "${least:-1}" > "$work/plan.json" 2> "$work/stderr"
+check "the least budget named is enough, for the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
+check "and is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
+check "a budget too small for samples" fails_with 1 "sampling needs" build/finetune $how --budget "${least:-1}" \
+    --sample 4 --samples 64
+how="$text --method full --context 8 --eval-every 0 --steps 3 --clip 0"
+build/finetune $how > "$work/a.json" 2> "$work/stderr"
+build/finetune $how --budget 1 > "$work/stdout" 2> "$work/stderr"
+least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
+build/finetune $how --budget "${least:-1}" > "$work/b.json" 2> "$work/b.out"
+check "full in the least bytes: the same bits" test -n "$(field "$work/b.json" end weights_hash)" -a \
+    "$(field "$work/a.json" end weights_hash)" = "$(field "$work/b.json" end weights_hash)"
+check "with updates in the backward" grep -q 'updates in the backward' "$work/b.out"
+how="$text --method lora --eval-every 8 --dropout 0.1 --steps 20"
+whole=$(field "$work/lora.a.json" plan parameter_bytes)
+for store in bf16 f16 int8; do
+    build/finetune $how --store $store > "$work/plan.json" 2> "$work/stderr"
+    check "--store $store learns, too" less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
+    check "--store $store keeps less" test "$(field "$work/plan.json" plan parameter_bytes)" -lt "$whole"
+    check "--store $store: bytes as planned" test "$(field "$work/plan.json" plan bytes)" = \
+        "$(field "$work/plan.json" end bytes_measured)"
+done
+build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
+check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
+check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000
+check "--plan stops there" sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^1$' &&
+    test ! -e $work/unmade"
+check "--timeline" sh -c "build/finetune $text --plan --timeline $work/plan.svg > $work/stdout && grep -q lora $work/plan.svg"
+
+# ---- prompts and answers ----------------------------------------------------------------------------------
+build/finetune $run --data "$work/sums.jsonl" --method full --steps 40 --eval-every 20 --clip 1 > "$work/sums.json" \
+    2> "$work/sums.out"
+check "answers are learned" less "$(field "$work/sums.json" end after)" "$(field "$work/sums.json" end before)"
+check "a token's loss is not the mean of the rows'" sh -c "grep -q 'a token, mean of rows' $work/sums.out &&
+    test '$(field "$work/sums.json" eval val_loss)' != '$(field "$work/sums.json" eval mean_of_means)'"
+check "rows that are too long" sh -c "build/finetune $run --data $work/sums.jsonl --context 8 --plan 2>&1 |
+    grep -q '^note   [0-9]* rows are longer'"
+printf '{"prompt": "a", "answer": "b"}\n{"prompt": 1, "answer": "b"}\n' > "$work/bad.jsonl"
+check "a prompt that is no text" fails_with 1 "bad.jsonl:2: prompt: expected a string" build/finetune $model \
+    --data "$work/bad.jsonl"
+printf '{"prompt": "a"}\n' > "$work/bad.jsonl"
+check "an answer that is missing" fails_with 1 "answer" build/finetune $model --data "$work/bad.jsonl"
+printf '{"prompt": "a", "answer"\n' > "$work/bad.jsonl"
+check "what is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
+
+# ---- tokens in order: a .bin file of the same bytes is the same training ----------------------------------
+head -c 4000 "$work/text" | od -An -v -to1 | awk '{ for (i = 1; i <= NF; i++) printf("\\%s\\000", $i) }' > "$work/octal"
+printf "$(cat "$work/octal")" > "$work/tokens.bin"
+head -c 4000 "$work/text" > "$work/start"
+for kind in start tokens.bin; do
+    build/finetune $run --data "$work/$kind" --in-order --eval-every 0 --steps 6 > "$work/$kind.json" 2> "$work/stderr"
+done
+check "a .bin file: $(tail -n 1 "$work/stderr")" test -n "$(field "$work/tokens.bin.json" end weights_hash)" -a \
+    "$(field "$work/tokens.bin.json" end weights_hash)" = "$(field "$work/start.json" end weights_hash)"
+build/finetune $run --data "$work/start" --eval-every 0 --steps 6 > "$work/mixed.json" 2> "$work/stderr"
+check "--in-order is another order" test "$(field "$work/mixed.json" end weights_hash)" != \
+    "$(field "$work/start.json" end weights_hash)"
+check "tokens of another vocabulary" fails_with 1 "the vocabulary has 257" sh -c "printf '\377\377' > $work/far.bin &&
+    build/finetune $model --data $work/far.bin"
+
+# ---- samples ----------------------------------------------------------------------------------------------
+for i in 1 2; do
+    build/finetune $run --data "$work/text" --method prefix --eval-every 0 --steps 2 --sample 12 --samples 2 \
+        --prompt 'The ' > "$work/stdout" 2> "$work/samples$i"
+done
+check "samples before and after, begun by the prompt" sh -c "
+    test \$(grep -ac '^sample before' $work/samples1) -eq 2 && test \$(grep -ac '^sample after' $work/samples1) -eq 2 &&
+    test \$(grep -ac '^The ' $work/samples1) -ge 4"
+check "the same samples" sh -c "grep -av tokens/s $work/samples1 | grep -av '^end' > $work/s1
+    grep -av tokens/s $work/samples2 | grep -av '^end' | cmp - $work/s1"
+
+# ---- all methods ------------------------------------------------------------------------------------------
+check "--method all" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text \
+    --general $work/general --eval-iters 2 --eval-every 5 --steps 5 --method all --save $work/all \
+    --picture $work/all.svg > $work/all.out"
+check "--method all: a table of ten rows" test "$(grep -c '^| [a-z]* | [0-9]* | [0-9]* | [0-9.]* s | [0-9]* |' \
+    "$work/all.out")" -eq 10
+check "--method all: a picture" sh -c "grep -q '</svg>' $work/all.svg && grep -q houlsby $work/all.svg"
+check "--method all: a folder each" test -s "$work/all/lora/adapter_model.safetensors" -a \
+    -s "$work/all/full/model.safetensors"
+check "--method all without --save" fails_with 2 "needs --save" build/finetune $text --method all
+check "--picture of one" fails_with 2 "method all" build/finetune $text --picture "$work/x.svg"
+
+# ---- files that must not be harmed ------------------------------------------------------------------------
+cp "$work/tiny/model.safetensors" "$work/model.copy"
+check "--save over the model" fails_with 2 "it is also --model" build/finetune $text --save "$work/tiny/"
+check "--save into no folder" fails_with 1 "save /nonexistent/x" build/finetune $text --save /nonexistent/x
+check "--save over a file" fails_with 1 "save" build/finetune $text --save "$work/text"
+check "--json over the data" fails_with 2 "also --data" build/finetune $text --json "$work/text"
+check "the model is unharmed" cmp "$work/tiny/model.safetensors" "$work/model.copy"
+check "nothing is left beside what was saved" sh -c "! ls $work/*/* | grep -e tmp -e '[.]try'"
+if [ -w /dev/full ]; then
+    check "standard output full" fails_with 1 "standard output" sh -c "build/finetune $text --steps 1 > /dev/full"
+fi
+
+echo "finetune: $passed passed, $failed failed"
+[ $failed -eq 0 ]
