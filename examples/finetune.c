@@ -74,7 +74,8 @@ static const options_row allowed[] = {
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
       "folder with an adapter to begin with, of peft or from --save" },
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
-      "LAYERSxDIMxHEADSxCONTEXT: first make --model, new weights and a tokenizer of bytes" },
+      "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, new weights and a tokenizer of "
+      "bytes; 12x768x12x1024x50257 has the size of gpt2" },
     { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
       "how frozen matrices are kept; changes bytes and, a little, results" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
@@ -273,22 +274,28 @@ static int write_tokenizer(void)
 
 static int make_model(void)
 {
-    long long n[4];
-    char path[GPT2_PATH], end;
+    enum { LAYERS, DIM, HEADS, CONTEXT, VOCABULARY };
+    long long n[5] = { 0, 0, 0, 0, 257 };
+    char path[GPT2_PATH], *end = NULL;
     gpt2_model m;
     gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
-    if (sscanf(o.new_model, "%lldx%lldx%lldx%lld%c", &n[0], &n[1], &n[2], &n[3], &end) != 4 ||
-        n[0] < 1 || n[1] < 1 || n[2] < 1 || n[3] < 1 || n[0] > 1000 || n[1] > 65536 ||
-        n[3] > 1 << 20 || n[1] % n[2] != 0)
+    const char *at = o.new_model;
+    for (int i = 0; i < 5 && end != at && (i == 0 || *end == 'x'); i++) {
+        at = i > 0 ? end + 1 : at;
+        n[i] = strtoll(at, &end, 10);
+    }
+    if (end == at || *end != 0 || n[LAYERS] < 1 || n[DIM] < 1 || n[HEADS] < 1 || n[CONTEXT] < 1 ||
+        n[LAYERS] > 1000 || n[DIM] > 65536 || n[CONTEXT] > 1 << 20 || n[DIM] % n[HEADS] != 0 ||
+        n[VOCABULARY] < 257 || n[VOCABULARY] > 1 << 24)
         return session_fail(2,
                             "--new %s: allowed is LAYERSxDIMxHEADSxCONTEXT, such as 4x128x4x128, "
-                            "DIM a multiple of HEADS",
+                            "DIM a multiple of HEADS, and xVOCABULARY, 257 or more",
                             o.new_model);
     if (access(join(path, sizeof path, o.model, "config.json"), F_OK) == 0)
         return session_fail(
             2, "--new: %s is there already; give another --model, or leave --new out", path);
     gckpt_store *store = gckpt_store_new(&desc);
-    gpt2_new(&m, n[0], n[2], n[1], n[3], 257);
+    gpt2_new(&m, n[LAYERS], n[HEADS], n[DIM], n[CONTEXT], n[VOCABULARY]);
     m.config.eos = 256;
     int failed =
         gpt2_declare(&m, store) != 0 || gpt2_save(&m, store, o.model, GCKPT_STORED_F32) != 0
