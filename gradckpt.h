@@ -455,11 +455,11 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 /* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
- * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the
- * store is empty and gets them all), with its shape; a file that is truncated, overlapping, out of
- * bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For that,
- * values and state that are made already are held a second time for a moment; what is not (load
- * before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
+ * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or
+ * the store is empty and gets them all), with its shape; a file that is truncated, overlapping, out
+ * of bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For
+ * that, values and state that are made already are held a second time for a moment; what is not
+ * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
@@ -476,11 +476,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
      * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
-     * the next call; the same question may be asked several times. State goes with its parameter. */
+     * the next call; questions are repeated. Optimiser state goes with its parameter. */
     const char *(*rename)(void *user, const char *name);
     void *user;
-    /* 1: without optimiser state and step count. Reading: these and notes stay as they are. Writing:
-     * notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
+     * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
     int values_only;
     int partial;  /* reading, 1: what the file does not have stays as it is */
     int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
@@ -496,10 +496,10 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
                                            size_t size, const gckpt_file_desc *desc);
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
- * to their type, on a little-endian machine) and stay frozen, F32 as floats, BF16, F16 and I8
- * packed; all others become floats of the store's own. desc.writable: only F32 is used in place, and
- * all can be trained. What the store has is read as by gckpt_store_read_as. A model in several files
- * is mapped with desc.partial, one after the other. */
+ * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
+ * F16 and I8 packed and frozen; all others become floats of the store's own. What the store has is
+ * read as by gckpt_store_read_as. A model in several files is mapped with desc.partial, one after
+ * the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -510,8 +510,8 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #endif
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
- * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL when
- * there is none; until the next change. */
+ * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL
+ * when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
@@ -6001,7 +6001,7 @@ static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
-    if (o->causal)
+    if (o->causal > 1) /* else they are all of this call, or the cache has room for one */
         sight.keys -= o->causal - 1 - call->position;
     sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
     return sight;
@@ -17593,12 +17593,12 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  *
  * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
  * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
- * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates; where
- * it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15.
- * (By name, since programs that write the file anew may order it anew; version 0.1 had no such
+ * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
+ * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
+ * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
  * keys.) All other keys are notes. State becomes the file's: what the file does not have becomes
- * zero, as before a first step. An external parameter that is not writable must hold the file's bits
- * already. Files of other programs (any other format) leave step and seed alone.
+ * zero, as before a first step. An external parameter that is not writable must hold the file's
+ * bits already. Files of other programs (any other format) leave step and seed alone.
  *
  * Loading reads and checks the header before it changes anything. Then what the store lacks is
  * created, raw, and data are read to where they belong; those of arrays that the store had go to a
@@ -17738,7 +17738,8 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
                 gckpti_sink_put(k, ",", 1);
                 gckpti_sink_name(k, name);
                 gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin, end);
+                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin,
+                             end);
             }
         }
     }
@@ -17746,28 +17747,40 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
     return bytes[4] + bytes[2] + bytes[1];
 }
 
+/* n elements of `size` bytes, little-endian. */
+static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int size)
+{
+    const int all = size == 1 || gckpti_little_endian();
+    for (int64_t i = 0; i < n && !all && !k->failed; i++) {
+        const char *at = (const char *)x + i * size;
+        uint32_t word = 0;
+        uint16_t half;
+        memcpy(&half, at, 2);
+        if (size == 4)
+            memcpy(&word, at, 4);
+        gckpti_sink_number(k, size == 4 ? word : half, size);
+    }
+    if (all)
+        gckpti_sink_put(k, x, (size_t)n * (size_t)size);
+}
+
 /* n floats as a file has them. 0: F16 cannot hold one. */
 static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
+    uint16_t half[GCKPTI_DRAWN];
     int large = 0;
-    for (int64_t i = 0; i < n && !k->failed; i++) {
-        uint32_t word = gckpti_bits(x[i]);
-        large |= type == GCKPT_STORED_F16 && (x[i] > 65504 || x[i] < -65504);
-        word = type == GCKPT_STORED_BF16  ? gckpti_to_bf16(x[i])
-               : type == GCKPT_STORED_F16 ? gckpti_to_f16(x[i])
-                                          : word;
-        gckpti_sink_number(k, word, gckpti_file_types[type].bytes);
+    if (type == GCKPT_STORED_F32)
+        gckpti_sink_elements(k, x, n, 4);
+    for (int64_t at = 0, some; at < n && type != GCKPT_STORED_F32 && !k->failed; at += some) {
+        some = gckpti_min(n - at, GCKPTI_DRAWN);
+        for (int64_t i = 0; i < some; i++) {
+            const float y = x[at + i];
+            large |= type == GCKPT_STORED_F16 && (y > 65504 || y < -65504);
+            half[i] = type == GCKPT_STORED_F16 ? gckpti_to_f16(y) : gckpti_to_bf16(y);
+        }
+        gckpti_sink_elements(k, half, some, 2);
     }
     return !large;
-}
-
-/* Elements that are stored as the file has them. */
-static void gckpti_sink_packed(gckpti_sink *k, const void *packed, int64_t n, int size)
-{
-    for (int64_t i = 0; i < n && size == 2 && !k->failed; i++)
-        gckpti_sink_number(k, ((const uint16_t *)packed)[i], 2);
-    if (size == 1)
-        gckpti_sink_put(k, packed, (size_t)n);
 }
 
 /* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
@@ -17784,7 +17797,7 @@ static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_
             gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
                                part.type);
         else if (q->p.packed)
-            gckpti_sink_packed(k, q->p.packed, part.elements, size);
+            gckpti_sink_elements(k, q->p.packed, part.elements, size);
         for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
             const float *x = gckpti_values_at(s, q, at, room, &n);
             fits &= gckpti_sink_floats(k, x, n, part.type);
@@ -18428,13 +18441,14 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian() || (e->type && l->desc->writable))
+    if (!l->file || e->param < l->had || !gckpti_little_endian())
         return 0;
     while (scale > e && scale->slot != GCKPTI_SCALE)
         scale++;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
-    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes || (uintptr_t)scales % sizeof(float))
+    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes ||
+        (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.packed = e->type ? at : NULL;
@@ -18442,7 +18456,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
     if (!e->type)
         memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
     q->external = 1;
-    q->locked = !l->desc->writable;
+    q->locked = e->type || !l->desc->writable;
     q->p.frozen = q->locked;
     l->store->elements -= (size_t)q->p.elements;
     e->ignored = scale->ignored = 1;

@@ -15,7 +15,7 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):
  *     >>device      streams, memory, errors, launching
- *     >>between     fill, add, convert, update
+ *     >>between     fill, add, convert, unpack, update
  *     >>elementwise curves, scale, dropout, broadcasting
  *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
  *     >>products    matmul, linear, embed
@@ -783,6 +783,51 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
         RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
     else
         RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
+}
+
+/* T: what is stored. Four values may lie in two rows. */
+template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, int64_t i)
+{
+    Pack<T, N> from = load<N>((const T *)u.packed + i);
+    Pack<float, N> x;
+    int64_t row = 0;
+    if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
+        row = u.n <= INT32_MAX ? (int32_t)i / (int32_t)u.row : i / u.row;
+    int64_t end = (row + 1) * u.row;
+    for (int k = 0; k < N; k++) {
+        if (i + k == end) {
+            row++;
+            end += u.row;
+        }
+        x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
+                 : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
+                                                 : (float)from.v[k] * u.scales[row];
+    }
+    store(u.to + i, x);
+}
+
+template <int N, class T> __global__ void unpack_kernel(gckpt_unpacking u)
+{
+    for (EACH(i, u.n / N))
+        unpack_at<N, T>(u, i * N);
+    for (EACH(i, u.n % N))
+        unpack_at<1, T>(u, u.n / N * N + i);
+}
+
+template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking &u)
+{
+    if (wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0)
+        RUN(call, (unpack_kernel<4, T>), blocks_for((u.n + 3) / 4, 256), 256, 0, u);
+    else
+        RUN(call, (unpack_kernel<1, T>), blocks_for(u.n, 256), 256, 0, u);
+}
+
+void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    if (unpacking->storage == GCKPT_STORED_I8)
+        unpack_as<int8_t>(call, *unpacking);
+    else
+        unpack_as<uint16_t>(call, *unpacking);
 }
 
 __global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
@@ -2836,6 +2881,19 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
+/* What a call's queries see. */
+template <class A> void see(const gckpt_call *call, A *a)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpt_call empty = *call;
+    empty.position = 0;
+    const gckpti_sight sight = gckpti_attention_keys(&empty);
+    a->keys = (int)sight.keys, a->ahead = (int)sight.ahead;
+    a->now = o->causal > 1 ? moment_of(call) : NULL;
+}
+
+__device__ inline int moved(const Moment *now) { return now ? (int)now->position : 0; }
+
 struct Attention {
     const float *q, *k, *v, *g;
     float *out, *aux; /* backward: lse */
@@ -2844,7 +2902,8 @@ struct Attention {
     int accumulate[3];
     int64_t c; /* columns of all heads */
     int t, s, heads, d, slices;
-    int keys, ahead; /* gckpti_attention_keys */
+    int keys, ahead;   /* gckpti_attention_keys, */
+    const Moment *now; /* NULL, or both are to be moved by its position */
     int vector; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
@@ -3118,7 +3177,8 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int ahead = first + a.ahead, seen = min(a.keys, ahead + TILE);
+    const int all = a.keys + moved(a.now), ahead = first + a.ahead + moved(a.now);
+    const int seen = min(all, ahead + TILE);
     float o[R][N] = {}, max[R], sum[R];
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
@@ -3127,9 +3187,9 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, a.keys, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, all, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, a.keys, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, all, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
@@ -3377,8 +3437,7 @@ void attention_both(const gckpt_call *call)
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o->heads, a.d = (int)(a.c / a.heads);
-    const gckpti_sight sight = gckpti_attention_keys(call);
-    a.keys = (int)sight.keys, a.ahead = (int)sight.ahead;
+    see(call, &a);
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
@@ -3962,7 +4021,8 @@ gckpt_result linear_room(gckpt_call *call)
 struct Attention {
     const uint16_t *q, *k, *v, *g;
     int t, s, c, d, heads, aligned;
-    int keys, ahead; /* gckpti_attention_keys */
+    int keys, ahead;   /* gckpti_attention_keys, */
+    const Moment *now; /* NULL, or both are to be moved by its position */
     float scale;
     Results out, dq, dk, dv;
     int accumulate[3];
@@ -4118,15 +4178,16 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    int ahead = q0 + p.ahead, steps = (min(p.keys, ahead + 64) + 63) / 64;
+    int keys = p.keys + moved(p.now), ahead = q0 + p.ahead + moved(p.now);
+    int steps = (min(keys, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
     bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys, v + to);
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, keys, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, keys, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4137,7 +4198,7 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
         int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(p.keys, i + 1);
+            int end = min(keys, i + 1);
             float top = max[half], factor, shift;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
@@ -4318,8 +4379,7 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
     p.heads = o->heads, p.d = p.c / p.heads;
-    const gckpti_sight sight = gckpti_attention_keys(call);
-    p.keys = (int)sight.keys, p.ahead = (int)sight.ahead;
+    see(call, &p);
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
     p.q = factor(call, room, value_of(in[0]), queries);
     p.k = factor(call, room, value_of(in[1]), keys);
@@ -5180,7 +5240,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         host_release,
                         move,
                         join,
-                        Held<nonfinite>::run };
+                        Held<nonfinite>::run,
+                        Held<unpack>::run };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

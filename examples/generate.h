@@ -17,7 +17,6 @@
 /* Inference plans that share their caches of keys and values: what hooks put before the text, chunks
  * of the prompt, and one token at a time. */
 typedef struct {
-    gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
     int tokens, result; /* ids */
@@ -27,7 +26,12 @@ typedef struct {
 typedef struct {
     gpt2_model *model;
     int64_t samples; /* rows of all of them */
+    int64_t capacity;
     gpt2_run one, chunk, before;
+    size_t bytes; /* of parameters, caches and the step arena, which the three share */
+    void *arena;
+    size_t arena_bytes;
+    const gckpt_backend *backend;
     int32_t *fed;
     sample_place *places;
 } gpt2_generator;
@@ -38,6 +42,8 @@ typedef struct {
     int threads;
     const gpt2_hooks *hooks;
     const gckpt_backend *backend;
+    int64_t
+        capacity; /* tokens of the longest text, what hooks put before it included; 0: the context */
 } gpt2_generator_desc;
 
 static inline void gpt2_generator_free(gpt2_generator *p)
@@ -46,68 +52,94 @@ static inline void gpt2_generator_free(gpt2_generator *p)
     for (int i = 0; i < 3; i++) {
         gckpt_exec_free(runs[i]->exec);
         gckpt_plan_free(runs[i]->plan);
-        gckpt_graph_free(runs[i]->graph);
     }
+    if (p->backend != NULL && p->backend->release != NULL && p->arena != NULL)
+        p->backend->release(p->backend->context, p->arena, p->arena_bytes);
+    else
+        free(p->arena);
     free(p->fed);
     free(p->places);
     memset(p, 0, sizeof *p);
 }
 
-/* One of the plans, for rows of `length` tokens; what a chunk computes is only cached. */
-static inline int gpt2_run_new(gpt2_generator *p, gpt2_run *run, gckpt_store *store, int64_t length,
-                               const gpt2_options *options, const gpt2_generator_desc *desc)
+/* The plan for rows of run->length tokens; what a chunk computes is only cached. */
+static inline int gpt2_run_plan(gpt2_generator *p, gpt2_run *run, gckpt_store *store,
+                                const gpt2_generator_desc *desc)
 {
+    const gpt2_options options = { 0, p->capacity, run == &p->before, desc->hooks };
     gckpt_pick pick = { NULL, 0 };
     gckpt_plan_desc plan;
-    gckpt_exec_desc exec;
-    memset(&plan, 0, sizeof plan);
-    memset(&exec, 0, sizeof exec);
-    run->length = length;
-    run->graph = gckpt_graph_new(store, NULL);
+    gckpt_graph *g = gckpt_graph_new(store, NULL);
     gckpt_tensor *tokens =
-        gckpt_input(run->graph, "tokens", GCKPT_I32, gckpt_shape2(p->samples, length));
-    pick.tensor = gpt2_hidden(p->model, tokens, options);
+        gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(p->samples, run->length));
+    memset(&plan, 0, sizeof plan);
+    pick.tensor = gpt2_hidden(p->model, tokens, &options);
     if (run == &p->one)
         pick.tensor = gpt2_logits(p->model, pick.tensor);
     run->tokens = gckpt_id(tokens);
     run->result = gckpt_id(pick.tensor);
     plan.mode = GCKPT_INFERENCE;
     plan.threads = desc->threads;
-    plan.backend = exec.backend = desc->backend;
+    plan.backend = desc->backend;
     plan.fetch = &pick;
     plan.fetches = 1;
-    exec.caches_of = run == &p->one ? NULL : p->one.exec;
-    run->plan = gckpt_plan_new(run->graph, NULL, 0, &plan);
-    if (run->plan == NULL)
-        return gpt2_fail(p->model, "%s", gckpt_error_text(run->graph));
+    run->plan = gckpt_plan_new(g, NULL, 0, &plan);
+    const int failed = run->plan == NULL ? gpt2_fail(p->model, "%s", gckpt_error_text(g)) : 0;
+    gckpt_graph_free(g);
+    if (!failed && gckpt_plan_arena(run->plan) > p->arena_bytes)
+        p->arena_bytes = gckpt_plan_arena(run->plan);
+    return failed;
+}
+
+/* Binds it to the arena, and to the caches of p->one. */
+static inline int gpt2_run_bind(gpt2_generator *p, gpt2_run *run, gckpt_store *store)
+{
+    gckpt_exec_desc exec;
+    memset(&exec, 0, sizeof exec);
+    exec.backend = p->backend;
+    exec.arena_size = p->arena_bytes;
+    exec.arena = p->arena;
+    if (p->backend == NULL || p->backend->get == NULL) /* malloc's, up to the next 64 bytes */
+        exec.arena = (char *)p->arena + (64 - (uintptr_t)p->arena % 64) % 64;
+    exec.caches_of = p->one.exec;
     run->exec = gckpt_exec_new(run->plan, store, &exec);
     return run->exec != NULL ? 0 : gpt2_fail(p->model, "%s", gckpt_error_text(store));
 }
 
-/* For texts up to the model's context. desc NULL: all zero. Freed before the store. */
+/* desc NULL: all zero. Freed before the store. */
 static inline int gpt2_generator_new(gpt2_generator *p, gpt2_model *m, gckpt_store *store,
                                      const gpt2_generator_desc *desc)
 {
-    const gpt2_generator_desc none = { 0, 0, 0, NULL, NULL };
-    const gpt2_hooks *hooks = desc != NULL ? desc->hooks : NULL;
-    const int64_t before = hooks != NULL ? hooks->prefix + hooks->prompt : 0;
-    gpt2_options options = { 0, m->config.context, 0, hooks };
+    const gpt2_generator_desc none = { 0, 0, 0, NULL, NULL, 0 };
+    gpt2_run *const runs[] = { &p->one, &p->chunk, &p->before };
+    int failed = 0;
     desc = desc != NULL ? desc : &none;
     memset(p, 0, sizeof *p);
     p->model = m;
+    p->backend = desc->backend;
     p->samples = desc->samples > 0 ? desc->samples : 1;
-    int64_t chunk = desc->chunk > 0 ? desc->chunk : 32, most = m->config.context;
-    chunk = chunk < most ? chunk : most;
-    most = before > chunk ? before : chunk;
+    p->capacity = desc->capacity > 0 ? desc->capacity : m->config.context;
+    p->one.length = 1;
+    p->chunk.length = desc->chunk > 0 ? desc->chunk : 32;
+    p->chunk.length = p->chunk.length < p->capacity ? p->chunk.length : p->capacity;
+    p->before.length = desc->hooks != NULL ? desc->hooks->prefix + desc->hooks->prompt : 0;
+    const int64_t most = p->before.length > p->chunk.length ? p->before.length : p->chunk.length;
+    for (int i = 0; i < 3 && !failed; i++)
+        failed = runs[i]->length > 0 && gpt2_run_plan(p, runs[i], store, desc) != 0;
     p->fed = (int32_t *)calloc((size_t)(p->samples * most), sizeof *p->fed);
     p->places = (sample_place *)malloc((size_t)m->config.vocabulary * sizeof *p->places);
-    int failed = p->fed == NULL || p->places == NULL ? gpt2_fail(m, "out of memory") : 0;
-    failed = failed || gpt2_run_new(p, &p->one, store, 1, &options, desc) != 0 ||
-             gpt2_run_new(p, &p->chunk, store, chunk, &options, desc) != 0;
-    options.prime = 1;
-    failed =
-        failed || (before > 0 && gpt2_run_new(p, &p->before, store, before, &options, desc) != 0);
-    if (failed)
+    if (!failed && p->backend != NULL && p->backend->get != NULL)
+        p->arena = p->backend->get(p->backend->context, p->arena_bytes, 64);
+    else if (!failed)
+        p->arena = malloc(p->arena_bytes + 64);
+    if (!failed && (p->fed == NULL || p->places == NULL || p->arena == NULL))
+        failed = gpt2_fail(m, "out of memory: generation needs %.0f bytes beside the model",
+                           (double)p->arena_bytes);
+    for (int i = 0; i < 3 && !failed; i++)
+        failed = runs[i]->length > 0 && gpt2_run_bind(p, runs[i], store) != 0;
+    if (!failed)
+        p->bytes = gckpt_plan_bytes(p->one.plan) - gckpt_plan_arena(p->one.plan) + p->arena_bytes;
+    else
         gpt2_generator_free(p);
     return failed ? -1 : 0;
 }
@@ -134,7 +166,7 @@ static inline const float *gpt2_prompt(gpt2_generator *p, const int32_t *tokens,
     for (int64_t at = 0, some; at < n - 1; at += some) {
         gpt2_run *run = &p->chunk;
         const int64_t position = gckpt_position(one);
-        if (position + run->length > p->model->config.context)
+        if (position + run->length > p->capacity)
             run = &p->one;
         some = n - 1 - at < run->length ? n - 1 - at : run->length;
         for (int64_t i = 0; i < p->samples * run->length; i++) /* behind the last: any token */
@@ -157,7 +189,7 @@ static inline const float *gpt2_next(gpt2_generator *p, const int32_t *tokens)
 /* Generates up to `most` tokens after a prompt in each row of out (samples,most), until it is `stop`
  * (-1: never), with which it is filled then; text(user, position, tokens (samples)), which may be
  * NULL, sees them as they come and ends it by returning 1. The number of tokens of the longest row:
- * fewer where the context is full; -1: m->error. */
+ * fewer where its capacity is full; -1: m->error. */
 static inline int64_t gpt2_generate(gpt2_generator *p, const int32_t *prompt, int64_t n,
                                     const sample_options *how, int64_t most, int32_t stop,
                                     int32_t *out,
@@ -168,7 +200,7 @@ static inline int64_t gpt2_generate(gpt2_generator *p, const int32_t *prompt, in
     const float *logits = gpt2_prompt(p, prompt, n);
     int64_t made = 0;
     for (int going = 1; going && logits != NULL && made < most; made++) {
-        if (made > 0 && gckpt_position(p->one.exec) == p->model->config.context)
+        if (made > 0 && gckpt_position(p->one.exec) == p->capacity)
             break;
         logits = made > 0 ? gpt2_forward(p, &p->one) : logits;
         if (logits == NULL)

@@ -128,14 +128,15 @@ static inline int json_put_utf8(char *s, uint32_t c)
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
-/* The parser stops at s; NULL. */
+/* The parser stops at s, a byte of the text or line counted from 1; NULL. */
 static inline char *json_stop(json *d, const char *expected, const char *s)
 {
     unsigned c = (unsigned char)*s;
     char found[] = "the end of the text";
     if (c != 0)
         snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
-    json_fail(d, d->line, "expected %s, found %s", expected, found);
+    json_fail(d, d->line, "expected %s, found %s (byte %.0f)", expected, found,
+              (double)(s - d->text) + 1);
     return NULL;
 }
 

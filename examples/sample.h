@@ -87,7 +87,7 @@ static inline int32_t sample_token(const float *logits, int64_t n, const sample_
 {
     int32_t best = 0;
     for (int64_t i = 0; i < n; i++)
-        if (logits[i] > logits[best] || logits[best] != logits[best])
+        if (logits[i] > logits[best] || (logits[best] != logits[best] && logits[i] == logits[i]))
             best = (int32_t)i;
     const double greatest = (double)logits[best];
     if (!(o->temperature > 0) || !(greatest - greatest == 0))

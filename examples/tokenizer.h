@@ -95,7 +95,8 @@ static inline void bpe_free(bpe *b)
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
-/* A token's name in the vocabulary is text: each of its bytes is a visible character. */
+/* A token's name in the vocabulary is text: each of its bytes is a visible character. The 68 bytes
+ * that are none by themselves, 0 to 32, 127 to 160 and 173, are the characters from 256 on. */
 static inline uint32_t bpe_character_of(int byte)
 {
     if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
@@ -103,7 +104,7 @@ static inline uint32_t bpe_character_of(int byte)
     return (uint32_t)(byte < 33 ? 256 + byte : byte < 161 ? 256 + byte - 127 + 33 : 323);
 }
 
-/* The byte of a character, or -1: the others count up from 256. */
+/* The other way round; -1: no byte. */
 static inline int bpe_byte_of(uint32_t character)
 {
     if (character < 256)
@@ -481,8 +482,15 @@ static inline int bpe_read_json(bpe *b, const char *path)
             bpe_load_type(d, model, "model", "BPE");
         bpe_load_type(d, split, "pre_tokenizer", "ByteLevel");
         bpe_load_type(d, decoder, "decoder", "ByteLevel");
-        if (after)
+        /* a template, as newer files have, may stand for the text alone */
+        if (json_is(d, json_find(d, after, "type"), "TemplateProcessing")) {
+            uint32_t parts = json_need(d, after, "single", JSON_ARRAY);
+            for (uint32_t i = json_first(d, parts); i != 0; i = json_next(d, i))
+                if (!json_is(d, json_first(d, i), "Sequence"))
+                    json_wrong(d, i, "nothing but the text's Sequence in post_processor");
+        } else if (after) {
             bpe_load_type(d, after, "post_processor", "ByteLevel");
+        }
         bpe_load_off(d, JSON_ROOT, "normalizer");
         bpe_load_off(d, split, "add_prefix_space");
         bpe_load_off(d, model, "dropout");
@@ -641,11 +649,11 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     while (count > 0) {
         uint64_t least = bpe_pop(b, count--);
         uint32_t i = (uint32_t)least, next = b->next[i];
-        if (b->symbol[i] < 0 || next == end)
+        if (next == end)
             continue;
         const bpe_merge *m = bpe_merge_slot(b, b->symbol[i], b->symbol[next]);
         if (m->pair == BPE_NO_PAIR || m->rank != least >> 32)
-            continue; /* another merge has taken one of the two */
+            continue; /* another merge has taken one of the two: no pair has a -1 */
         b->symbol[i] = m->id;
         b->symbol[next] = -1;
         b->next[i] = b->next[next];
@@ -766,10 +774,11 @@ static inline int bpe_encode(bpe *b, const char *text, size_t n, int specials, b
     for (; i < n && length > 0; i += (size_t)length)
         length = (unsigned char)text[i] < 128 ? 1 : json_utf8(text + i, n - i, &c);
     if (length < 0) {
-        valid = bpe_replace(text, n, &n);
+        valid = bpe_replace(text, n, &i);
         if (valid == NULL)
             return bpe_fail(t, "out of memory for a copy of %.0f bytes of text", (double)n);
         text = valid;
+        n = i;
     }
     int status = bpe_encode_part(b, text, text + n, specials, 0, t);
     free(valid);

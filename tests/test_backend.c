@@ -41,6 +41,7 @@ static const gckpt_backend *backend_of_graph;
 #define main                   random_main
 #include "test_random.c"
 #undef main
+#include "talk.h"
 
 /* ---- one small training, told in full: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
 enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
@@ -132,6 +133,23 @@ static void own(void *user, const gckpt_update *u)
     }
 }
 
+/* x + x p p' gain, of frozen parameters in each storage; rows are no multiple of a vector. */
+static gckpt_tensor *packed_layers(gckpt_tensor *x)
+{
+    enum { NARROW = 31 };
+    const gckpt_init normal = { 0.2f, 0, 0 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_store *s = g->store;
+    gckpt_tensor *bytes = gckpt_param(g, "frozen.i8", gckpt_shape2(WIDE, NARROW), normal);
+    gckpt_tensor *halves = gckpt_param(g, "frozen.f16", gckpt_shape2(NARROW, WIDE), normal);
+    gckpt_tensor *gain = gckpt_param(g, "frozen.bf16", gckpt_shape1(WIDE), normal);
+    CHECK(gckpt_store_freeze(s, "frozen.*", 1) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.i8", GCKPT_STORED_I8) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.f16", GCKPT_STORED_F16) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.bf16", GCKPT_STORED_BF16) == GCKPT_OK);
+    return gckpt_add(x, gckpt_mul(gckpt_linear(gckpt_linear(x, bytes, NULL), halves, NULL), gain));
+}
+
 /* Graph and plan; the executor as well if `wanted`. */
 static small make(const setting *o, int wanted)
 {
@@ -153,7 +171,7 @@ static small make(const setting *o, int wanted)
     h = gckpt_rmsnorm(h, gain);
     h = gckpt_apply(&square_op, &h, 1, NULL, 0);
     m.h = h = gckpt_dropout(gckpt_tanh(h), 0.2f);
-    gckpt_tensor *logits = gckpt_linear(h, v, NULL);
+    gckpt_tensor *logits = gckpt_linear(packed_layers(h), v, NULL);
     gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
@@ -636,6 +654,36 @@ static void test_partial(void)
     CHECK(small_run(&o, 0.1f) == want && found > 0);
 }
 
+/* A model that generates, its caches in the backend's memory; where that has no kernel for them, too. Any
+ * piece of memory may be missing. */
+static void test_caches(void)
+{
+    talk_fill();
+    for (int i = 0; i < 4; i++) {
+        const gckpt_backend *b = tested[i % 2];
+        gckpt_plan_desc d = { .backend = b, .precision = i % 3 ? GCKPT_BF16 : GCKPT_FP32 };
+        gckpt_exec_desc x = { .backend = b };
+        tested_lacks(i % 2, i < 2 ? NULL : "cache");
+        talk_is_same(1 + i % 2, &d, &x, "own memory");
+        tested_lacks(i % 2, NULL);
+    }
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_exec_desc x = { .backend = tested[0] };
+    talker r = talk_start(s, B, 4, 20, ROTARY, &(gckpt_plan_desc){ .backend = tested[0] }, &x);
+    long n = 0, pieces = tested_pieces(0);
+    gckpt_exec *e = NULL;
+    while (!e && ++n < 9) { /* parameters are there */
+        tested_fails(0, n);
+        e = gckpt_exec_new(r.p, s, &x);
+        CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && tested_pieces(0) == pieces));
+    }
+    CHECK_MSG(e && n == 4, "%ld pieces", n); /* sums and feeds, caches, arena */
+    tested_fails(0, 0);
+    gckpt_exec_free(e);
+    talk_end(&r);
+    gckpt_store_free(s);
+}
+
 /* All cases that any two backends with memory of their own must pass, and `count` random graphs. */
 static void test_tested(unsigned first, unsigned count)
 {
@@ -648,6 +696,7 @@ static void test_tested(unsigned first, unsigned count)
     test_versions();
     test_trials();
     test_partial();
+    test_caches();
     for (unsigned i = 0; i < count; i++) {
         backend_of_graph = tested[!(i % 2)];
         test_graph(first + i);

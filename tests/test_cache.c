@@ -1,181 +1,24 @@
-/* test_cache.c - a model that generates token by token: the logits of calls that go on in caches are,
- * bit for bit, those of one call with all tokens; what is refused; bytes; plans as files and as C. */
-#define GRADCKPT_IMPLEMENTATION
+/* test_cache.c - a model that generates token by token (talk.h) has the logits of one call with all tokens;
+ * what is refused; bytes, memory that fails, executors that share caches; plans as files. test_backend.c has
+ * runs on memory that the host cannot read, test_firmware.sh plans as C constants. */
 #include "gradckpt.h"
 
-#include "backend.h"
-#include "rig.h"
-#include "verify.h"
-
-typedef gckpt_tensor T;
-enum { B = 3, ALL = 75, C = 16, V = 13, HEADS = 2, LAYERS = 2, PREFIX = 5 };
-enum { LEARNED, ROTARY, PREFIXED, STYLES };
-
-typedef struct {
-    gckpt_graph *g;
-    T *tokens, *logits;
-} model;
-
-/* n = i * o values, the same for every graph */
-static T *weight(gckpt_graph *g, const char *name, int layer, int64_t i, int64_t o)
-{
-    char full[32];
-    snprintf(full, sizeof full, "%s.%d", name, layer);
-    return gckpt_param(g, full, o ? gckpt_shape2(i, o) : gckpt_shape1(i), (gckpt_init){ 0.3f, 0, 0 });
-}
-
-/* Rows of keys or values that stand before all others, the same in each row of the batch: 0 * x + p. */
-static T *prefixed(T *x, T *all, const char *name, int layer)
-{
-    T *p = weight(gckpt_graph_of(x), name, layer, PREFIX, C);
-    T *zero = gckpt_scale(gckpt_slice(x, 1, 0, 1), 0);
-    T *in[2] = { gckpt_add(zero, p), all };
-    return gckpt_concat(in, 2, 1);
-}
-
-/* t tokens a call; capacity 0: no caches */
-static model build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
-{
-    model m = { gckpt_graph_new(s, NULL), NULL, NULL };
-    m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
-    T *table = weight(m.g, "wte", 0, V, C), *h = gckpt_embed(table, m.tokens);
-    if (style != ROTARY) {
-        T *wpe = weight(m.g, "wpe", 0, ALL + 2, C);
-        h = gckpt_positions_at(h, wpe, 2);
-    }
-    for (int l = 0; l < LAYERS; l++) {
-        T *x = gckpt_layernorm(h, NULL, NULL);
-        T *q = gckpt_linear(x, weight(m.g, "q", l, C, C), NULL);
-        T *k = gckpt_linear(x, weight(m.g, "k", l, C, C), NULL);
-        T *v = gckpt_linear(x, weight(m.g, "v", l, C, C), weight(m.g, "b", l, C, 0));
-        if (style == ROTARY) {
-            q = gckpt_rotary(q, HEADS, 0);
-            k = gckpt_rotary_at(k, HEADS, 0, 0);
-        }
-        T *keys = capacity ? gckpt_cache(k, capacity) : k, *values = capacity ? gckpt_cache(v, capacity) : v;
-        if (style == PREFIXED) {
-            keys = gckpt_reshape(prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
-            values = prefixed(v, values, "pv", l);
-        }
-        T *a = gckpt_attention(q, keys, values, HEADS, 1);
-        h = gckpt_add(h, gckpt_linear(a, weight(m.g, "o", l, C, C), NULL));
-        h = gckpt_add(h, gckpt_linear(gckpt_gelu(gckpt_linear(gckpt_rmsnorm(h, NULL), weight(m.g, "up", l, C, 2 * C), NULL)),
-                                      weight(m.g, "down", l, 2 * C, C), NULL));
-    }
-    m.logits = gckpt_linear_transposed(h, table, NULL);
-    CHECK_MSG(m.logits != NULL, "%s", gckpt_error_text(m.g));
-    return m;
-}
-
-/* What runs one graph; the tokens of row b from position p on are those of text + b * ALL. */
-typedef struct {
-    gckpt_plan *p;
-    gckpt_exec *e;
-    int64_t t;
-    int tokens, logits;
-} runner;
-
-static runner start(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style,
-                    const gckpt_plan_desc *desc, const gckpt_exec_desc *x)
-{
-    model m = build(s, rows, t, capacity, style);
-    gckpt_plan_desc d = *desc;
-    gckpt_pick pick = { m.logits, 0 };
-    d.mode = GCKPT_INFERENCE;
-    d.fetch = &pick;
-    d.fetches = 1;
-    runner r = { gckpt_plan_new(m.g, NULL, 0, &d), NULL, t, gckpt_id(m.tokens), gckpt_id(m.logits) };
-    CHECK_MSG(r.p != NULL, "%s", gckpt_error_text(m.g));
-    r.e = gckpt_exec_new(r.p, s, x);
-    CHECK_MSG(r.e != NULL, "%s", gckpt_error_text(s));
-    gckpt_graph_free(m.g);
-    return r;
-}
-
-static void end(runner *r) { rig_free(r->e, r->p, NULL, NULL); }
-
-static int32_t words[B * ALL];
-
-/* The next tokens, from position `at`; logits (rows,ALL,V) get theirs. */
-static gckpt_result run_at(runner *r, int64_t rows, int64_t at, float *logits)
-{
-    int32_t tokens[B * ALL];
-    for (int64_t b = 0; b < rows; b++)
-        memcpy(tokens + b * r->t, words + b * ALL + at, (size_t)r->t * sizeof *tokens);
-    gckpt_feed feed = { r->tokens, tokens };
-    gckpt_result result = gckpt_forward(r->e, &feed, 1, rows, NULL);
-    const float *out = gckpt_fetch(r->e, r->logits, 0);
-    for (int64_t b = 0; b < rows && result == GCKPT_OK; b++)
-        memcpy(logits + (b * ALL + at) * V, out + b * r->t * V, (size_t)(r->t * V) * sizeof *logits);
-    return result;
-}
-
-/* ---- the same logits, however they come ---- */
-/* All tokens, in pieces of 8 and then one by one, against one call; from position 11 on once more. */
-static void same_logits(int style, const gckpt_plan_desc *d, const gckpt_exec_desc *x, const char *what)
-{
-    static float whole[B * ALL * V], pieces[B * ALL * V];
-    gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_exec_desc other = *x;
-    runner all = start(s, B, ALL, 0, style, d, x);
-    runner eight = start(s, B, 8, ALL, style, d, x);
-    other.caches_of = eight.e;
-    runner one = start(s, B, 1, ALL, style, d, &other);
-    size_t caches = 2 * LAYERS * B * ALL * C * (d->precision ? 2 : 4);
-    CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
-    CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_arena(one.p) + caches);
-    CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);
-    CHECK(run_at(&all, B, 0, whole) == GCKPT_OK && gckpt_position(all.e) == 0);
-    for (int round = 0; round < 2; round++) {
-        int64_t at = 11 * round;
-        CHECK(gckpt_rewind(one.e, at) == GCKPT_OK);
-        memset(pieces + at * V, 0x7f, sizeof pieces - (size_t)(at * V) * sizeof *pieces);
-        while (at < ALL) {
-            CHECK(gckpt_position(one.e) == at && gckpt_position(eight.e) == at);
-            runner *r = at + 8 <= (round ? 40 : 66) ? &eight : &one;
-            gckpt_result result = run_at(r, B, at, pieces);
-            CHECK_MSG(result == GCKPT_OK, "%s: at %d: %s", what, (int)at, gckpt_error_text(r->e));
-            at += result == GCKPT_OK ? r->t : ALL;
-        }
-        for (int b = 0, from = 11 * round; b < B; b++)
-            CHECK_MSG(!memcmp(whole + (b * ALL + from) * V, pieces + (b * ALL + from) * V,
-                              (size_t)((ALL - from) * V) * sizeof *whole),
-                      "%s, style %d, round %d, row %d: other logits", what, style, round, b);
-    }
-    if (x->debug & GCKPT_DEBUG_MEASURE)
-        CHECK(gckpt_bytes_measured(one.e) == gckpt_plan_bytes(one.p) &&
-              gckpt_bytes_measured(eight.e) == gckpt_plan_bytes(eight.p));
-    end(&one), end(&eight), end(&all);
-    gckpt_store_free(s);
-}
+#include "talk.h"
 
 static void everywhere(void)
 {
-    device d = { 0 };
-    gckpt_backend b;
-    gckpt_isa widest = GCKPT_ISA_PLAIN;
-    for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++)
-        widest = isa && gckpt_isa_available((gckpt_isa)isa) ? (gckpt_isa)isa : widest;
     for (int style = 0; style < STYLES; style++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             gckpt_plan_desc plan = { .precision = bf16 ? GCKPT_BF16 : GCKPT_FP32 };
             for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
                 gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = GCKPT_DEBUG_PAINT };
                 if (gckpt_isa_available((gckpt_isa)isa))
-                    same_logits(style, &plan, &x, gckpt_isa_name((gckpt_isa)isa));
+                    talk_is_same(style, &plan, &x, gckpt_isa_name((gckpt_isa)isa));
             }
             gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE, .parallel_for = any_order };
             plan.threads = 3;
             plan.stage_parameters = 1;
-            same_logits(style, &plan, &x, "threads");
-            plan.threads = 1;
-            for (int missing = 0; missing < 2 && style == ROTARY + bf16 && device_start(&d, &b, "pages", missing ? GCKPT_ISA_PLAIN : widest);
-                 missing++) {
-                plan.backend = x.backend = &b;
-                d.missing = missing ? "cache" : NULL;
-                same_logits(style, &plan, &x, missing ? "on copies" : "own memory");
-                device_end(&d);
-            }
+            talk_is_same(style, &plan, &x, "threads");
         }
 }
 
@@ -194,38 +37,38 @@ static int says(const void *object, const char *what)
 
 static void failures(void)
 {
-    static float want[B * ALL * V], got[B * ALL * V];
+    static float want[B * ALL * WORDS], got[B * ALL * WORDS];
     gckpt_plan_desc d = { .threads = 1 };
     gckpt_exec_desc x = { .progress = cancel };
     gckpt_store *s = gckpt_store_new(NULL);
-    runner all = start(s, B, 8, 0, LEARNED, &d, NULL), r = start(s, B, 4, 10, LEARNED, &d, &x);
+    talker all = talk_start(s, B, 8, 0, LEARNED, &d, NULL), r = talk_start(s, B, 4, 10, LEARNED, &d, &x);
     cancel_at = -1;
-    CHECK(run_at(&all, B, 0, want) == GCKPT_OK && run_at(&r, B, 0, got) == GCKPT_OK);
+    CHECK(talk(&all, B, 0, want) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
     for (cancel_at = 0; cancel_at < gckpt_plan_length(r.p); cancel_at++)
-        CHECK(run_at(&r, B, 0, got) == GCKPT_CANCELLED && gckpt_position(r.e) == 4);
+        CHECK(talk(&r, B, 0, got) == GCKPT_CANCELLED && gckpt_position(r.e) == 4);
     cancel_at = -1;
-    words[5] += V;
-    CHECK(run_at(&r, B, 4, got) == GCKPT_E_DATA && gckpt_position(r.e) == 4);
-    words[5] -= V;
+    talk_words[5] += WORDS;
+    CHECK(talk(&r, B, 4, got) == GCKPT_E_DATA && gckpt_position(r.e) == 4);
+    talk_words[5] -= WORDS;
     CHECK(gckpt_rewind(r.e, 5) == GCKPT_E_ARG && says(r.e, "to position 5; the caches hold 4"));
     CHECK(gckpt_rewind(r.e, -1) == GCKPT_E_ARG && gckpt_position(r.e) == 4);
-    CHECK(run_at(&r, B, 4, got) == GCKPT_OK && gckpt_position(r.e) == 8);
+    CHECK(talk(&r, B, 4, got) == GCKPT_OK && gckpt_position(r.e) == 8);
     for (int b = 0; b < B; b++)
-        CHECK(!memcmp(want + b * ALL * V, got + b * ALL * V, 8 * V * sizeof *got));
-    CHECK(run_at(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
+        CHECK(!memcmp(want + b * ALL * WORDS, got + b * ALL * WORDS, 8 * WORDS * sizeof *got));
+    CHECK(talk(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
     CHECK(says(r.e, "adds 4 positions to the 8") && says(r.e, "room for 10") && says(r.e, "gckpt_rewind"));
     /* rows: no more than before, unless it begins anew; never more than the graph's */
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gckpt_error(r.e) == GCKPT_OK);
-    CHECK(run_at(&r, 2, 0, got) == GCKPT_OK);
-    CHECK(run_at(&r, B, 4, got) == GCKPT_E_ARG && says(r.e, "3 rows; the caches hold 2"));
+    CHECK(talk(&r, 2, 0, got) == GCKPT_OK);
+    CHECK(talk(&r, B, 4, got) == GCKPT_E_ARG && says(r.e, "3 rows; the caches hold 2"));
     memset(got, 0, sizeof got);
-    CHECK(run_at(&r, 1, 4, got) == GCKPT_OK && !memcmp(want + 4 * V, got + 4 * V, 4 * V * sizeof *got));
-    CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && run_at(&r, B, 0, got) == GCKPT_OK);
-    gckpt_feed feed = { r.tokens, words };
+    CHECK(talk(&r, 1, 4, got) == GCKPT_OK && !memcmp(want + 4 * WORDS, got + 4 * WORDS, 4 * WORDS * sizeof *got));
+    CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
+    gckpt_feed feed = { r.tokens, talk_words };
     CHECK(gckpt_forward(r.e, &feed, 1, B + 1, NULL) == GCKPT_E_ARG && says(r.e, "the plan's 3 at most"));
     CHECK(gckpt_position(NULL) == 0 && gckpt_rewind(NULL, 0) == GCKPT_E_ARG);
     CHECK(gckpt_rewind(all.e, 1) == GCKPT_E_ARG && gckpt_rewind(all.e, 0) == GCKPT_OK);
-    end(&r), end(&all);
+    talk_end(&r), talk_end(&all);
     gckpt_store_free(s);
 }
 
@@ -234,7 +77,7 @@ static void sharing(void)
 {
     gckpt_store *s = gckpt_store_new(NULL), *s2 = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .threads = 1 }, bf16 = { .precision = GCKPT_BF16 }, wide = { .alignment = 256 };
-    runner own = start(s, B, 4, 20, ROTARY, &d, NULL);
+    talker own = talk_start(s, B, 4, 20, ROTARY, &d, NULL);
     gckpt_exec_desc x = { .caches_of = own.e };
     const struct {
         gckpt_store *s;
@@ -247,25 +90,25 @@ static void sharing(void)
                    { s, B, 4, 20, ROTARY, &bf16, 0 }, { s2, B, 4, 20, ROTARY, &d, 0 },
                    { s, 2 * B, 4, 10, ROTARY, &d, 0 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        runner r = start(others[i].s, others[i].rows, others[i].t, others[i].capacity, others[i].style, others[i].d,
+        talker r = talk_start(others[i].s, others[i].rows, others[i].t, others[i].capacity, others[i].style, others[i].d,
                          NULL);
         gckpt_exec *e = gckpt_exec_new(r.p, others[i].s, &x);
         CHECK_MSG((e != NULL) == others[i].fits, "%d: %s", (int)i, gckpt_error_text(others[i].s));
         CHECK(e || says(others[i].s, "desc.caches_of has other caches"));
         gckpt_exec_free(e);
-        end(&r);
+        talk_end(&r);
     }
     /* one that shares what another shares; the one in between may go */
-    runner first = start(s, B, 2, 20, ROTARY, &d, &x);
+    talker first = talk_start(s, B, 2, 20, ROTARY, &d, &x);
     x.caches_of = first.e;
-    runner second = start(s, B, 3, 20, ROTARY, &d, &x);
-    float got[B * ALL * V];
-    CHECK(run_at(&own, B, 0, got) == GCKPT_OK && run_at(&first, B, 4, got) == GCKPT_OK);
-    end(&first);
-    CHECK(run_at(&second, B, 6, got) == GCKPT_OK && gckpt_position(own.e) == 9);
-    end(&second);
+    talker second = talk_start(s, B, 3, 20, ROTARY, &d, &x);
+    float got[B * ALL * WORDS];
+    CHECK(talk(&own, B, 0, got) == GCKPT_OK && talk(&first, B, 4, got) == GCKPT_OK);
+    talk_end(&first);
+    CHECK(talk(&second, B, 6, got) == GCKPT_OK && gckpt_position(own.e) == 9);
+    talk_end(&second);
     CHECK(gckpt_rewind(own.e, 9) == GCKPT_OK);
-    end(&own);
+    talk_end(&own);
     gckpt_store_free(s), gckpt_store_free(s2);
 }
 
@@ -273,7 +116,7 @@ static void sharing(void)
 static void allocations(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    runner r = start(s, B, 4, 20, LEARNED, &(gckpt_plan_desc){ .threads = 1 }, NULL);
+    talker r = talk_start(s, B, 4, 20, LEARNED, &(gckpt_plan_desc){ .threads = 1 }, NULL);
     long calls = 1;
     for (long n = 1; n <= calls; n++) {
         heap h = { .fail_at = n };
@@ -285,7 +128,7 @@ static void allocations(void)
         CHECK(h.blocks == 0 && h.live == 0 && h.wrong_sizes == 0);
     }
     CHECK(calls > 5);
-    end(&r);
+    talk_end(&r);
     gckpt_store_free(s);
 }
 
@@ -293,13 +136,11 @@ static void allocations(void)
 static void files(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    model m = build(s, B, 4, 20, PREFIXED), longer = build(s, B, 4, 21, PREFIXED);
+    talk_model m = talk_build(s, B, 4, 20, PREFIXED), longer = talk_build(s, B, 4, 21, PREFIXED);
     gckpt_pick pick = { m.logits, 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d), *q;
     file f = { 0 }, again = { 0 };
-    const char *problem = verify_plan(p, m.g);
-    CHECK_MSG(!problem, "%s", problem);
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
     q = gckpt_plan_read(m.g, file_read, &f, NULL);
     CHECK_MSG(q && gckpt_plan_bytes(q) == gckpt_plan_bytes(p), "%s", gckpt_error_text(m.g));
@@ -318,14 +159,14 @@ static void files(void)
 /* ---- what is refused when a graph is built or planned ---- */
 static gckpt_store *shop;
 static gckpt_graph *counter;
-static T *of(int64_t a, int64_t b, int64_t c)
+static gckpt_tensor *of(int64_t a, int64_t b, int64_t c)
 {
     static int n;
     char name[16];
     snprintf(name, sizeof name, "x%d", n++);
     return gckpt_input(counter, name, GCKPT_F32, gckpt_shape3(a, b, c));
 }
-static T *table(int64_t n)
+static gckpt_tensor *table(int64_t n)
 {
     char name[16];
     snprintf(name, sizeof name, "t%d", (int)n);
@@ -335,22 +176,22 @@ static T *table(int64_t n)
 #define REFUSED(result, text, call)                                                               \
     do {                                                                                           \
         counter = gckpt_graph_new(shop, NULL);                                                     \
-        T *refused = call;                                                                         \
+        gckpt_tensor *refused = call;                                                                         \
         CHECK_MSG(!refused && gckpt_error(counter) == result && says(counter, text), "%s: \"%s\"", #call, \
                   gckpt_error_text(counter));                                                      \
         gckpt_graph_free(counter);                                                                 \
     } while (0)
 
-static T *cached(int64_t t, int64_t capacity) { return gckpt_cache(of(2, t, 4), capacity); }
-static T *after(T *first, T *then) { return first && then ? then : NULL; }
-static T *pair_of(T *a, T *b, int axis)
+static gckpt_tensor *cached(int64_t t, int64_t capacity) { return gckpt_cache(of(2, t, 4), capacity); }
+static gckpt_tensor *after(gckpt_tensor *first, gckpt_tensor *then) { return first && then ? then : NULL; }
+static gckpt_tensor *pair_of(gckpt_tensor *a, gckpt_tensor *b, int axis)
 {
-    T *in[2] = { a, b };
+    gckpt_tensor *in[2] = { a, b };
     return gckpt_concat(in, 2, axis);
 }
-static T *attends(int64_t t, int causal, int which)
+static gckpt_tensor *attends(int64_t t, int causal, int which)
 {
-    T *q = of(2, t, 4), *x = of(2, 6, 4), *c = cached(3, 6);
+    gckpt_tensor *q = of(2, t, 4), *x = of(2, 6, 4), *c = cached(3, 6);
     return gckpt_attention(which & 4 ? c : q, which & 2 ? c : x, which & 1 ? c : x, 1, causal);
 }
 
@@ -393,8 +234,8 @@ static void refusals(void)
     counter = gckpt_graph_new(shop, NULL);
     CHECK(!gckpt_cache(NULL, 4) && !gckpt_rotary_at(NULL, 1, 0, 1) && !gckpt_positions_at(NULL, NULL, 1));
     CHECK(gckpt_error(counter) == GCKPT_OK);
-    T *c = cached(3, 6), *k = pair_of(of(2, 2, 4), c, 1), *all;
-    T *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, 1, 1), table(4), NULL);
+    gckpt_tensor *c = cached(3, 6), *k = pair_of(of(2, 2, 4), c, 1), *all;
+    gckpt_tensor *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, 1, 1), table(4), NULL);
     gckpt_term loss = { gckpt_sum_loss(a), 1, 0 };
     gckpt_pick pick = { c, 0 };
     gckpt_plan_desc d = { .threads = 1 };
@@ -413,15 +254,9 @@ static void refusals(void)
     rig_free(NULL, p, counter, shop);
 }
 
-static void fill_words(void)
-{
-    for (int i = 0; i < B * ALL; i++)
-        words[i] = (int32_t)below(V);
-}
-
 int main(void)
 {
-    fill_words();
+    talk_fill();
     everywhere();
     failures();
     sharing();

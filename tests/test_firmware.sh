@@ -81,6 +81,13 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
 fi
 
+# A plan with caches.
+check "a model that generates" $CC -std=c99 -O0 $warnings -I. tests/firmware/talk.c -o "$work/talk"
+check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/spoken) = 3 ]"
+check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
+check "is compiled" $CC -std=c99 -O0 $warnings -I. -I$work '-DTABLE="talk.h"' tests/firmware/talk.c -o "$work/talk_device"
+check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
+
 # A table of another time.
 sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/small.h" > "$work/old.h"
 check "a table of another version says so" fails_saying "print it again" $CC -std=c99 $include -UTABLE \

@@ -17,7 +17,8 @@ static const char *const names[] = {
     "softmax", "layernorm", "rmsnorm", "linear", "linear_transposed", "linear_no_bias", "matmul",
     "matmul_shared", "matmul_transposed", "embed", "positions", "attention_causal",
     "attention_cross", "attention_same", "rotary", "permute", "slice", "concat", "reshape", "sum",
-    "mean", "cross_entropy", "linear_cross_entropy", "mean_squared_error", "sum_loss"
+    "mean", "cross_entropy", "linear_cross_entropy", "mean_squared_error", "sum_loss",
+    "attention_more_keys"
 };
 enum { BUILDERS = sizeof names / sizeof names[0] };
 
@@ -61,7 +62,8 @@ static gckpt_tensor *build(int i, gckpt_tensor **a)
     case 32: return gckpt_cross_entropy(a[0], a[1]);
     case 33: return gckpt_linear_cross_entropy(a[0], a[1], a[2]);
     case 34: return gckpt_mean_squared_error(a[0], a[1]);
-    default: return gckpt_sum_loss(a[0]);
+    case 35: return gckpt_sum_loss(a[0]);
+    default: return gckpt_attention(a[0], a[1], a[2], 2, 1);
     }
 }
 

@@ -311,6 +311,14 @@ if [ $has_cxx -eq 1 ]; then
     check "pictures.h compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -fsyntax-only -I. \
         -Iexamples "$work/pictures.cpp"
 fi
+printf '#include "tokenizer.h"\nint main(void) { return unicode_class(0); }\n' \
+    > "$work/tokenizer.c" && cp "$work/tokenizer.c" "$work/tokenizer.cpp"
+check "tokenizer.h compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -Wconversion \
+    -Wsign-conversion -fsyntax-only -Iexamples "$work/tokenizer.c"
+if [ $has_cxx -eq 1 ]; then
+    check "tokenizer.h compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -Wconversion \
+        -Wsign-conversion -fsyntax-only -Iexamples "$work/tokenizer.cpp"
+fi
 check "--timeline into no folder" fails_with 1 "timeline" build/gpt $small --timeline /nonexistent/t.svg
 check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan"
 check "--plan marks what the budget gets" sh -c "grep -q '^> is what a budget' $work/plan &&

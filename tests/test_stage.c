@@ -6,6 +6,7 @@
 #include "gradckpt.h"
 
 #include "net.h"
+#include "talk.h"
 #include "verify.h"
 
 enum { STEPS = 2 };
@@ -218,11 +219,30 @@ static void test_again(void)
     rig_free(NULL, all, g, s);
 }
 
+/* What lies in the executor's caches has no place in the arena, either. */
+static void test_caches(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    talk_model m = talk_build(s, B, 4, 20, PREFIXED);
+    gckpt_pick pick = { m.logits, 0 };
+    for (int staged = 0; staged < 2; staged++) {
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = staged };
+        gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);
+        const char *problem = verify_plan(p, m.g);
+        CHECK_MSG(p && !problem, "%s: %s", gckpt_error_text(m.g), problem);
+        if (staged)
+            check_copies(p, "caches");
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, m.g, s);
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
     unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 12;
     test_again();
+    test_caches();
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;
         net_fill();

@@ -58,7 +58,7 @@ static void test_json_refuses(void)
     static const char *const refused[][2] = {
         { "", "t:1: expected a value, found the end of the text" },
         { " \n\n{", "t:3: expected a key in quotes, found the end of the text" },
-        { "[1,\n]", "t:2: expected a value, found ']'" },
+        { "[1,\n]", "t:2: expected a value, found ']' (byte 5)" },
         { "[", "a value" },
         { "[,1]", "a value, found ','" },
         { "{\"a\":1,}", "a key in quotes, found '}'" },
@@ -92,6 +92,7 @@ static void test_json_refuses(void)
         { "\"\\ud800\"", "surrogates in pairs" },
         { "\"\\udc00\"", "surrogates in pairs" },
         { "\"\\ud800\\u0041\"", "surrogates in pairs" },
+        { "\"\\ud800\\ud801\"", "surrogates in pairs" },
         { "\"\xff\"", "UTF-8, found byte 0xff" },
         { "\"\xed\xa0\x80\"", "UTF-8, found byte 0xed" },
         { "\"\xc3\"", "UTF-8, found byte 0xc3" },
@@ -210,8 +211,8 @@ static void test_json_lines(void)
     CHECK(json_read_line(&d, f) == 1 && json_int(&d, JSON_ROOT, "a", 0) == 1 && d.line == 3);
     CHECK(json_read_line(&d, f) == 1 && json_is(&d, JSON_ROOT, back) && d.line == 4);
     CHECK(json_read_line(&d, f) == -1 && d.line == 6);
-    CHECK_MSG(strcmp(d.error, "lines:6: expected a value, found the end of the text") == 0, "%s",
-              d.error);
+    CHECK_MSG(strcmp(d.error, "lines:6: expected a value, found the end of the text (byte 2)") == 0,
+              "%s", d.error);
     d.error[0] = 0;
     CHECK(json_read_line(&d, f) == 1 && json_int_of(&d, JSON_ROOT) == 2 && d.line == 7);
     CHECK(json_read_line(&d, f) == 0 && d.error[0] == 0);
@@ -369,13 +370,20 @@ static void test_words(void)
     int32_t slowly[64];
     uint32_t state = 7;
     CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0);
-    for (int k = 0; k < 3000; k++) {
+    for (int k = 0; k < 6000; k++) {
         const char *alphabet = alphabets[k % 5];
         size_t n = 1 + (size_t)k % sizeof word;
+        if (k % 100 == 0) { /* ranks as no training gives them */
+            for (uint32_t i = 0; i <= b.merge_mask; i++)
+                b.merges[i].rank = b.merges[i].rank * 197 % 1009;
+            memset(b.words, 0, BPE_CACHE * sizeof *b.words);
+        }
         for (size_t i = 0; i < n; i++) {
             state = state * 1664525 + 1013904223;
             word[i] = alphabet[(state >> 16) % strlen(alphabet)];
         }
+        if (k % 2) /* tokens in a row */
+            memcpy(word, b.bytes + b.start[257] + (state >> 16) % 1000, n);
         size_t count = merge_slowly(&b, word, n, slowly);
         for (int again = 0; again < 2; again++) { /* the second time remembered, if short */
             t.count = 0;
@@ -444,6 +452,12 @@ static void test_refusals(void)
         { "\"use_regex\":true", "\"use_regex\":false", "use_regex: expected true" },
         { "\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"T\"",
           "post_processor: expected the type ByteLevel" },
+        { "\"post_processor\":{\"type\":\"ByteLevel\"",
+          "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]",
+          "expected nothing but the text's Sequence in post_processor, found an object" },
+        { "\"post_processor\":{\"type\":\"ByteLevel\"",
+          "\"post_processor\":{\"type\":\"TemplateProcessing\"",
+          "key single (an array), which is not there" },
         { "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":1",
           "decoder: expected the type ByteLevel" },
         { "\"dropout\":null", "\"dropout\":0.1", "dropout: expected null" },
@@ -530,12 +544,24 @@ static void test_refusals(void)
     CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
     bpe_free(&b);
 
+    /* a template that adds nothing */
+    put_edited(
+        GOLDEN "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}]");
+    CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
+    bpe_free(&b);
+
+    /* of a merge that stands twice the later rank counts */
+    put_edited(GOLDEN "tokenizer.json", "\"merges\":[", "\"merges\":[[\"\xc4\xa0\",\"t\"],");
+    CHECK(bpe_read_json(&b, SCRATCH) == 0);
+    CHECK(bpe_merge_slot(&b, b.byte[' '], b.byte['t'])->rank == 2);
+    bpe_free(&b);
+
     /* as the oldest files are: no type, merges as text */
     put_edited(GOLDEN "tokenizer.json", "\"type\":\"BPE\",", "");
     CHECK(bpe_read_json(&b, SCRATCH) == 0);
     bpe_free(&b);
-    put_edited(GOLDEN "tokenizer.json", "\"merges\":[[\"\xc4\xa0\",\"t\"]",
-               "\"merges\":[\"\xc4\xa0 t\"");
+    put_edited(GOLDEN "tokenizer.json", "\"merges\":[[\"i\",\"n\"]", "\"merges\":[\"i n\"");
     CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
     bpe_free(&b);
 }
@@ -613,6 +639,7 @@ static void test_allocations(void)
         texts[1][i] = 'a';               /* a long one */
         texts[2][i] = i == 100 ? '\xff' : "a <|user|> b"[i % 12];
     }
+    put_file(SCRATCH, texts[2], 300);
     for (int what = 0; what < TEXTS + 3; what++) {
         const char *s = texts[what < TEXTS ? 0 : what - TEXTS];
         long n = 0, before = living;
@@ -626,7 +653,7 @@ static void test_allocations(void)
             int status = what == JSON ? bpe_read_json(&b, GOLDEN "tokenizer.json")
                          : what == FILES
                              ? bpe_read_files(&b, GOLDEN "vocab.json", GOLDEN "merges.txt")
-                         : what == BIN ? bpe_read_bin(GOLDEN "merges.txt", 65536, &t)
+                         : what == BIN ? bpe_read_bin(SCRATCH, 65536, &t)
                                        : bpe_encode(&b, s, strlen(s), 1, &t);
             done = allocations < fail_at;
             fail_at = 0;

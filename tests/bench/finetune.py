@@ -39,6 +39,7 @@ def make(o):
         config = transformers.GPT2Config(n_layer=o.layers, n_head=o.heads, n_embd=o.dim,
                                          resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
         transformers.GPT2LMHeadModel(config).save_pretrained(weights)
+    make_tokenizer(weights)
     if not os.path.exists(os.path.join(adapter, "adapter_config.json")):
         model = transformers.GPT2LMHeadModel.from_pretrained(weights)
         lora = peft.LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=ALPHA,
@@ -50,6 +51,17 @@ def make(o):
         sys.exit("%s has %d bytes, too few for these steps" % (o.data, len(text)))
     with open(os.path.join(o.folder, "tokens.bin"), "wb") as file:
         array.array("H", list(text)).tofile(file)
+
+
+def make_tokenizer(folder):
+    """A token a byte: signs of GPT-2's vocabulary for each."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    signs = {chr(b if b in plain else 256 + others.index(b)): b for b in range(256)}
+    with open(os.path.join(folder, "vocab.json"), "w") as file:
+        json.dump(dict(signs, **{"<|endoftext|>": 256}), file)
+    with open(os.path.join(folder, "merges.txt"), "w") as file:
+        file.write("#version: 0.2\n")
 
 
 def train(o):
@@ -122,9 +134,9 @@ def run_torch(o, method, environment):
 def run_ours(o, method, budget):
     command = [o.binary, "--model", os.path.join(o.folder, "model"), "--method", method,
                "--data", os.path.join(o.folder, "tokens.bin"), "--in-order",
-               "--context", str(o.context), "--batch", str(o.batch), "--micro-batch", "auto",
+               "--context", str(o.context), "--batch", str(o.batch),
                "--steps", str(o.steps), "--lr", str(LR), "--warmup", "0", "--clip", "0",
-               "--weight-decay", str(DECAY), "--beta2", "0.999", "--eval-every", "0",
+               "--weight-decay", str(DECAY), "--eval-every", "0",
                "--threads", str(o.threads), "--budget", str(int(budget)), "--json", "-"]
     if method == "lora":
         command += ["--adapter", os.path.join(o.folder, "adapter")]
@@ -133,7 +145,7 @@ def run_ours(o, method, budget):
     steps = [e for e in events if e["event"] == "step"]
     plan = next(e for e in events if e["event"] == "plan")
     return {"losses": [e["loss"] for e in steps], "bytes": plan["bytes"], "resident": peak,
-            "times": [o.batch * o.context / e["tokens_per_second"] for e in steps]}
+            "times": [e["seconds"] for e in steps]}
 
 
 def print_table(o, results):

@@ -4,7 +4,7 @@
     python3 tests/golden/make_golden.py > tests/golden/golden.h
 
 Inputs are rounded to float32 first; everything after that is computed in float64 and printed with 9
-digits. Seeds are fixed: the file only changes with this script. Needs torch (1.13 was used)."""
+digits. Seeds are fixed: the file only changes with this script. Needs torch, 2.0 or newer."""
 import math
 import torch
 import torch.nn.functional as F
@@ -157,7 +157,9 @@ typedef struct {                /* a parameter of the GPT */
 } golden_parameter;
 """)
 table = []
-for name, inputs, function in cases:
+
+
+def print_case(name, inputs, function):
     tensors, row = [], []
     for j, (kind, value) in enumerate(inputs):
         tensors.append(value.clone().requires_grad_() if kind != I else value)
@@ -187,6 +189,20 @@ for name, inputs, function in cases:
         table.append(f"    {{ \"{name}\", {len(inputs)}, {{ {body} }},\n"
                      f"      {{ \"out\", 'o', {shape_words(out)}, golden_{name}_out, 0, 0 }}, "
                      f"golden_{name}_r, 0, 0 }}")
+
+
+for case in cases:
+    print_case(*case)
+# What came later has random values of its own: those of all the rest stay as they are.
+rest = random.get_state()
+random.manual_seed(20261121)
+seen = torch.arange(7)[None, :] <= torch.arange(3)[:, None] + 4  # the last query sees all keys
+print_case("attention_more_keys",
+           [(X, normal(B, 3, 8)), (X, normal(B, 7, 8)), (X, normal(B, 7, 8))],
+           lambda *qkv: F.scaled_dot_product_attention(
+               *(z.unflatten(2, (2, 4)).transpose(1, 2) for z in qkv), attn_mask=seen
+           ).transpose(1, 2).flatten(2))
+random.set_state(rest)
 print("static const golden_case golden_cases[] = {\n" + ",\n".join(table) + "\n};\n")
 
 # == a small GPT ===================================================================================

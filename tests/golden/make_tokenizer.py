@@ -26,6 +26,7 @@ In 2016 and in 2024 the same numbers: 1, 10, 100, 1000, 0.125 and 3.14159.
 Ein Modell, das zu groß für den Speicher ist, wird trotzdem trainiert. Où est la mémoire? Está aquí.
 Модель обучается в пределах памяти. Память ограничена, время тоже. 模型的内存不够用。机器学习需要内存。
 メモリが足りないモデルを学習する。 모델이 메모리보다 크다. المعلم يقرأ الكتاب. המורה קורא את הספר.
+four\r\n\r\n\r\n\r\nlines\v\v\v\f\f\fend\u00a0\u00a0\u00a0\u00a0.\t\t\t\t+
 """ * 3
 
 # == the tokenizer =================================================================================
@@ -53,7 +54,7 @@ texts = [b"", TEXT[:700].encode(), TEXT[700:1000].encode()]
 for text in ["don't I'm they're we've you'll she'd it's", "DON'T I'M THEY'RE WE'VE YOU'LL SHE'D IT'S",
              "'s't're've'm'll'd", "' s 'sx 'rex 'r 'v 'l x's 's", "don\u2019t it\u2019s", "''s !'s 1's",
              "a b  c   d    e", "  lead", "trail  ", " ", "  ", "   ", "\n", "\n\n", "a\n\nb", "a \n b",
-             "\t\tx", "\r\nx\r\n", " \t \n ", "x\u00a0y", "x\u00a0\u00a0y", "x \u00a0y", "x\u00a0 y",
+             "\t\tx", "\r\nx\r\n", "x\r\n\r\n\r\ny", "\v\v x\f\f", " \t \n ", "x\u00a0y", "x\u00a0\u00a0y", "x \u00a0y", "x\u00a0 y",
              "\u3000x", "x\u2028y", "\u2003\u2003x", "\u1680x", "\u202fx\u205f", "\x85x", "\x1cx\x1f",
              "\u200bx\u200b", "\ufeffx", "\u180ex", "\x00x\x00", "1234567890", "x1y2 3z", "1 2  3",
              "٣٤٥ ५६७ ৪৫", "½ ¾ Ⅷ ⅷ ② ㉑ ²³", "\U0001d7d8\U0001d7d9", "e\u0301te\u0301", "\u0301\u0301x",
@@ -70,7 +71,7 @@ for text in ["don't I'm they're we've you'll she'd it's", "DON'T I'M THEY'RE WE'
     texts.append(text.encode())
 texts += [b"\xff", b"a\x80b", b"\xc3", b"\xc3x", b"\xc0\x80", b"\xe2\x82", b"\xe2\x82x", b"\xe0\x80\x80",
           b"\xed\xa0\x80", b"\xed\xa0\x80\xed\xb0\x80", b"\xf0\x9f\x98", b"\xf0\x9f\x98x", b"\xf0\x80\x80\x80",
-          b"\xf4\x90\x80\x80", b"\xf5x", b"\xf8\x88\x80\x80\x80", b"\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41",
+          b"\xf4\x90\x80\x80", b"\xf5x", b"\xf5\x80\x80\x80", b"\xf8\x88\x80\x80\x80", b"\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41",
           b"the \xfeend", b" \x80", b"<|end\xffoftext|>", b"\xef\xbf", b"x\xc3\xa9\xc3"]
 random.seed(13)
 

@@ -1,0 +1,432 @@
+/* peft.h - the files of adapters.h: adapter_config.json and adapter_model.safetensors, in the format of
+ * Hugging Face's peft where peft has the method: to copy with it.
+ *
+ *     adapters_save(&a, "adapter", "gpt2");
+ *     adapters_load(&a, &model, store, "adapter"); // instead of adapters_begin
+ *
+ * LORA (ranks, alphas and targets by pattern, rsLoRA, biases), ADAPTION_PROMPT, PREFIX_TUNING and
+ * PROMPT_TUNING; what these options of peft do not cover (DoRA, modules_to_save, ...) is refused by
+ * the option's name. Whether the file says fan_in_fan_out does not matter. The other methods' files
+ * have what is trained under the store's names, and "gradckpt_method" with the options. */
+#ifndef PEFT_H
+#define PEFT_H
+#include "adapters.h"
+
+static const char *const adapters_peft[ADAPTERS_METHODS] = {
+    NULL, NULL, NULL, NULL, NULL, "LORA", NULL, "ADAPTION_PROMPT", "PREFIX_TUNING", "PROMPT_TUNING"
+};
+static const char *const adapters_size_keys[] = { "token_dim", "num_transformer_submodules",
+                                                  "num_attention_heads", "num_layers" };
+static const char *const adapters_bias_names[] = { "none", "all", "lora_only" };
+
+/* Of prefix tuning, as peft keeps it: a store of prompt_embeddings (P,2 layers C), keys and values
+ * of a layer in turn; what an MLP made of it last. NULL: m->error. */
+static inline gckpt_store *adapters_prefix_store(adapters *a, gckpt_parameter *all)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    const int64_t columns = 2 * a->model->config.layers * a->model->config.width;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_param(g, "prompt_embeddings", gckpt_shape2(a->options.size, columns), none);
+    gckpt_graph_free(g);
+    if (gckpt_store_get(s, 0, all) == GCKPT_OK)
+        return s;
+    gpt2_fail(a->model, "prefix: out of memory");
+    gckpt_store_free(s);
+    return NULL;
+}
+
+static inline int adapters_fill_prefix(adapters *a, float *to)
+{
+    const int64_t C = a->model->config.width, P = a->options.size, n = 2 * a->model->config.layers;
+    gckpt_graph *g = gckpt_graph_new(a->store, NULL);
+    gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)n, sizeof *x);
+    float *values = (float *)malloc((size_t)(n * P * C) * sizeof *values);
+    int failed = x == NULL || values == NULL ? gpt2_fail(a->model, "prefix: out of memory") : 0;
+    a->inner = adapters_inner(a, g);
+    for (int64_t i = 0; i < n && !failed; i++)
+        x[i] =
+            gckpt_scale(adapters_prefix_of(a, g, i / 2, i % 2 ? "prefix_value" : "prefix_key"), 1);
+    failed = failed || adapters_values(a, g, x, (int)n, values) != 0;
+    for (int64_t i = 0; i < n * P && !failed; i++) /* (n,P,C) -> (P,n,C) */
+        memcpy(to + (i % P * n + i / P) * C, values + i * C, (size_t)C * sizeof *to);
+    gckpt_graph_free(g);
+    free(values);
+    free(x);
+    return failed ? -1 : 0;
+}
+
+typedef struct {
+    adapters *a;
+    unsigned char *found; /* by parameter of the store */
+    char name[GPT2_NAME + 32], unknown[GPT2_NAME + 32];
+} adapters_files;
+
+/* The file's name of a parameter; NULL: it is frozen, so not in the file. */
+static inline const char *adapters_renamed(void *user, const char *name)
+{
+    adapters_files *f = (adapters_files *)user;
+    const adapters_method method = f->a->options.method;
+    gckpt_parameter p;
+    if (gckpt_store_peek(f->a->store, gckpt_store_find(f->a->store, name), &p) != GCKPT_OK ||
+        p.frozen)
+        return NULL;
+    if (method != ADAPTERS_LORA && method != ADAPTERS_LLAMA)
+        return name;
+    int n = (int)strlen(name);
+    const char *bias = method == ADAPTERS_LORA && adapters_ends(name, ".bias") ? ".bias" : "";
+    n -= (int)strlen(bias);
+    snprintf(f->unknown, sizeof f->unknown, "%.*s.lora_A.weight", n, name);
+    const int wrapped = bias[0] != 0 && gckpt_store_find(f->a->store, f->unknown) >= 0;
+    snprintf(f->name, sizeof f->name, "base_model.model.transformer.%.*s%s%s", n, name,
+             wrapped ? ".base_layer" : "", bias);
+    return f->name;
+}
+
+/* The parameter of a file's tensor. */
+static inline const char *adapters_renamed_back(void *user, const char *name)
+{
+    static const char *const before[] = { "base_model.model.", "transformer." };
+    adapters_files *f = (adapters_files *)user;
+    gckpt_parameter p;
+    const char *whole = name;
+    for (int i = 0; i < 2; i++)
+        name += strncmp(name, before[i], strlen(before[i])) == 0 ? strlen(before[i]) : 0;
+    if (adapters_ends(name, ".base_layer.bias"))
+        snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
+    else
+        snprintf(f->name, sizeof f->name, "%s", name);
+    const int i = gckpt_store_find(f->a->store, f->name);
+    if (gckpt_store_peek(f->a->store, i, &p) == GCKPT_OK && !p.frozen)
+        return f->found[i] = 1, f->name;
+    if (f->unknown[0] == 0)
+        snprintf(f->unknown, sizeof f->unknown, "%s", whole);
+    return NULL;
+}
+
+/* Names as an array; with other patterns among them, one for peft to match whole names with. */
+static inline void adapters_put_targets(FILE *f, const char *targets)
+{
+    if (strncmp(targets, "(.*\\.)?", 7) == 0 && strchr(targets, ',') == NULL) { /* of this kind */
+        fputs(",\n  \"target_modules\": ", f);
+        json_write_string(f, targets, strlen(targets));
+        return;
+    }
+    const int names = targets[strspn(targets, "abcdefghijklmnopqrstuvwxyz_.,0123456789")] == 0;
+    fputs(names ? ",\n  \"target_modules\": [" : ",\n  \"target_modules\": \"(.*\\\\.)?(", f);
+    for (const char *p = targets; *p != 0;) {
+        const char *end = p + strcspn(p, ",");
+        if (names)
+            json_write_string(f, p, (size_t)(end - p));
+        for (; !names && p < end; p++)
+            fprintf(f, *p == '\\' || *p == '"' ? "\\%c" : "%c", *p);
+        p = end + (*end == ',');
+        fputs(*p == 0 ? "" : names ? ", " : "|", f);
+    }
+    fputs(names ? "]" : ")\"", f);
+}
+
+static inline void adapters_put_patterns(FILE *f, const char *key, const char *list)
+{
+    fprintf(f, ",\n  \"%s\": {", key);
+    for (const char *p = list; *p != 0;) {
+        const char *end = p + strcspn(p, ","), *equals = end;
+        while (*--equals != '=')
+            ;
+        json_write_string(f, p, (size_t)(equals - p));
+        fprintf(f, ": %.*s", (int)(end - equals - 1), equals + 1);
+        p = end + (*end == ',');
+        fputs(*p == 0 ? "" : ", ", f);
+    }
+    fputs("}", f);
+}
+
+static inline int adapters_write_config(const adapters *a, const char *path, const char *base)
+{
+    const adapters_options *o = &a->options;
+    const gpt2_config *c = &a->model->config;
+    const int64_t sizes[] = { c->width, 1, c->heads, c->layers };
+    const long long size = (long long)o->size;
+    const char *peft = adapters_peft[o->method];
+    FILE *f = fopen(path, "wb");
+    if (f == NULL)
+        return gpt2_fail(a->model, "%s: %s", path, strerror(errno));
+    fprintf(f, "{\n  \"%s\": \"%s\",\n  \"base_model_name_or_path\": ",
+            peft ? "peft_type" : "gradckpt_method", peft ? peft : adapters_names[o->method]);
+    if (base != NULL)
+        json_write_string(f, base, strlen(base));
+    else
+        fputs("null", f);
+    if (peft == NULL)
+        fprintf(f, ",\n  \"layers\": %lld,\n  \"size\": %lld", (long long)o->layers, size);
+    else
+        fputs(",\n  \"task_type\": \"CAUSAL_LM\",\n  \"inference_mode\": true", f);
+    if (o->method == ADAPTERS_LORA) {
+        fprintf(f, ",\n  \"r\": %lld,\n  \"lora_alpha\": %.9g,\n  \"lora_dropout\": %.9g", size,
+                o->alpha, o->dropout);
+        adapters_put_targets(f, o->targets);
+        adapters_put_patterns(f, "rank_pattern", o->ranks);
+        adapters_put_patterns(f, "alpha_pattern", o->alphas);
+        fprintf(f, ",\n  \"use_rslora\": %s,\n  \"fan_in_fan_out\": true,\n  ",
+                o->rslora ? "true" : "false");
+        fprintf(f, "\"init_lora_weights\": true,\n  \"bias\": \"%s\"",
+                adapters_bias_names[o->bias]);
+    } else if (o->method == ADAPTERS_LLAMA) {
+        fprintf(f, ",\n  \"target_modules\": \"attn\",\n  \"adapter_len\": %lld", size);
+        fprintf(f, ",\n  \"adapter_layers\": %lld", (long long)o->layers);
+    } else if (peft != NULL) {
+        fprintf(f, ",\n  \"num_virtual_tokens\": %lld", size);
+        for (int i = 0; i < 4; i++)
+            fprintf(f, ",\n  \"%s\": %lld", adapters_size_keys[i], (long long)sizes[i]);
+        if (o->method == ADAPTERS_PREFIX)
+            fprintf(f, ",\n  \"encoder_hidden_size\": %lld,\n  \"prefix_projection\": false",
+                    (long long)c->width);
+        else
+            fputs(",\n  \"prompt_tuning_init\": \"RANDOM\"", f);
+    }
+    fputs("\n}\n", f);
+    const int written = ferror(f) == 0;
+    return fclose(f) == 0 && written ? 0 : gpt2_fail(a->model, "%s: %s", path, strerror(errno));
+}
+
+/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; FULL: as gpt2_save. base, which
+ * may be NULL: name or path of the model it is for. What prefix tuning's MLP made is written, the
+ * MLP is not (as peft). */
+static inline int adapters_save(adapters *a, const char *dir, const char *base)
+{
+    char path[GPT2_PATH];
+    adapters_files files;
+    gckpt_file_desc desc;
+    gckpt_parameter all;
+    gckpt_store *store = a->store;
+    if (a->options.method == ADAPTERS_FULL)
+        return gpt2_save(a->model, store, dir, GCKPT_STORED_F32);
+    memset(&desc, 0, sizeof desc);
+    memset(&files, 0, sizeof files);
+    desc.values_only = 1;
+    desc.rename = adapters_renamed;
+    desc.user = &files;
+    files.a = a;
+    if (gpt2_folder(a->model, dir) != 0 ||
+        gpt2_path(a->model, path, dir, "adapter_config.json") != 0 ||
+        adapters_write_config(a, path, base) != 0 ||
+        gpt2_path(a->model, path, dir, "adapter_model.safetensors") != 0)
+        return -1;
+    if (a->options.method == ADAPTERS_PREFIX) {
+        desc.rename = NULL;
+        if ((store = adapters_prefix_store(a, &all)) == NULL)
+            return -1;
+    }
+    int failed = store != a->store && adapters_fill_prefix(a, all.values) != 0;
+    if (!failed && gckpt_store_save_as(store, path, &desc) != GCKPT_OK)
+        failed = gpt2_fail(a->model, "%s: %s", path, gckpt_error_text(store));
+    if (store != a->store)
+        gckpt_store_free(store);
+    return failed ? -1 : 0;
+}
+
+/* Adds an item of target_modules, or a key with its value, to a list. */
+static inline void adapters_add_item(json *d, char **to, uint32_t at, const char *number)
+{
+    const char *text = json_text(d, at);
+    if (text[0] == 0 || text[strcspn(text, ",=")] != 0)
+        json_wrong(d, at, "a pattern without , and =");
+    *to += sprintf(*to, "%s%s%s,", text, number != NULL ? "=" : "", number != NULL ? number : "");
+}
+
+/* A list of what is there (an array, a dictionary of numbers or a text); behind it, what is left. */
+static inline const char *adapters_read_list(json *d, const char *key, char **room)
+{
+    char *to = *room, number[32];
+    const uint32_t all = json_find_set(d, JSON_ROOT, key);
+    const json_kind kind = json_kind_of(d, all);
+    if (json_is(d, all, "all-linear"))
+        to += sprintf(to, "c_attn,c_proj,c_fc,");
+    else if (kind == JSON_STRING)
+        adapters_add_item(d, &to, all, NULL);
+    else if (kind != JSON_NOTHING && kind != JSON_ARRAY && kind != JSON_OBJECT)
+        json_wrong(d, all, "names");
+    for (uint32_t i = json_first(d, all); i != 0; i = json_next(d, i)) {
+        if (kind == JSON_OBJECT)
+            snprintf(number, sizeof number, "%.9g", json_real_of(d, i + 1));
+        adapters_add_item(d, &to, i, kind == JSON_OBJECT ? number : NULL);
+    }
+    const char *list = *room;
+    to -= to > list; /* the last comma */
+    *to = 0;
+    *room = to + 1;
+    return list;
+}
+
+/* Refuses what is not known here and does not say "no". */
+static inline void adapters_refuse_others(json *d, adapters_method method)
+{
+    static const char known[] =
+        " base_model_name_or_path gradckpt_method layers size peft_type peft_version auto_mapping "
+        "revision inference_mode task_type r lora_alpha lora_dropout target_modules rank_pattern "
+        "alpha_pattern use_rslora bias fan_in_fan_out init_lora_weights megatron_core "
+        "qalora_group_size adapter_len adapter_layers num_virtual_tokens token_dim num_layers "
+        "num_attention_heads num_transformer_submodules encoder_hidden_size prefix_projection "
+        "init_weights prompt_tuning_init prompt_tuning_init_text tokenizer_kwargs "
+        "tokenizer_name_or_path ";
+    static const char *const inits[] = { "gaussian", "orthogonal", "eva" };
+    const uint32_t init = json_find(d, JSON_ROOT, "init_lora_weights");
+    uint32_t at = json_find_set(d, JSON_ROOT, "task_type");
+    int fine = json_kind_of(d, init) != JSON_STRING;
+    for (int i = 0; i < 3; i++)
+        fine |= json_is(d, init, inits[i]);
+    if (!fine)
+        json_wrong(d, init,
+                   "true, false, gaussian, orthogonal or eva: others change the base model");
+    if (at && !json_is(d, at, "CAUSAL_LM"))
+        json_wrong(d, at, "CAUSAL_LM");
+    at = json_find_set(d, JSON_ROOT, "target_modules");
+    if (at && method == ADAPTERS_LLAMA && !json_is(d, at, "attn"))
+        json_wrong(d, at, "attn");
+    for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
+        const json_kind kind = json_kind_of(d, k + 1);
+        const int no = kind == JSON_NULL || kind == JSON_FALSE ||
+                       ((kind == JSON_ARRAY || kind == JSON_OBJECT) && json_size(d, k + 1) == 0);
+        char key[64];
+        snprintf(key, sizeof key, " %s ", json_text(d, k));
+        if (!no && strstr(known, key) == NULL)
+            json_wrong(d, k + 1, "null or false: this is not supported");
+    }
+}
+
+/* What adapter_config.json says; texts go to `room`. */
+static inline void adapters_read_config(json *d, const gpt2_config *c, adapters_options *o,
+                                        char *room)
+{
+    const uint32_t peft = json_find_set(d, JSON_ROOT, "peft_type");
+    const char *const *names = peft ? adapters_peft : adapters_names;
+    const uint32_t name = peft ? peft : json_need(d, JSON_ROOT, "gradckpt_method", JSON_STRING);
+    int method = 0;
+    memset(o, 0, sizeof *o);
+    while (method < ADAPTERS_METHODS && (!names[method] || !json_is(d, name, names[method])))
+        method++;
+    if (method == ADAPTERS_METHODS) {
+        json_wrong(d, name, "LORA, ADAPTION_PROMPT, PREFIX_TUNING or PROMPT_TUNING");
+        return;
+    }
+    o->method = (adapters_method)method;
+    adapters_refuse_others(d, o->method);
+    o->layers = json_int(d, JSON_ROOT, peft ? "adapter_layers" : "layers", 0);
+    o->size = json_int(d, JSON_ROOT,
+                       method == ADAPTERS_LORA    ? "r"
+                       : method == ADAPTERS_LLAMA ? "adapter_len"
+                       : peft                     ? "num_virtual_tokens"
+                                                  : "size",
+                       method == ADAPTERS_LORA ? 8 : 0);
+    o->alpha = json_real(d, JSON_ROOT, "lora_alpha", 8);
+    if (peft && (o->size < 1 || !(o->alpha > 0)))
+        json_fail(d, 0, "a size of %lld, alpha %g: expected more than 0", (long long)o->size,
+                  o->alpha);
+    o->dropout = json_real(d, JSON_ROOT, "lora_dropout", 0);
+    o->rslora = json_bool(d, JSON_ROOT, "use_rslora", 0);
+    if (method == ADAPTERS_LORA) {
+        const uint32_t bias = json_find_set(d, JSON_ROOT, "bias");
+        int which = 0;
+        while (bias && which < 2 && !json_is(d, bias, adapters_bias_names[which]))
+            which++;
+        if (bias && !json_is(d, bias, adapters_bias_names[which]))
+            json_wrong(d, bias, "none, all or lora_only");
+        o->bias = (adapters_bias)which;
+        o->targets = adapters_read_list(d, "target_modules", &room);
+        o->targets = o->targets[0] != 0 ? o->targets : NULL; /* peft's usual: c_attn */
+        o->ranks = adapters_read_list(d, "rank_pattern", &room);
+        o->alphas = adapters_read_list(d, "alpha_pattern", &room);
+    } else if (peft) {
+        const int64_t sizes[] = { c->width, 1, c->heads, c->layers };
+        for (int i = 0; i < 4; i++)
+            if (json_int(d, JSON_ROOT, adapters_size_keys[i], sizes[i]) != sizes[i])
+                json_fail(d, 0, "%s: the model has %lld", adapters_size_keys[i],
+                          (long long)sizes[i]);
+    }
+}
+
+/* Values of adapters that were begun, from DIR/adapter_model.safetensors. */
+static inline int adapters_load_values(adapters *a, const char *dir)
+{
+    char path[GPT2_PATH];
+    adapters_files files;
+    gckpt_file_desc desc;
+    gckpt_parameter p;
+    memset(&desc, 0, sizeof desc);
+    memset(&files, 0, sizeof files);
+    desc.values_only = desc.partial = 1;
+    desc.rename = adapters_renamed_back;
+    desc.user = &files;
+    files.a = a;
+    if (gpt2_path(a->model, path, dir, "adapter_model.safetensors") != 0)
+        return -1;
+    files.found = (unsigned char *)calloc((size_t)gckpt_store_count(a->store), 1);
+    if (files.found == NULL)
+        return gpt2_fail(a->model, "%s: out of memory", path);
+    int failed = gckpt_store_load_as(a->store, path, &desc) != GCKPT_OK
+                     ? gpt2_fail(a->model, "%s: %s", path, gckpt_error_text(a->store))
+                     : 0;
+    if (!failed && files.unknown[0] != 0)
+        failed = gpt2_fail(a->model, "%s: tensor \"%s\" is none of what \"%s\" trains", path,
+                           files.unknown, adapters_names[a->options.method]);
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++)
+        if (!p.frozen && !files.found[i])
+            failed = gpt2_fail(a->model, "%s: has no tensor for \"%s\"", path, p.name);
+    free(files.found);
+    return failed ? -1 : 0;
+}
+
+/* The same of prefix tuning. */
+static inline int adapters_load_prefix(adapters *a, const char *dir)
+{
+    char path[GPT2_PATH];
+    gckpt_file_desc desc;
+    gckpt_parameter all, p;
+    const int64_t C = a->model->config.width, P = a->options.size, n = 2 * a->model->config.layers;
+    gckpt_store *store = adapters_prefix_store(a, &all);
+    memset(&desc, 0, sizeof desc);
+    desc.values_only = 1;
+    int failed = store == NULL || gpt2_path(a->model, path, dir, "adapter_model.safetensors") != 0;
+    if (!failed && gckpt_store_load_as(store, path, &desc) != GCKPT_OK)
+        failed = gpt2_fail(a->model, "%s: %s", path, gckpt_error_text(store));
+    for (int64_t i = 0; i < n && !failed; i++) {
+        char name[GPT2_NAME];
+        gpt2_named(name, i / 2, i % 2 ? "attn.prefix_value" : "attn.prefix_key");
+        failed = gckpt_store_get(a->store, gckpt_store_find(a->store, name), &p) != GCKPT_OK
+                     ? gpt2_fail(a->model, "%s", gckpt_error_text(a->store))
+                     : 0;
+        for (int64_t k = 0; k < P && !failed; k++)
+            memcpy(p.values + k * C, all.values + (k * n + i) * C, (size_t)C * sizeof *p.values);
+        if (!failed)
+            gckpt_store_push(a->store, name);
+    }
+    gckpt_store_free(store);
+    return failed ? -1 : 0;
+}
+
+/* adapters_begin with what DIR/adapter_config.json says, and values from beside it. */
+static inline int adapters_load(adapters *a, gpt2_model *m, gckpt_store *store, const char *dir)
+{
+    char path[GPT2_PATH], *room = NULL;
+    adapters_options o;
+    json d;
+    memset(a, 0, sizeof *a);
+    if (gpt2_path(m, path, dir, "adapter_config.json") != 0)
+        return -1;
+    if (json_read_file(&d, path) == 0) {
+        /* a number grows to 16 characters at most, where it had one and a separator */
+        room = (char *)malloc(16 * (size_t)d.own_room + 64);
+        if (room == NULL)
+            json_fail(&d, 0, "out of memory");
+        else
+            adapters_read_config(&d, &m->config, &o, room);
+    }
+    int failed = d.error[0] ? gpt2_fail(m, "%s", d.error) : adapters_begin(a, m, store, &o);
+    free(room);
+    json_free(&d);
+    if (failed)
+        return -1;
+    return o.method == ADAPTERS_PREFIX ? adapters_load_prefix(a, dir)
+                                       : adapters_load_values(a, dir);
+}
+#endif

@@ -1,0 +1,85 @@
+/* talk.c - a model that generates by a plan with caches: with TABLE by the constant that this program prints
+ * without it ("c"), without heap, graph and planner. Prints what the logits hash to. */
+#ifdef TABLE
+#define GCKPT_NO_HEAP
+#endif
+#define GCKPT_NO_STDIO
+#define GCKPT_NO_FAST
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#ifdef TABLE
+#include TABLE
+#endif
+#include <stdio.h> /* for this program's own lines */
+
+enum { ROWS = 2, T = 3, C = 8, V = 11, CAPACITY = 10 };
+
+#ifndef TABLE
+static const gckpt_plan *made;
+static int say_tokens, say_logits;
+static size_t to_stdout(void *user, const void *bytes, size_t size)
+{
+    (void)user;
+    return fwrite(bytes, 1, size, stdout);
+}
+
+static void plan(gckpt_store *s)
+{
+    gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
+    gckpt_tensor *places = gckpt_param(g, "places", gckpt_shape2(CAPACITY + 1, C), normal);
+    gckpt_tensor *x = gckpt_positions_at(gckpt_embed(table, tokens), places, 1);
+    gckpt_tensor *k = gckpt_cache(gckpt_rotary_at(x, 2, 0, 5), CAPACITY), *v = gckpt_cache(x, CAPACITY);
+    gckpt_tensor *y = gckpt_linear_transposed(gckpt_attention(x, k, v, 2, 1), table, NULL);
+    gckpt_pick pick = { gckpt_name(y, "logits"), 0 };
+    static gckpt_plan_desc desc;
+    desc.mode = GCKPT_INFERENCE;
+    desc.plain = 1;
+    desc.fetch = &pick;
+    desc.fetches = 1;
+    made = gckpt_plan_new(g, NULL, 0, &desc);
+    say_tokens = gckpt_id(tokens);
+    say_logits = gckpt_id(y);
+    gckpt_graph_free(g);
+}
+#endif
+
+int main(int argc, char **argv)
+{
+    static double block[4096];
+    gckpt_store_desc store = { { NULL, NULL, block, sizeof block / 2 }, 7 };
+    gckpt_store *s = gckpt_store_new(&store);
+    static gckpt_exec_desc bind;
+    bind.memory.memory = block + sizeof block / sizeof *block / 2;
+    bind.memory.size = sizeof block / 2;
+    (void)argv;
+#ifdef TABLE
+    const gckpt_plan *made = &small;
+    const int say_tokens = small_tokens, say_logits = small_logits;
+    if (argc > 1 || gckpt_plan_params(made, s) != GCKPT_OK)
+        return 2;
+#else
+    plan(s);
+    if (argc > 1)
+        return gckpt_plan_c(made, "small", to_stdout, NULL) != GCKPT_OK;
+#endif
+    gckpt_exec *e = gckpt_exec_new(made, s, &bind);
+    if (!e)
+        return puts(gckpt_error_text(s)), 3;
+    for (int call = 0; call < 4; call++) {
+        int32_t tokens[ROWS * T];
+        for (int i = 0; i < ROWS * T; i++)
+            tokens[i] = (i * 7 + call * 3) % V;
+        gckpt_feed feed = { say_tokens, tokens };
+        int ok = gckpt_forward(e, &feed, 1, ROWS, NULL) == GCKPT_OK;
+        printf("%d %lu %016llx\n", ok, (unsigned long)gckpt_position(e),
+               (unsigned long long)gckpti_hash_floats(1, gckpt_fetch(e, say_logits, 0), ROWS * T * V));
+    }
+    puts(gckpt_error_text(e)); /* the fourth had no room */
+    gckpt_exec_free(e);
+    gckpt_plan_free(made);
+    gckpt_store_free(s);
+    return 0;
+}

@@ -1,0 +1,452 @@
+/* test_methods.c - examples/adapters.h, generate.h, sample.h and pattern.h without another program's
+ * files: each method gives the same weights by every plan and the same logits token by token; what
+ * options name is what is trained; tokens are drawn as their options say.
+ *     build/test_methods */
+#define _XOPEN_SOURCE 700
+#include "gradckpt.h"
+#include "examples/adapters.h"
+#include "examples/generate.h"
+#include "rig.h"
+#include <unistd.h>
+
+enum { ROWS = 4, T = 10, V = 40, CONTEXT = 24, LAYERS = 3, C = 8 };
+
+static int32_t tokens_of[ROWS * T], targets_of[ROWS * T];
+static char folder[] = "/tmp/gckpt-methods-XXXXXX";
+
+typedef struct {
+    gpt2_model m;
+    gckpt_store *store;
+    adapters a;
+} tuned;
+
+/* A new model with weights large enough to tell tokens apart; 0 or -1 as adapters_begin. */
+static int begin(tuned *t, const adapters_options *o)
+{
+    const gckpt_store_desc desc = { { 0 }, 5 };
+    memset(t, 0, sizeof *t);
+    t->store = gckpt_store_new(&desc);
+    gpt2_new(&t->m, LAYERS, 2, C, CONTEXT, V);
+    t->m.config.range = 0.4;
+    CHECK(gpt2_declare(&t->m, t->store) == 0);
+    return o != NULL ? adapters_begin(&t->a, &t->m, t->store, o) : 0;
+}
+
+static void end(tuned *t)
+{
+    adapters_end(&t->a);
+    gckpt_store_free(t->store);
+    gpt2_close(&t->m);
+}
+
+/* `steps` steps of ROWS rows, with dropout; the last loss. */
+static double train(tuned *t, const gpt2_hooks *hooks, gckpt_mode mode, int64_t rows, int steps)
+{
+    const gpt2_options how = { 0.1, 0, 0, hooks };
+    gckpt_graph *g = gckpt_graph_new(t->store, NULL);
+    gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *y = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    const gckpt_term loss = { gpt2_loss(&t->m, gpt2_hidden(&t->m, x, &how), y), 1, 0 };
+    const gckpt_plan_desc desc = { .mode = mode, .batch = ROWS };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, t->store, NULL);
+    const gckpt_feed feeds[] = { { gckpt_id(x), tokens_of }, { gckpt_id(y), targets_of } };
+    const gckpt_hyper hyper = { .lr = 1e-2f };
+    gckpt_report r = { 0 };
+    for (int i = 0; i < steps; i++)
+        CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, &r) == GCKPT_OK);
+    rig_free(e, p, g, NULL);
+    return r.loss;
+}
+
+/* Logits (ROWS,T,V) of one call. */
+static void logits_of(tuned *t, const gpt2_hooks *hooks, float *to)
+{
+    const gpt2_options how = { 0, 0, 0, hooks };
+    gckpt_graph *g = gckpt_graph_new(t->store, NULL);
+    gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
+    const gckpt_pick pick = { gpt2_logits(&t->m, gpt2_hidden(&t->m, x, &how)), 0 };
+    const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, t->store, NULL);
+    const gckpt_feed feed = { gckpt_id(x), tokens_of };
+    CHECK(gckpt_forward(e, &feed, 1, ROWS, NULL) == GCKPT_OK);
+    const float *x_out = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+    if (CHECK(x_out != NULL))
+        memcpy(to, x_out, ROWS * T * V * sizeof *to);
+    rig_free(e, p, g, NULL);
+}
+
+static const struct {
+    adapters_options o;
+    int64_t trains; /* parameters */
+    int same;       /* begins as the model itself */
+} methods[] = {
+    { { .method = ADAPTERS_FULL }, 40 * 8 + 24 * 8 + 3 * 872 + 16, 1 },
+    { { .method = ADAPTERS_LAST, .layers = 2 }, 2 * 872 + 16, 1 },
+    { { .method = ADAPTERS_HEAD }, 40 * 8, 1 },
+    { { .method = ADAPTERS_BIAS }, 3 * 88 + 8, 1 },
+    { { .method = ADAPTERS_ADDED, .layers = 2 }, 2 * 872, 1 },
+    { { .method = ADAPTERS_LORA }, 3 * 8 * (8 + 24), 1 },
+    { { .method = ADAPTERS_LORA,
+        .size = 4,
+        .alpha = 6,
+        .rslora = 1,
+        .dropout = 0.1,
+        .targets = "h.[01].attn.c_(attn|proj),c_fc",
+        .ranks = "h.0.attn.c_attn=2,c_fc=3",
+        .bias = ADAPTERS_LORA_BIASES },
+      2 * 32 + 4 * 32 + 2 * 4 * 16 + 3 * 3 * 40 + 2 * 32 + 3 * 32,
+      1 },
+    { { .method = ADAPTERS_LORA, .targets = "c_proj", .bias = ADAPTERS_ALL_BIASES },
+      3 * 8 * (16 + 40) + 3 * 88 + 8,
+      1 },
+    { { .method = ADAPTERS_HOULSBY, .size = 3 }, 3 * 2 * (8 * 3 + 3 + 3 * 8 + 8) + 7 * 16, 0 },
+    { { .method = ADAPTERS_LLAMA, .layers = 2, .size = 5 }, 2 * (5 * 8 + 1), 1 },
+    { { .method = ADAPTERS_PREFIX, .size = 4 }, 3 * 2 * 4 * 8, 0 },
+    { { .method = ADAPTERS_PREFIX, .size = 4, .hidden = 5 },
+      4 * 8 + 5 * 9 + 3 * 2 * (8 * 5 + 8),
+      0 },
+    { { .method = ADAPTERS_PROMPT, .size = 4 }, 4 * 8, 0 },
+};
+enum { CASES = sizeof methods / sizeof methods[0] };
+
+/* Whether what was frozen has kept its bits, in the order of the store. */
+static int frozen_same(gckpt_store *a, gckpt_store *b)
+{
+    gckpt_parameter p, q;
+    int same = 1;
+    for (int i = 0; gckpt_store_get(a, i, &p) == GCKPT_OK; i++)
+        if (p.frozen && gckpt_store_get(b, gckpt_store_find(b, p.name), &q) == GCKPT_OK)
+            same &= memcmp(p.values, q.values, (size_t)p.elements * sizeof *p.values) == 0;
+    return same;
+}
+
+static void test_plans(void)
+{
+    tuned base;
+    begin(&base, NULL);
+    for (int i = 0; i < CASES; i++) {
+        const adapters_options *o = &methods[i].o;
+        tuned t, u;
+        CHECK_MSG(begin(&t, o) == 0 && begin(&u, o) == 0, "%s", t.m.error);
+        CHECK_MSG(adapters_trainable(t.store) == methods[i].trains, "case %d: %lld", i,
+                  (long long)adapters_trainable(t.store));
+        const double a = train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 4);
+        const double b = train(&u, &u.a.hooks, GCKPT_MEMORY_POOR, 1, 4);
+        CHECK_MSG(memcmp(&a, &b, sizeof a) == 0, "case %d: %.17g %.17g", i, a, b);
+        CHECK_MSG(gckpt_store_hash(t.store) == gckpt_store_hash(u.store), "case %d", i);
+        CHECK_MSG(frozen_same(t.store, base.store), "case %d", i);
+        end(&t);
+        end(&u);
+    }
+    end(&base);
+}
+
+/* Token by token as in one call, for prompts in chunks of any length; nothing of the last prompt is
+ * left in the next one. */
+static void test_generation(void)
+{
+    static float all[ROWS * T * V], plain[ROWS * T * V];
+    tuned base;
+    begin(&base, NULL);
+    logits_of(&base, NULL, plain);
+    end(&base);
+    for (int i = 0; i < CASES; i++) {
+        tuned t;
+        begin(&t, &methods[i].o);
+        logits_of(&t, &t.a.hooks, all);
+        CHECK_MSG((memcmp(all, plain, sizeof all) == 0) == methods[i].same, "case %d", i);
+        train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
+        logits_of(&t, &t.a.hooks, all);
+        CHECK_MSG(memcmp(all, plain, sizeof all) != 0, "case %d", i);
+        const gpt2_generator_desc desc = { .samples = 2, .chunk = 1 + i % 5, .hooks = &t.a.hooks };
+        gpt2_generator p;
+        if (CHECK_MSG(gpt2_generator_new(&p, &t.m, t.store, &desc) == 0, "%s", t.m.error)) {
+            for (int row = 0; row < 2; row++)
+                for (int n = 1 + 3 * row; n <= T; n++) {
+                    const int32_t *text = tokens_of + row * T;
+                    const float *x = n < 3 + 3 * row
+                                         ? gpt2_prompt(&p, text, n)
+                                         : gpt2_next(&p, (int32_t[]){ text[n - 1], text[n - 1] });
+                    for (int k = 0; k < 2 && CHECK_MSG(x != NULL, "%s", t.m.error); k++)
+                        CHECK_MSG(memcmp(x + k * V, all + (row * T + n - 1) * V, V * sizeof *x) ==
+                                      0,
+                                  "case %d, row %d, %d tokens", i, row, n);
+                }
+            gpt2_generator_free(&p);
+        }
+        end(&t);
+    }
+}
+
+typedef struct {
+    int calls, stop_at;
+    int32_t seen[64];
+} watcher;
+
+static int watch(void *user, int64_t at, const int32_t *tokens)
+{
+    watcher *w = (watcher *)user;
+    CHECK(at == w->calls);
+    w->seen[w->calls++] = tokens[1];
+    return w->calls == w->stop_at;
+}
+
+static void test_texts(void)
+{
+    const sample_options how = { 1, 0, 0, 9 };
+    int32_t a[2 * 30], b[2 * 30];
+    tuned t;
+    watcher w = { 0 };
+    begin(&t, NULL);
+    const gpt2_generator_desc two = { .samples = 2 };
+    gpt2_generator p;
+    CHECK(gpt2_generator_new(&p, &t.m, t.store, &two) == 0);
+    /* to the end of the context: what is drawn last is not computed with */
+    const int64_t n = gpt2_generate(&p, tokens_of, 4, &how, 30, -1, a, watch, &w);
+    CHECK_MSG(n == CONTEXT - 4 + 1 && w.calls == n, "%lld: %s", (long long)n, t.m.error);
+    CHECK(memcmp(a, a + 30, (size_t)n * sizeof *a) != 0);
+    CHECK(memcmp(w.seen, a + 30, (size_t)n * sizeof *a) == 0);
+    /* the same again; each row stops on its own */
+    CHECK(gpt2_generate(&p, tokens_of, 4, &how, 30, -1, b, NULL, NULL) == n);
+    CHECK(memcmp(a, b, (size_t)n * sizeof *a) == 0 &&
+          memcmp(a + 30, b + 30, (size_t)n * sizeof *a) == 0);
+    int at = 0, other = 0;
+    while (a[at] != a[5])
+        at++;
+    while (other < n && a[30 + other] != a[5])
+        other++;
+    const int64_t made = gpt2_generate(&p, tokens_of, 4, &how, 30, a[5], b, NULL, NULL);
+    CHECK(made == (at > other ? at + 1 : other < n ? other + 1 : n));
+    for (int i = 0; i < made; i++) {
+        CHECK(b[i] == (i < at ? a[i] : a[5]));
+        CHECK(b[30 + i] == (i < other ? a[30 + i] : a[5]));
+    }
+    memset(&w, 0, sizeof w);
+    w.stop_at = 3;
+    CHECK(gpt2_generate(&p, tokens_of, 4, &how, 30, -1, b, watch, &w) == 3);
+    /* a prompt that fills the context, and one that is too long, or none */
+    static int32_t prompt[CONTEXT + 1];
+    CHECK(gpt2_generate(&p, prompt, CONTEXT, &how, 30, -1, b, NULL, NULL) == 1);
+    CHECK(gpt2_generate(&p, prompt, CONTEXT + 1, &how, 30, -1, b, NULL, NULL) == -1);
+    CHECK_MSG(strstr(t.m.error, "24") != NULL, "%s", t.m.error);
+    CHECK(gpt2_generate(&p, prompt, 0, &how, 30, -1, b, NULL, NULL) == -1);
+    CHECK(strstr(t.m.error, "at least one") != NULL);
+    prompt[1] = V;
+    CHECK(gpt2_generate(&p, prompt, 3, &how, 30, -1, b, NULL, NULL) == -1);
+    const size_t bytes = p.bytes;
+    gpt2_generator_free(&p);
+    /* in fewer bytes, to the end of what was asked for */
+    const gpt2_generator_desc small = { .samples = 2, .capacity = 9 };
+    CHECK(gpt2_generator_new(&p, &t.m, t.store, &small) == 0);
+    CHECK(gpt2_generate(&p, tokens_of, 4, &how, 30, -1, b, NULL, NULL) == 6);
+    CHECK(memcmp(a, b, 6 * sizeof *a) == 0 && p.bytes < bytes);
+    gpt2_generator_free(&p);
+    const gpt2_generator_desc large = { .capacity = CONTEXT + 1 };
+    CHECK(gpt2_generator_new(&p, &t.m, t.store, &large) == -1);
+    CHECK_MSG(strstr(t.m.error, "25") != NULL, "%s", t.m.error);
+    end(&t);
+}
+
+/* ---- patterns, and what is targeted ---- */
+static void test_patterns(void)
+{
+    static const struct {
+        const char *text, *pattern;
+        int matches;
+    } all[] = {
+        { "abc", "abc", 1 },        { "abc", "ab", 0 },         { "abc", "bc", 0 },
+        { "abc", "a.c", 1 },        { "abc", "a*bc", 1 },       { "bc", "a*bc", 1 },
+        { "aaabc", "a*bc", 1 },     { "bc", "a+bc", 0 },        { "aabc", "a+bc", 1 },
+        { "abc", "ab?c", 1 },       { "ac", "ab?c", 1 },        { "abbc", "ab?c", 0 },
+        { "abab", "(ab)*", 1 },     { "", "(ab)*", 1 },         { "aba", "(ab)*", 0 },
+        { "abab", "(?:ab)+", 1 },   { "x", "a|x", 1 },          { "ax", "a|x", 0 },
+        { "bx", "(a|b|)x", 1 },     { "x", "(a|b|)x", 1 },      { "h.12", "h\\.\\d+", 1 },
+        { "h.1a", "h\\.\\d+", 0 },  { "hx1", "h\\.\\d+", 0 },   { "q7", "[a-q][^a-z]", 1 },
+        { "r7", "[a-q][^a-z]", 0 }, { "qz", "[a-q][^a-z]", 0 }, { "a-", "a[b-]", 1 },
+        { "abab", "(a*b*)*", 1 },   { "ab", "^ab$", 1 },        { "ab", "a^b", 0 },
+        { "ab", "a$b", 0 },         { "a_9", "\\w*", 1 },       { "a.9", "\\w*", 0 },
+        { "a|b", "a\\|b", 1 },      { "a", "(a", -1 },          { "a", "a)", -1 },
+        { "a", "[a", -1 },          { "a", "*a", -1 },          { "a", "a{1}", -1 },
+        { "a", "(?=a)a", -1 },      { "a", "\\s", -1 },         { "a", "a**", -1 },
+        { "a", "a\\", -1 },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const int got = pattern_match(all[i].text, 1, all[i].pattern, strlen(all[i].pattern));
+        CHECK_MSG(got == all[i].matches, "%s %s: %d", all[i].text, all[i].pattern, got);
+    }
+    char text[PATTERN_TEXT + 2];
+    memset(text, 'a', sizeof text);
+    text[PATTERN_TEXT] = 0;
+    CHECK(pattern_match(text, 1, "a*", 2) == 1 && pattern_match(text, 1, "a*b", 3) == 0);
+    text[PATTERN_TEXT] = 'a';
+    text[PATTERN_TEXT + 1] = 0;
+    CHECK(pattern_match(text, 1, "a*", 2) == -1);
+}
+
+static void test_options(void)
+{
+    static const struct {
+        adapters_options o;
+        const char *says;
+    } wrong[] = {
+        { { .method = ADAPTERS_LORA, .targets = "lm_head" }, "match none of the layers" },
+        { { .method = ADAPTERS_LORA, .targets = "c_attn,c_(fc" }, "\"c_(fc\"" },
+        { { .method = ADAPTERS_LORA, .ranks = "c_attn" }, "\"c_attn\"" },
+        { { .method = ADAPTERS_LORA, .ranks = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },
+        { { .method = ADAPTERS_LORA, .ranks = "c_attn=2.5" }, "2.5" },
+        { { .method = ADAPTERS_LORA, .alphas = "c_attn=0" }, "\"c_attn=0\"" },
+        { { .method = ADAPTERS_LORA, .size = -1 }, "-1" },
+        { { .method = ADAPTERS_LAST, .layers = 4 }, "1 to 3" },
+        { { .method = ADAPTERS_LLAMA, .layers = -1 }, "1 to 3" },
+        { { .method = ADAPTERS_ADDED, .layers = -1 }, "1 to 1000" },
+        { { .method = ADAPTERS_PREFIX, .hidden = -2 }, "-2" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        tuned t;
+        CHECK(begin(&t, &wrong[i].o) == -1);
+        CHECK_MSG(strstr(t.m.error, wrong[i].says) != NULL, "%s: %s", wrong[i].says, t.m.error);
+        end(&t);
+    }
+    /* virtual tokens need room in the context */
+    const adapters_options many = { .method = ADAPTERS_PREFIX, .size = CONTEXT - T + 1 };
+    tuned t;
+    CHECK(begin(&t, &many) == 0);
+    const gpt2_options how = { 0, 0, 0, &t.a.hooks };
+    gckpt_graph *g = gckpt_graph_new(t.store, NULL);
+    gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, T));
+    CHECK(gpt2_hidden(&t.m, x, &how) == NULL && gckpt_error(g) == GCKPT_E_SHAPE);
+    gckpt_graph_free(g);
+    end(&t);
+}
+
+/* What is kept in fewer bytes is not trained, and does not leave by another name. */
+static void test_packed(void)
+{
+    static const adapters_method refused[] = { ADAPTERS_FULL, ADAPTERS_LAST };
+    for (int i = 0; i < 2; i++) {
+        const adapters_options o = { .method = refused[i] };
+        tuned t;
+        begin(&t, NULL);
+        CHECK(gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+        CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == -1);
+        CHECK_MSG(strstr(t.m.error, "is packed") != NULL, "%s", t.m.error);
+        end(&t);
+    }
+    const adapters_options lora = { .method = ADAPTERS_LORA }, head = { .method = ADAPTERS_HEAD };
+    tuned t;
+    begin(&t, NULL);
+    CHECK(gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+    CHECK(adapters_begin(&t.a, &t.m, t.store, &lora) == 0);
+    train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 3);
+    CHECK(adapters_merge(&t.a) == -1 && strstr(t.m.error, "is packed") != NULL);
+    CHECK(gpt2_save(&t.m, t.store, folder, GCKPT_STORED_F32) == -1);
+    CHECK(strstr(t.m.error, "int8") != NULL);
+    end(&t);
+    static float a[ROWS * T * V], b[ROWS * T * V]; /* the copied head is what ops see of wte */
+    begin(&t, NULL);
+    CHECK(gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+    logits_of(&t, NULL, a);
+    CHECK(adapters_begin(&t.a, &t.m, t.store, &head) == 0);
+    logits_of(&t, &t.a.hooks, b);
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    end(&t);
+}
+
+/* Options come back from a file as they were; it loads to the same logits. */
+static void test_files(void)
+{
+    static float a[ROWS * T * V], b[ROWS * T * V];
+    for (int i = 1; i < CASES; i++) { /* FULL is a model */
+        tuned t, u;
+        begin(&t, &methods[i].o);
+        begin(&u, NULL);
+        train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
+        logits_of(&t, &t.a.hooks, a);
+        CHECK_MSG(adapters_save(&t.a, folder, "a \"base\"") == 0, "%s", t.m.error);
+        if (CHECK_MSG(adapters_load(&u.a, &u.m, u.store, folder) == 0, "%s", u.m.error)) {
+            const adapters_options *o = &t.a.options, *p = &u.a.options;
+            logits_of(&u, &u.a.hooks, b);
+            CHECK_MSG(memcmp(a, b, sizeof a) == 0, "case %d", i);
+            CHECK(o->method == p->method && o->size == p->size && o->bias == p->bias &&
+                  o->rslora == p->rslora && (float)o->dropout == (float)p->dropout);
+            CHECK(methods[i].o.hidden > 0 ||
+                  adapters_trainable(t.store) == adapters_trainable(u.store));
+        }
+        end(&t);
+        end(&u);
+    }
+}
+
+/* ---- tokens ---- */
+static void test_sampling(void)
+{
+    enum { N = 6, DRAWS = 20000 };
+    const float nan = float_of(0x7fc00000u), low = float_of(0xff800000u); /* -infinity */
+    const float logits[N] = { 1, 2, nan, 0.5f, 2, low };
+    static const struct {
+        sample_options o;
+        double p[N];
+    } all[] = { { { 1, 0, 0, 7 }, { 0.141871, 0.385646, 0, 0.0860491, 0.385646, 0 } },
+                { { 1, 0, 1, 7 }, { 0.141871, 0.385646, 0, 0.0860491, 0.385646, 0 } },
+                { { 0.5, 0, 0, 7 }, { 0.0619395, 0.457675, 0, 0.0227863, 0.457675, 0 } },
+                { { 1, 2, 0, 7 }, { 0, 0.5, 0, 0, 0.5, 0 } },
+                { { 1, 3, 0, 7 }, { 0.155388, 0.422306, 0, 0, 0.422306, 0 } },
+                { { 1, 0, 0.38, 7 }, { 0, 1, 0, 0, 0, 0 } },
+                { { 1, 0, 0.8, 7 }, { 0.155388, 0.422306, 0, 0, 0.422306, 0 } },
+                { { 1, 3, 0.8, 7 }, { 0, 0.5, 0, 0, 0.5, 0 } }, /* of 3: 0.8446 > 0.8 by two */
+                { { 1, 100, 0, 7 }, { 0.141871, 0.385646, 0, 0.0860491, 0.385646, 0 } },
+                { { 0, 0, 0, 7 }, { 0, 1, 0, 0, 0, 0 } } };
+    sample_place room[N];
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        int drawn[N] = { 0 };
+        for (int k = 0; k < DRAWS; k++)
+            drawn[sample_token(logits, N, &all[i].o, 3, (uint64_t)k, room)]++;
+        for (int c = 0; c < N; c++) { /* within 4.5 deviations */
+            const double p = all[i].p[c], off = (double)drawn[c] / DRAWS - p;
+            CHECK_MSG(off * off <= 20 * p * (1 - p) / DRAWS, "case %d, token %d: %d", (int)i, c,
+                      drawn[c]);
+        }
+    }
+    const sample_options o = { 1, 0, 0, 1 }, other = { 1, 0, 0, 2 };
+    int same[3] = { 0 };
+    for (uint64_t k = 0; k < 1000; k++) {
+        const int32_t token = sample_token(logits, N, &o, 0, k, room);
+        CHECK(token == sample_token(logits, N, &o, 0, k, room));
+        same[0] += token == sample_token(logits, N, &other, 0, k, room);
+        same[1] += token == sample_token(logits, N, &o, 1, k, room);
+        same[2] += token == sample_token(logits, N, &o, 0, k + 1, room);
+    }
+    for (int i = 0; i < 3; i++) /* by chance 325 */
+        CHECK_MSG(same[i] > 250 && same[i] < 400, "%d", same[i]);
+    const float none[2] = { nan, nan }, most[2] = { 0, float_of(0x7f800000u) };
+    CHECK(sample_token(none, 2, &o, 0, 0, room) == 0 && sample_token(most, 2, &o, 0, 0, room) == 1);
+}
+
+int main(void)
+{
+    for (int i = 0; i < ROWS * T; i++) {
+        tokens_of[i] = i * 7 % V;
+        targets_of[i] = i % 9 == 4 ? -1 : i * 11 % V;
+    }
+    if (!CHECK(mkdtemp(folder) != NULL))
+        return check_report("methods");
+    test_plans();
+    test_generation();
+    test_texts();
+    test_patterns();
+    test_options();
+    test_packed();
+    test_files();
+    test_sampling();
+    static const char *const files[] = { "adapter_config.json", "adapter_model.safetensors" };
+    for (int i = 0; i < 2; i++) {
+        char path[200];
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        CHECK(remove(path) == 0);
+    }
+    CHECK(rmdir(folder) == 0);
+    return check_report("methods");
+}
