@@ -84,7 +84,7 @@ for method in full last head bias added lora houlsby llama prefix prompt; do
     check "$method: $(tail -n 1 "$work/stderr")" test -n "$(field "$a.json" end weights_hash)"
     check "$method: the loss falls" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
     check "$method: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
-    build/finetune $how --steps 11 --save "$b" > "$b.json" 2> "$work/stderr"
+    build/finetune $how --steps 8 --save "$b" > "$b.json" 2> "$work/stderr"
     build/finetune --resume "$b" --steps 20 --json - > "$b.json" 2> "$work/stderr"
     check "$method: resumed to the same bits" test "$(field "$b.json" end weights_hash)" = \
         "$(field "$a.json" end weights_hash)"
