@@ -102,7 +102,7 @@ cuda: build/gradckpt_cuda.o
 gpu: gpu-programs
 	sh tests/gpu.sh
 
-gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/predict-cuda build/bench-cuda
+gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
@@ -225,8 +225,8 @@ $(foreach s,0 1 2 3,$(eval $(call SHIM_RUN,$(s))))
 $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/%.c $(wildcard tests/*.h) gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o | build/cuda
 	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) \
 	    $(CUDA_LIBS) -lm -pthread
-build/gpt-cuda: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
-	$(LINKED) -DGPT_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
+	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/gradckpt_cuda.o
 	$(COMPILE) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h

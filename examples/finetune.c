@@ -34,7 +34,7 @@ enum { MOST_SKIPPED = 10 }; /* steps in a row */
 static struct {
     int64_t method, store, context, batch, micro_batch, steps, warmup, seed, threads, checkpoint;
     int64_t budget, bf16, plan, eval_every, eval_iters, in_order, sample, samples, top_k, help;
-    int64_t layers, size, hidden, rslora, bias, map;
+    int64_t layers, size, hidden, rslora, bias, map, device;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p, alpha,
         lora_dropout;
     const char *model, *new_model, *data, *validation, *general, *save, *resume, *adapter, *prompt;
@@ -123,6 +123,9 @@ static const options_row allowed[] = {
       "of new weights, the order of rows, dropout and sampling" },
     { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL,
       "changes speed and bytes, never results; 0: all" },
+    { "device", OPTIONS_CHOICE, &o.device, "cpu", 0, 0, session_devices,
+      "what computes; cuda in a program that make build/finetune-cuda makes; changes speed and "
+      "bytes, never results" },
     { "checkpoint", OPTIONS_CHOICE, &o.checkpoint, "auto", 0, 0, mode_names,
       "what is recomputed; auto: nothing, or as little as --budget allows" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
@@ -208,9 +211,10 @@ static struct {
     bpe tokenizer;
     dataset data, validation, general;
     int64_t T;
-    part train, valid, other;  /* of T tokens; count 0: there are none */
-    int32_t *tokens, *targets; /* (batch,T) feeds */
-    int32_t end;               /* of a text; -1: none */
+    part train, valid, other;    /* of T tokens; count 0: there are none */
+    int32_t *tokens, *targets;   /* (batch,T) feeds */
+    int32_t end;                 /* of a text; -1: none */
+    const gckpt_backend *device; /* NULL: the processor */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
@@ -229,7 +233,8 @@ typedef struct {
     gckpt_graph *graphs[2]; /* training (NULL where gckpt_fit chose), evaluation */
     gckpt_plan *plans[2];
     gckpt_exec *execs[2];
-    void *arena; /* one for both */
+    void *arena; /* one for both, the device's */
+    size_t arena_bytes;
     int tokens, targets;
     int64_t micro;
     uint64_t skipped, position; /* rows learned so far, skipped ones included */
@@ -444,6 +449,7 @@ static int make_plans(tuning *t)
                              .budget = (size_t)o.budget,
                              .batch = o.batch,
                              .threads = (int)o.threads,
+                             .backend = run.device,
                              .precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32 };
     gckpt_term term = { NULL, 0, 0 };
     if (o.micro_batch == OPTIONS_AUTO) {
@@ -529,13 +535,15 @@ static int make_execs(tuning *t)
                             "--budget %lld: training fits, but evaluation needs %zu bytes; "
                             "--eval-every 0 goes without",
                             (long long)o.budget, total);
-    t->arena = malloc(bytes + 64);
+    t->arena_bytes = bytes + 64;
+    t->arena = session_get(run.device, t->arena_bytes);
     if (t->arena == NULL)
         return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
     for (int i = 0; i < 2; i++) {
         gckpt_exec_desc e = { .arena =
                                   (unsigned char *)t->arena + (64 - (uintptr_t)t->arena % 64) % 64,
                               .debug = i == TRAINING ? GCKPT_DEBUG_MEASURE : 0,
+                              .backend = run.device,
                               .skip_nonfinite = !gckpt_plan_in_backward(p) };
         e.arena_size = bytes;
         if (t->plans[i] != NULL &&
@@ -551,7 +559,7 @@ static void free_execs(tuning *t)
         gckpt_exec_free(t->execs[i]);
         t->execs[i] = NULL;
     }
-    free(t->arena);
+    session_release(run.device, t->arena, t->arena_bytes);
     t->arena = NULL;
 }
 
@@ -588,6 +596,7 @@ static int sample(tuning *t, const char *when)
 {
     const gpt2_generator_desc desc = { .samples = o.samples,
                                        .threads = (int)o.threads,
+                                       .backend = run.device,
                                        .hooks = &t->adapters.hooks };
     const sample_options how = { o.temperature, o.top_k, o.top_p, (uint64_t)o.seed };
     gpt2_generator g;
@@ -1089,6 +1098,8 @@ int main(int argc, char **argv)
         status = restore_options(argc, argv);
     if (status == 0)
         status = check_options();
+    if (status == 0)
+        status = session_device(o.device, &run.device);
     if (status == 0)
         status = try_outputs();
     if (status == 0)
