@@ -868,7 +868,8 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan); /* parameters + state + step arena */
+/* parameters + state + caches + step arena */
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
 enum {
