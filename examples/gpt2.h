@@ -417,8 +417,8 @@ static inline void gpt2_refuse_others(json *d)
 static inline int64_t gpt2_size(json *d, const char *key, int64_t usual)
 {
     const int64_t n = json_int(d, JSON_ROOT, key, usual);
-    if (n < 1 || n > INT32_MAX)
-        json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 2147483647");
+    if (n < 1 || n > 1 << 24)
+        json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
     return n;
 }
 
@@ -446,6 +446,8 @@ static inline int gpt2_read_config(gpt2_model *m, const char *dir)
         uint32_t at = json_find_set(&d, JSON_ROOT, "eos_token_id");
         at = json_kind_of(&d, at) == JSON_ARRAY ? json_first(&d, at) : at;
         c->eos = at ? json_int_of(&d, at) : -1;
+        if (c->layers > 10000)
+            json_fail(&d, 0, "n_layer %lld: 10000 at most", (long long)c->layers);
         if (c->width % c->heads != 0)
             json_fail(&d, 0, "n_embd %lld is no multiple of n_head %lld", (long long)c->width,
                       (long long)c->heads);
