@@ -15183,13 +15183,6 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Whether node i of a plan is a cache as node k of another: of the same bytes. */
-static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
-{
-    return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
-           !((p->nodes[i].rounding ^ q->nodes[k].rounding) & GCKPTI_NARROW_VALUE);
-}
-
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
 static gckpt_result gckpti_exec_caches(gckpt_exec *e)
@@ -15214,7 +15207,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
+        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
         e->capacity = node->shape.d[1];
         e->news = p->nodes[node->in[0]].shape.d[1];
         e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
@@ -17705,12 +17698,12 @@ static int gckpti_get_part(const gckpti_param *q, const gckpt_file_desc *d, int 
 {
     static const char *const suffixes[GCKPTI_PARTS] = { "",        "#scale",  "#state0",
                                                         "#state1", "#state2", "#state3" };
-    const int packed = q->p.storage != GCKPT_STORED_F32;
-    part->type = i > 0 ? GCKPT_STORED_F32 : packed ? q->p.storage : d->storage;
+    const gckpt_storage stored = q->p.storage;
+    part->type = i > 0 ? GCKPT_STORED_F32 : stored != GCKPT_STORED_F32 ? stored : d->storage;
     part->shape = i == 1 ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
     part->elements = gckpti_elements(&part->shape);
     part->suffix = suffixes[i];
-    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || q->p.storage == GCKPT_STORED_I8;
+    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || stored == GCKPT_STORED_I8;
 }
 
 /* The JSON of all parts of all parameters. Data lie in this order, too, but those of 4 bytes an
@@ -17750,18 +17743,14 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
 /* n elements of `size` bytes, little-endian. */
 static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int size)
 {
-    const int all = size == 1 || gckpti_little_endian();
-    for (int64_t i = 0; i < n && !all && !k->failed; i++) {
-        const char *at = (const char *)x + i * size;
-        uint32_t word = 0;
-        uint16_t half;
-        memcpy(&half, at, 2);
-        if (size == 4)
-            memcpy(&word, at, 4);
-        gckpti_sink_number(k, size == 4 ? word : half, size);
+    const unsigned char *b = (const unsigned char *)x;
+    if (gckpti_little_endian()) {
+        gckpti_sink_put(k, b, (size_t)n * (size_t)size);
+        return;
     }
-    if (all)
-        gckpti_sink_put(k, x, (size_t)n * (size_t)size);
+    for (int64_t i = 0; i < n && !k->failed; i++, b += size)
+        for (int last = size; last-- > 0;)
+            gckpti_sink_put(k, b + last, 1);
 }
 
 /* n floats as a file has them. 0: F16 cannot hold one. */
@@ -18240,8 +18229,9 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
-            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data", begin,
-            end, bytes, &e->shape, l->data_bytes);
+            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
+            begin, end, bytes, &e->shape, l->data_bytes,
+            end > l->data_bytes ? ": is the file cut off?" : "");
     return 1;
 }
 
@@ -18316,7 +18306,7 @@ static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
     if (index < 0 && ((l->had && !l->file) || !name))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "is none of the store's %z parameters%s; build the model that was "
-                             "saved, or load into an empty store",
+                             "saved, load into an empty store, or leave it out (desc.rename)",
                              s->count, l->desc->rename ? ", also when renamed" : "");
     if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
         return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
@@ -18416,11 +18406,13 @@ static int gckpti_load_check(gckpti_loader *l)
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
-        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 strcmp(e->name, e[1].name) ? "another one is for it, too: \"%s\""
-                                                            : "comes twice",
-                                 e[1].name);
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot) {
+            char other[80] = "";
+            gckpti_text t = { other, sizeof other - 1 };
+            gckpti_text_name(&t, e[1].name, "");
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "%s%s",
+                                 strcmp(e->name, e[1].name) ? "so is " : "comes twice: ", other);
+        }
         if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
             return 0;
         next += e->slot < 0 && e->param == next;
@@ -18593,7 +18585,8 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
     const int size = gckpti_file_types[e->type].bytes;
-    int same = e->type == (int)(e->slot < 0 ? q->p.storage : GCKPT_STORED_F32);
+    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
+    int same = e->type == (int)stored;
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
     for (int64_t at = 0, n; at < count && same; at += n) {
@@ -18626,7 +18619,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     const int scaled = to.p.storage == GCKPT_STORED_I8;
     float *x = scaled ? l->row : room;
     for (int64_t at = 0, n; at < count; at += n) {
-        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : GCKPTI_DRAWN);
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
         if (!gckpti_pack_piece(&to, at, n, x))
@@ -18732,7 +18725,7 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_error(store, GCKPT_E_DATA,
                             "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
-                            "damaged or not safetensors",
+                            "damaged, a pointer of Git LFS or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     for (size_t i = 0; i < store->count && !l->desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {

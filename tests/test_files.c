@@ -289,6 +289,12 @@ static const char *all_one(void *user, const char *name)
     return *name == 'b' ? (const char *)user : "same";
 }
 
+static const char *no_name(void *user, const char *name)
+{
+    (void)name;
+    return (const char *)user;
+}
+
 static const char *fickle(void *user, const char *name)
 {
     return ++*(int *)user % 7 ? name : "another one";
@@ -480,6 +486,33 @@ static void test_failures(void)
     CHECK(mem.live == 0);
 }
 
+/* Each allocation and each write fails while what is not made is saved under other names. */
+static void test_save_failures(void)
+{
+    for (int what = 0; what < 2; what++) {
+        int calls = 0;
+        gckpt_file_desc d = { .rename = of_hub, .user = &calls, .storage = GCKPT_STORED_BF16 };
+        gckpt_result result = GCKPT_E_MEMORY;
+        long n = 0;
+        while (result != GCKPT_OK && n++ < 300) {
+            gckpt_store *s = store_mixed(0);
+            uint64_t before = snapshot(s);
+            size_t live = mem.live;
+            file f = { .fail_call = what ? (size_t)n : 0 };
+            mem.fail_at = what ? 0 : mem.calls + n;
+            result = gckpt_store_write_as(s, file_write, &f, &d);
+            mem.fail_at = 0;
+            CHECK_MSG(result == GCKPT_OK || result == (what ? GCKPT_E_FILE : GCKPT_E_MEMORY), "%s",
+                      gckpt_error_text(s));
+            CHECK(result == GCKPT_OK || what || (snapshot(s) == before && mem.live == live));
+            gckpt_store_free(s);
+            free(f.bytes);
+        }
+        CHECK(result == GCKPT_OK && n > 1);
+    }
+    CHECK(mem.live == 0);
+}
+
 /* Headers damaged bit by bit, files cut off: refused, or loaded; never anything in between. */
 static void test_damage(void)
 {
@@ -556,7 +589,7 @@ static const struct {
       "scales without values of I8" },
     { T("n#scale", "F32", "2", 0, 8), 8, 1, GCKPT_E_DATA, "scales without values" },
     { T("a", "F32", "2,2", 0, 16) "," T("b", "F32", "2,2", 16, 32), 32, 0, GCKPT_E_DATA,
-      "\"a\" for parameter \"w\": another one is for it, too: \"b\"" },
+      "\"a\" for parameter \"w\": so is \"b\"" },
     { T("a", "F32", "2,2", 0, 16) "," T("b#state0", "F32", "2,2", 16, 32), 32, 0, GCKPT_OK, "" },
     { T("n", "F32", "2,2", 0, 16), 16, 1, GCKPT_E_DATA,
       "\"n\": is none of the store's 1 parameters, also when renamed" },
@@ -735,6 +768,19 @@ static void test_notes(void)
         CHECK(!strcmp(gckpt_store_note(t, "mine"), "kept"));
         free(f.bytes);
     }
+    /* notes alone, into an empty store */
+    gckpt_store *mixed = store_mixed(2), *none = store_new();
+    CHECK(gckpt_store_set_note(mixed, "options", "--lr 1e-3") == GCKPT_OK);
+    file f = write_as(mixed, NULL);
+    gckpt_file_desc nothing = { .rename = all_one };
+    CHECK_MSG(read_as(none, &f, &nothing) == GCKPT_E_DATA, "%s", gckpt_error_text(none));
+    CHECK(!gckpt_store_note(none, "options"));
+    nothing.rename = no_name;
+    CHECK_MSG(read_as(none, &f, &nothing) == GCKPT_OK, "%s", gckpt_error_text(none));
+    CHECK(!strcmp(gckpt_store_note(none, "options"), "--lr 1e-3") && none->count == 0);
+    gckpt_store_free(mixed);
+    gckpt_store_free(none);
+    free(f.bytes);
     CHECK(gckpt_store_set_note(s, "a", NULL) == GCKPT_OK && !gckpt_store_note(s, "a"));
     CHECK(gckpt_store_set_note(s, "a", NULL) == GCKPT_OK && s->note_count == 2);
     mem.fail_at = mem.calls + 1;
@@ -836,6 +882,7 @@ int main(void)
     test_write();
     test_mixed();
     test_failures();
+    test_save_failures();
     test_damage();
     test_refused();
     test_map();
