@@ -1,4 +1,4 @@
-/* gpt2.h - GPT-2 for gradckpt.h, in Hugging Face's format, of public calls only: to copy and change.
+/* gpt2.h - GPT-2 for gradckpt.h, in Hugging Face's format, of public calls: to copy and change.
  *
  *     gpt2_model m;
  *     gckpt_store *s = gckpt_store_new(NULL);
@@ -14,8 +14,8 @@
  *
  * Parameters are named as in Hugging Face's files, without "transformer.": "wte.weight",
  * "h.0.attn.c_attn.weight". Their layers are Conv1D, whose (in,out) is what gckpt_linear takes; the
- * head is wte, or lm_head.weight where config.json does not tie them. Functions that may fail return
- * 0, or -1 after writing m->error. C99 or C++11, with json.h. */
+ * head is wte, or lm_head.weight where config.json does not tie them. Functions that may fail
+ * return 0, or -1 after writing m->error. C99 or C++11, with json.h. */
 #ifndef GPT2_H
 #define GPT2_H
 #include "gradckpt.h"
