@@ -206,7 +206,7 @@ INSIDE_CUDA = $(shell grep -l 'gckpti_\|GRADCKPT_IMPLEMENTATION' $<)
 OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. $(if $(INSIDE_CUDA),\
     -DGCKPT_STATIC $(if $(shell grep -l 'define  *GRADCKPT_IMP' $<),,-DGRADCKPT_IMPLEMENTATION),\
     -DGRADCKPT_IMPLEMENTED)
-$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
+$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c tests/test_methods.c $(wildcard examples/*.h) gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
 	$(OF_CUDA) -DGCKPT_CUDA_SHIM -c -o $@.o $<
 	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
 	    $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) -lm -pthread
