@@ -1393,7 +1393,8 @@ typedef struct {
     double limit;            /* seconds; a step that was begun is ended. 0: nothing is tried */
     const gckpt_feed *feeds; /* of a whole batch; build may fill in the ids */
     int feed_count;
-    /* how steps will run, or NULL; unused: progress, copy_feeds, debug but for DEBUG_PLAIN */
+    /* how steps will run, or NULL; unused: progress, copy_feeds, skip_nonfinite, debug but for
+     * DEBUG_PLAIN */
     const gckpt_exec_desc *exec;
     /* what came of it; the first is gckpt_fit's plan, trials[fastest] the one that is returned */
     gckpt_trial trials[GCKPT_MAX_TRIALS];
@@ -17465,7 +17466,7 @@ static gckpt_result gckpti_bind_trials(gckpti_trials *r, int most)
         d = *r->timed->exec;
     d.debug &= GCKPT_DEBUG_PLAIN;
     d.progress = NULL;
-    d.copy_feeds = 0;
+    d.copy_feeds = d.skip_nonfinite = 0;
     for (int n = -1; n < r->count; n++) {
         int i = n < 0 ? most : n;
         if (!r->exec[i])
