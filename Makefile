@@ -65,6 +65,7 @@ help:
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
+	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
 	@echo 'make pictures  what strategies keep, timelines, a frontier: docs/steps.svg, docs/timeline*.svg, ...'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
@@ -101,7 +102,7 @@ cuda: build/gradckpt_cuda.o
 gpu: gpu-programs
 	sh tests/gpu.sh
 
-gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/predict-cuda build/bench-cuda
+gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
@@ -130,6 +131,15 @@ plans: build/plans
 
 stack: build/stack
 	build/stack
+
+methods: build/finetune
+	rm -rf build/methods
+	build/finetune --new 4x128x4x128 --model build/methods
+	cat README.md docs/*.md > build/methods/prose.txt
+	build/finetune --model build/methods --method full --data gradckpt.h --lr 1e-3 --min-lr 1e-4 --steps 600 \
+	    --warmup 50 --eval-every 300 --eval-iters 8 --save build/methods/c
+	build/finetune --model build/methods/c --method all --data build/methods/prose.txt --general gradckpt.h \
+	    --steps 150 --eval-every 50 --eval-iters 4 --save build/methods/tuned
 
 pictures: build/steps build/gpt
 	build/steps docs/steps.svg
@@ -196,7 +206,7 @@ INSIDE_CUDA = $(shell grep -l 'gckpti_\|GRADCKPT_IMPLEMENTATION' $<)
 OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. $(if $(INSIDE_CUDA),\
     -DGCKPT_STATIC $(if $(shell grep -l 'define  *GRADCKPT_IMP' $<),,-DGRADCKPT_IMPLEMENTATION),\
     -DGRADCKPT_IMPLEMENTED)
-$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
+$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c tests/test_methods.c $(wildcard examples/*.h) gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
 	$(OF_CUDA) -DGCKPT_CUDA_SHIM -c -o $@.o $<
 	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
 	    $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) -lm -pthread
@@ -215,8 +225,8 @@ $(foreach s,0 1 2 3,$(eval $(call SHIM_RUN,$(s))))
 $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/%.c $(wildcard tests/*.h) gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o | build/cuda
 	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) \
 	    $(CUDA_LIBS) -lm -pthread
-build/gpt-cuda: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
-	$(LINKED) -DGPT_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
+	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/gradckpt_cuda.o
 	$(COMPILE) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
@@ -249,4 +259,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run test test-cuda cuda gpu gpu-programs check coverage bench accuracy threads predict fastest depth plans stack curves pictures readme install clean
+.PHONY: always all help examples run test test-cuda cuda gpu gpu-programs check coverage bench accuracy threads predict fastest depth plans stack methods curves pictures readme install clean

@@ -15183,13 +15183,6 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Whether node i of a plan is a cache as node k of another: of the same bytes. */
-static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
-{
-    return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
-           !((p->nodes[i].rounding ^ q->nodes[k].rounding) & GCKPTI_NARROW_VALUE);
-}
-
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
 static gckpt_result gckpti_exec_caches(gckpt_exec *e)
@@ -15214,7 +15207,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
+        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
         e->capacity = node->shape.d[1];
         e->news = p->nodes[node->in[0]].shape.d[1];
         e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);

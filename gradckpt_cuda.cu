@@ -2881,18 +2881,26 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* What a call's queries see. */
-template <class A> void see(const gckpt_call *call, A *a)
+/* gckpti_attention_keys; of a cache at position 0, and where to read what the position adds. */
+struct Keys {
+    int there, ahead;
+    const Moment *now; /* NULL: nothing */
+};
+
+Keys keys_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    gckpt_call empty = *call;
-    empty.position = 0;
-    const gckpti_sight sight = gckpti_attention_keys(&empty);
-    a->keys = (int)sight.keys, a->ahead = (int)sight.ahead;
-    a->now = o->causal > 1 ? moment_of(call) : NULL;
+    gckpt_call start = *call;
+    start.position = 0;
+    gckpti_sight sight = gckpti_attention_keys(&start);
+    return { (int)sight.keys, (int)sight.ahead, o->causal > 1 ? moment_of(call) : NULL };
 }
 
-__device__ inline int moved(const Moment *now) { return now ? (int)now->position : 0; }
+__device__ inline Keys by_now(const Keys &k)
+{
+    int more = k.now ? (int)k.now->position : 0;
+    return { k.there + more, k.ahead + more, NULL };
+}
 
 struct Attention {
     const float *q, *k, *v, *g;
@@ -2902,8 +2910,7 @@ struct Attention {
     int accumulate[3];
     int64_t c; /* columns of all heads */
     int t, s, heads, d, slices;
-    int keys, ahead;   /* gckpti_attention_keys, */
-    const Moment *now; /* NULL, or both are to be moved by its position */
+    Keys keys;
     int vector; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
@@ -3177,8 +3184,8 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int all = a.keys + moved(a.now), ahead = first + a.ahead + moved(a.now);
-    const int seen = min(all, ahead + TILE);
+    const Keys sight = by_now(a.keys);
+    const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
     float o[R][N] = {}, max[R], sum[R];
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
@@ -3187,9 +3194,9 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, all, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, seen, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, all, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, seen, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
@@ -3298,7 +3305,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int ahead = first + a.ahead, seen = min(a.keys, ahead + TILE);
+    const int ahead = first + a.keys.ahead, seen = min(a.keys.there, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
@@ -3349,9 +3356,9 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - a.ahead, 0) / TILE * TILE; /* the first queries that see one */
+    const int begin = max(first - a.keys.ahead, 0) / TILE * TILE; /* the first that see one */
     for (int i0 = begin; i0 < a.t; i0 += TILE) {
-        const int n = min(a.t - i0, (int)TILE), sight = i0 + a.ahead - first;
+        const int n = min(a.t - i0, (int)TILE), sight = i0 + a.keys.ahead - first;
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
@@ -3437,7 +3444,7 @@ void attention_both(const gckpt_call *call)
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o->heads, a.d = (int)(a.c / a.heads);
-    see(call, &a);
+    a.keys = keys_of(call);
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
@@ -4021,8 +4028,7 @@ gckpt_result linear_room(gckpt_call *call)
 struct Attention {
     const uint16_t *q, *k, *v, *g;
     int t, s, c, d, heads, aligned;
-    int keys, ahead;   /* gckpti_attention_keys, */
-    const Moment *now; /* NULL, or both are to be moved by its position */
+    Keys keys;
     float scale;
     Results out, dq, dk, dv;
     int accumulate[3];
@@ -4178,16 +4184,16 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    int keys = p.keys + moved(p.now), ahead = q0 + p.ahead + moved(p.now);
-    int steps = (min(keys, ahead + 64) + 63) / 64;
+    const Keys sight = by_now(p.keys);
+    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
     bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, keys, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, keys, v + to);
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4198,7 +4204,7 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
         int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(keys, i + 1);
+            int end = min(sight.there, i + 1);
             float top = max[half], factor, shift;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
@@ -4278,7 +4284,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    int ahead = q0 + p.ahead, steps = (min(p.keys, ahead + 64) + 63) / 64;
+    int ahead = q0 + p.keys.ahead, steps = (min(p.keys.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
     const float once[2] = { 1.0f, 1.0f };
 #pragma unroll
@@ -4293,8 +4299,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys, v + to);
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4306,7 +4312,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < p.keys && j <= i + half * 8 + p.ahead;
+            int here = j < p.keys.there && j <= i + half * 8 + p.keys.ahead;
             slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
         add_lines<D, 8, false>(d, k + step % 2 * TILE, o, ahead + row - step * 64);
@@ -4327,14 +4333,14 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int k0 = (int)(blockIdx.x % blocks) * 64, first = max(k0 - p.ahead, 0) / n;
+    int k0 = (int)(blockIdx.x % blocks) * 64, first = max(k0 - p.keys.ahead, 0) / n;
     int steps = (p.t + n - 1) / n;
     float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
     const float once[2] = { 1.0f, 1.0f };
     clear<D>(dk);
     clear<D>(dv);
-    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, p.keys, k);
-    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, p.keys, v);
+    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
+    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
     for (int step = first - 1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
@@ -4356,11 +4362,11 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], j <= step * n + i + p.ahead, &s[x / 4][x % 4],
+            slope(p, aux[now][i], delta[now][i], j <= step * n + i + p.keys.ahead, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_lines<D, n / 8, true>(s, g + now * PART, dv, step * n + p.ahead - k0 - row);
-        add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.ahead - k0 - row);
+        add_lines<D, n / 8, true>(s, g + now * PART, dv, step * n + p.keys.ahead - k0 - row);
+        add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.keys.ahead - k0 - row);
         __syncthreads();
     }
     if (p.dk.wide || p.dk.narrow)
@@ -4379,7 +4385,6 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
     p.heads = o->heads, p.d = p.c / p.heads;
-    see(call, &p);
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
     p.q = factor(call, room, value_of(in[0]), queries);
     p.k = factor(call, room, value_of(in[1]), keys);
@@ -4421,6 +4426,7 @@ void attention_forward(const gckpt_call *call)
 {
     Room room = { (char *)call->work, 0 };
     Attention p = attention_of(call, room, false);
+    p.keys = keys_of(call);
     p.out = { call->out, call->out_bf16 };
     if (p.d <= 64)
         run_attention<64>(call, p);
@@ -4432,6 +4438,7 @@ void attention_backward(const gckpt_call *call)
 {
     Room room = { (char *)call->work, 0 };
     Attention p = attention_of(call, room, true);
+    p.keys = keys_of(call);
     int64_t queries = call->shape.d[0] * call->shape.d[1];
     float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
     const Values out = { call->out, call->out_bf16 };

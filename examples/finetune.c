@@ -34,7 +34,7 @@ enum { MOST_SKIPPED = 10 }; /* steps in a row */
 static struct {
     int64_t method, store, context, batch, micro_batch, steps, warmup, seed, threads, checkpoint;
     int64_t budget, bf16, plan, eval_every, eval_iters, in_order, sample, samples, top_k, help;
-    int64_t layers, size, hidden, rslora, bias, map;
+    int64_t layers, size, hidden, rslora, bias, map, device;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p, alpha,
         lora_dropout;
     const char *model, *new_model, *data, *validation, *general, *save, *resume, *adapter, *prompt;
@@ -74,7 +74,8 @@ static const options_row allowed[] = {
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
       "folder with an adapter to begin with, of peft or from --save" },
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
-      "LAYERSxDIMxHEADSxCONTEXT: first make --model, new weights and a tokenizer of bytes" },
+      "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, new weights and a tokenizer of "
+      "bytes; 12x768x12x1024x50257 has the size of gpt2" },
     { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
       "how frozen matrices are kept; changes bytes and, a little, results" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
@@ -122,6 +123,9 @@ static const options_row allowed[] = {
       "of new weights, the order of rows, dropout and sampling" },
     { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL,
       "changes speed and bytes, never results; 0: all" },
+    { "device", OPTIONS_CHOICE, &o.device, "cpu", 0, 0, session_devices,
+      "what computes; cuda in a program that make build/finetune-cuda makes; changes speed and "
+      "bytes, never results" },
     { "checkpoint", OPTIONS_CHOICE, &o.checkpoint, "auto", 0, 0, mode_names,
       "what is recomputed; auto: nothing, or as little as --budget allows" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
@@ -207,9 +211,10 @@ static struct {
     bpe tokenizer;
     dataset data, validation, general;
     int64_t T;
-    part train, valid, other;  /* of T tokens; count 0: there are none */
-    int32_t *tokens, *targets; /* (batch,T) feeds */
-    int32_t end;               /* of a text; -1: none */
+    part train, valid, other;    /* of T tokens; count 0: there are none */
+    int32_t *tokens, *targets;   /* (batch,T) feeds */
+    int32_t end;                 /* of a text; -1: none */
+    const gckpt_backend *device; /* NULL: the processor */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
@@ -228,7 +233,8 @@ typedef struct {
     gckpt_graph *graphs[2]; /* training (NULL where gckpt_fit chose), evaluation */
     gckpt_plan *plans[2];
     gckpt_exec *execs[2];
-    void *arena; /* one for both */
+    void *arena; /* one for both, the device's */
+    size_t arena_bytes;
     int tokens, targets;
     int64_t micro;
     uint64_t skipped, position; /* rows learned so far, skipped ones included */
@@ -273,22 +279,28 @@ static int write_tokenizer(void)
 
 static int make_model(void)
 {
-    long long n[4];
-    char path[GPT2_PATH], end;
+    enum { LAYERS, DIM, HEADS, CONTEXT, VOCABULARY };
+    long long n[5] = { 0, 0, 0, 0, 257 };
+    char path[GPT2_PATH], *end = NULL;
     gpt2_model m;
     gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
-    if (sscanf(o.new_model, "%lldx%lldx%lldx%lld%c", &n[0], &n[1], &n[2], &n[3], &end) != 4 ||
-        n[0] < 1 || n[1] < 1 || n[2] < 1 || n[3] < 1 || n[0] > 1000 || n[1] > 65536 ||
-        n[3] > 1 << 20 || n[1] % n[2] != 0)
+    const char *at = o.new_model;
+    for (int i = 0; i < 5 && end != at && (i == 0 || *end == 'x'); i++) {
+        at = i > 0 ? end + 1 : at;
+        n[i] = strtoll(at, &end, 10);
+    }
+    if (end == at || *end != 0 || n[LAYERS] < 1 || n[DIM] < 1 || n[HEADS] < 1 || n[CONTEXT] < 1 ||
+        n[LAYERS] > 1000 || n[DIM] > 65536 || n[CONTEXT] > 1 << 20 || n[DIM] % n[HEADS] != 0 ||
+        n[VOCABULARY] < 257 || n[VOCABULARY] > 1 << 24)
         return session_fail(2,
                             "--new %s: allowed is LAYERSxDIMxHEADSxCONTEXT, such as 4x128x4x128, "
-                            "DIM a multiple of HEADS",
+                            "DIM a multiple of HEADS, and xVOCABULARY, 257 or more",
                             o.new_model);
     if (access(join(path, sizeof path, o.model, "config.json"), F_OK) == 0)
         return session_fail(
             2, "--new: %s is there already; give another --model, or leave --new out", path);
     gckpt_store *store = gckpt_store_new(&desc);
-    gpt2_new(&m, n[0], n[2], n[1], n[3], 257);
+    gpt2_new(&m, n[LAYERS], n[HEADS], n[DIM], n[CONTEXT], n[VOCABULARY]);
     m.config.eos = 256;
     int failed =
         gpt2_declare(&m, store) != 0 || gpt2_save(&m, store, o.model, GCKPT_STORED_F32) != 0
@@ -437,6 +449,7 @@ static int make_plans(tuning *t)
                              .budget = (size_t)o.budget,
                              .batch = o.batch,
                              .threads = (int)o.threads,
+                             .backend = run.device,
                              .precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32 };
     gckpt_term term = { NULL, 0, 0 };
     if (o.micro_batch == OPTIONS_AUTO) {
@@ -522,13 +535,15 @@ static int make_execs(tuning *t)
                             "--budget %lld: training fits, but evaluation needs %zu bytes; "
                             "--eval-every 0 goes without",
                             (long long)o.budget, total);
-    t->arena = malloc(bytes + 64);
+    t->arena_bytes = bytes + 64;
+    t->arena = session_get(run.device, t->arena_bytes);
     if (t->arena == NULL)
         return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
     for (int i = 0; i < 2; i++) {
         gckpt_exec_desc e = { .arena =
                                   (unsigned char *)t->arena + (64 - (uintptr_t)t->arena % 64) % 64,
                               .debug = i == TRAINING ? GCKPT_DEBUG_MEASURE : 0,
+                              .backend = run.device,
                               .skip_nonfinite = !gckpt_plan_in_backward(p) };
         e.arena_size = bytes;
         if (t->plans[i] != NULL &&
@@ -544,7 +559,7 @@ static void free_execs(tuning *t)
         gckpt_exec_free(t->execs[i]);
         t->execs[i] = NULL;
     }
-    free(t->arena);
+    session_release(run.device, t->arena, t->arena_bytes);
     t->arena = NULL;
 }
 
@@ -581,6 +596,7 @@ static int sample(tuning *t, const char *when)
 {
     const gpt2_generator_desc desc = { .samples = o.samples,
                                        .threads = (int)o.threads,
+                                       .backend = run.device,
                                        .hooks = &t->adapters.hooks };
     const sample_options how = { o.temperature, o.top_k, o.top_p, (uint64_t)o.seed };
     gpt2_generator g;
@@ -1082,6 +1098,8 @@ int main(int argc, char **argv)
         status = restore_options(argc, argv);
     if (status == 0)
         status = check_options();
+    if (status == 0)
+        status = session_device(o.device, &run.device);
     if (status == 0)
         status = try_outputs();
     if (status == 0)

@@ -37,7 +37,6 @@ static const char *const mode_names[] = { "auto", "store-all", "memory-poor", "s
                                           "sqrt", "optimal",   NULL };
 static const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
                                     GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
-static const char *const device_names[] = { "cpu", "cuda", NULL };
 enum { MODES = sizeof modes / sizeof modes[0] };
 
 static const options_row allowed[] = {
@@ -71,7 +70,7 @@ static const options_row allowed[] = {
       "of weights, batches, dropout and sampling" },
     { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL,
       "changes speed and bytes, never results; 0: all" },
-    { "device", OPTIONS_CHOICE, &o.device, "cpu", 0, 0, device_names,
+    { "device", OPTIONS_CHOICE, &o.device, "cpu", 0, 0, session_devices,
       "what computes; cuda, the first CUDA device, in a program that make build/gpt-cuda makes; "
       "changes speed and bytes, never results" },
     { "tie", OPTIONS_WHOLE, &o.tie, "1", 0, 1, NULL,
@@ -587,15 +586,7 @@ static int open_device(void)
                    ? session_fail(2, "--bf16 and --bf16-fast: give one of them")
                    : session_fail(2, "--bf16-fast: the processor has no tensor cores; give --bf16, "
                                      "or --device cuda, too");
-    if (o.device == 0)
-        return 0;
-#ifdef GPT_CUDA
-    const char *error;
-    run.device = gckpt_cuda_backend(0, &error);
-    return run.device != NULL ? 0 : session_fail(1, "--device cuda: %s", error);
-#else
-    return session_fail(2, "--device cuda: this program has none; make build/gpt-cuda makes one");
-#endif
+    return session_device(o.device, &run.device);
 }
 
 /* Weights, graphs, plans; then one arena, as large as the greediest plan wants, and three
@@ -639,8 +630,7 @@ static int prepare(void)
     if (bytes > gckpt_plan_arena(training))
         fprintf(session.out, "bytes  evaluation or sampling need %zu\n", total);
     run.arena_bytes = bytes + 64;
-    run.arena = run.device != NULL ? run.device->get(run.device->context, run.arena_bytes, 64)
-                                   : malloc(run.arena_bytes);
+    run.arena = session_get(run.device, run.arena_bytes);
     if (run.arena == NULL)
         return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
     for (int i = 0; i < PURPOSES; i++) {
@@ -912,10 +902,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < PURPOSES; i++)
         free_model(&run.models[i]);
     gckpt_store_free(run.store);
-    if (run.device == NULL)
-        free(run.arena);
-    else if (run.arena != NULL)
-        run.device->release(run.device->context, run.arena, run.arena_bytes);
+    session_release(run.device, run.arena, run.arena_bytes);
     free(run.tokens);
     free(run.targets);
     free(text.bytes);

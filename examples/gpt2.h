@@ -550,17 +550,20 @@ static inline int gpt2_load_file(gpt2_loading *l, gckpt_store *store, const char
     return 0;
 }
 
-/* model.safetensors, or all files that model.safetensors.index.json names. */
+static inline int gpt2_has(gpt2_model *m, char *path, const char *dir, const char *file)
+{
+    FILE *f = gpt2_path(m, path, dir, file) == 0 ? fopen(path, "rb") : NULL;
+    return f != NULL && fclose(f) == 0;
+}
+
+/* model.safetensors, or else all files that model.safetensors.index.json names. */
 static inline int gpt2_load_files(gpt2_loading *l, gckpt_store *store, const char *dir, int map)
 {
     char path[GPT2_PATH];
     json d;
-    if (gpt2_path(l->model, path, dir, "model.safetensors.index.json") != 0)
-        return -1;
-    FILE *f = fopen(path, "rb");
-    if (f == NULL)
+    if (gpt2_has(l->model, path, dir, "model.safetensors") ||
+        !gpt2_has(l->model, path, dir, "model.safetensors.index.json"))
         return gpt2_load_file(l, store, dir, "model.safetensors", map);
-    fclose(f);
     int failed = 0;
     if (json_read_file(&d, path) == 0) {
         uint32_t all = json_need(&d, JSON_ROOT, "weight_map", JSON_OBJECT);
@@ -684,8 +687,8 @@ static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
     fprintf(
         f, "  \"n_layer\": %lld,\n  \"n_head\": %lld,\n  \"n_embd\": %lld,\n  \"n_inner\": %lld,\n",
         (long long)c->layers, (long long)c->heads, (long long)c->width, (long long)c->inner);
-    fprintf(f, "  \"n_positions\": %lld,\n  \"vocab_size\": %lld,\n", (long long)c->context,
-            (long long)c->vocabulary);
+    fprintf(f, "  \"n_positions\": %lld,\n  \"n_ctx\": %lld,\n  \"vocab_size\": %lld,\n",
+            (long long)c->context, (long long)c->context, (long long)c->vocabulary);
     fprintf(f, "  \"activation_function\": \"%s\",\n  \"layer_norm_epsilon\": 1e-05,\n",
             gpt2_activations[activation].name);
     fprintf(f, "  \"initializer_range\": %.9g,\n  \"tie_word_embeddings\": %s,\n", c->range,

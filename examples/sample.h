@@ -10,7 +10,6 @@
  * then the k greatest, then of them the greatest whose probabilities add up to p. */
 #ifndef SAMPLE_H
 #define SAMPLE_H
-#include <stddef.h>
 #include <stdint.h>
 
 typedef struct {

@@ -169,6 +169,39 @@ static int session_end(int status)
     return status == 0 && session.interrupted ? 130 : status;
 }
 
+/* ---- what computes --------------------------------------------------------------------------- */
+static const char *const session_devices[] = { "cpu", "cuda", NULL };
+
+/* The first CUDA device for number 1, in a program that was built with SESSION_CUDA. */
+static int session_device(int64_t number, const gckpt_backend **device)
+{
+    *device = NULL;
+    if (number == 0)
+        return 0;
+#ifdef SESSION_CUDA
+    const char *error;
+    *device = gckpt_cuda_backend(0, &error);
+    return *device != NULL ? 0 : session_fail(1, "--device cuda: %s", error);
+#else
+    return session_fail(2, "--device cuda: this program has none; make build/%s-cuda makes one",
+                        session.program);
+#endif
+}
+
+/* Memory for arenas, the device's or (NULL) the host's. */
+static void *session_get(const gckpt_backend *device, size_t bytes)
+{
+    return device != NULL ? device->get(device->context, bytes, 64) : malloc(bytes);
+}
+
+static void session_release(const gckpt_backend *device, void *memory, size_t bytes)
+{
+    if (device == NULL)
+        free(memory);
+    else if (memory != NULL)
+        device->release(device->context, memory, bytes);
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 /* All of a file or pipe, with a 0 behind it; for option `name`. The caller frees it. */
 static int session_read(const char *name, const char *path, unsigned char **bytes, size_t *size)

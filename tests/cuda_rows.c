@@ -327,7 +327,7 @@ static void attention(void)
     c.out = chance(90) ? piece(n, chance(70) ? 4 : 1) : NULL;
     c.aux = c.out && chance(20) ? NULL : piece((int64_t)c.aux_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
-    if (!c.out || !c.aux)
+    if (!c.out || !c.aux || o.causal > 1)
         return;
     c.grad_out = piece(n, chance(70) ? 4 : 1);
     for (int i = 0; i < 3; i++)

@@ -160,6 +160,31 @@ static void test_methods(void)
     }
 }
 
+/* LoRA on weights in fewer bytes: near the model, and the same bits from any plan. */
+static void test_packed(void)
+{
+    static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_F16, GCKPT_STORED_I8 };
+    static const double near[] = { 0.05, 0.01, 0.2 };
+    const adapters_options lora = { .method = ADAPTERS_LORA };
+    for (int i = 0; i < 3; i++) {
+        uint64_t hash = 0;
+        for (int k = 0; k < 2; k++) {
+            const gpt2_source packed = { types[i], 0 };
+            tuned t = { .how = { 0 } };
+            t.s = tuning_load(&t.m, GOLDEN "model", &packed);
+            t.how.hooks = &t.a.hooks;
+            CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &lora) == 0, "%s", t.m.error);
+            tuning_logits(&t.m, t.s, &t.how, "model", near[i]);
+            tuning_train(&t.m, t.s, &t.how, "packed", NULL, golden_adapter_lr,
+                         k ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, k ? 2 : GOLDEN_BATCH);
+            CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "storage %d: other bits", i);
+            hash = gckpt_store_hash(t.s);
+            CHECK(adapters_merge(&t.a) != 0 && strstr(t.m.error, "is packed"));
+            end(&t);
+        }
+    }
+}
+
 static void test_wrong(void)
 {
     static const char weights[] = "adapter_model.safetensors", config[] = "adapter_config.json";
@@ -246,6 +271,7 @@ int main(int argc, char **argv)
     if (argc == 1) {
         test_merge();
         test_methods();
+        test_packed();
         test_wrong();
         test_memory();
     }

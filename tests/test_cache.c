@@ -41,7 +41,7 @@ static void failures(void)
     gckpt_plan_desc d = { .threads = 1 };
     gckpt_exec_desc x = { .progress = cancel };
     gckpt_store *s = gckpt_store_new(NULL);
-    talker all = talk_start(s, B, 8, 0, LEARNED, &d, NULL), r = talk_start(s, B, 4, 10, LEARNED, &d, &x);
+    talker all = talk_start(s, B, 8, 0, LEARNED, &d, NULL), r = talk_start(s, B, 4, 11, LEARNED, &d, &x);
     cancel_at = -1;
     CHECK(talk(&all, B, 0, want) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
     for (cancel_at = 0; cancel_at < gckpt_plan_length(r.p); cancel_at++)
@@ -56,7 +56,7 @@ static void failures(void)
     for (int b = 0; b < B; b++)
         CHECK(!memcmp(want + b * ALL * WORDS, got + b * ALL * WORDS, 8 * WORDS * sizeof *got));
     CHECK(talk(&r, B, 8, got) == GCKPT_E_ARG && gckpt_position(r.e) == 8);
-    CHECK(says(r.e, "adds 4 positions to the 8") && says(r.e, "room for 10") && says(r.e, "gckpt_rewind"));
+    CHECK(says(r.e, "adds 4 positions to the 8") && says(r.e, "room for 11") && says(r.e, "gckpt_rewind"));
     /* rows: no more than before, unless it begins anew; never more than the graph's */
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gckpt_error(r.e) == GCKPT_OK);
     CHECK(talk(&r, 2, 0, got) == GCKPT_OK);
@@ -64,6 +64,7 @@ static void failures(void)
     memset(got, 0, sizeof got);
     CHECK(talk(&r, 1, 4, got) == GCKPT_OK && !memcmp(want + 4 * WORDS, got + 4 * WORDS, 4 * WORDS * sizeof *got));
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && talk(&r, B, 0, got) == GCKPT_OK);
+    CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK);
     gckpt_feed feed = { r.tokens, talk_words };
     CHECK(gckpt_forward(r.e, &feed, 1, B + 1, NULL) == GCKPT_E_ARG && says(r.e, "the plan's 3 at most"));
     CHECK(gckpt_position(NULL) == 0 && gckpt_rewind(NULL, 0) == GCKPT_E_ARG);
@@ -72,7 +73,66 @@ static void failures(void)
     gckpt_store_free(s);
 }
 
+/* ---- what a call's ops are told; what is not of a cache begins anew in each call ---- */
+static int64_t told;
+static gckpt_result tell_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+static void tell_forward(const gckpt_call *call)
+{
+    told = call->position;
+    memcpy(call->out, call->in[0].data, (size_t)count_of(&call->shape) * sizeof *call->out);
+}
+
+static void apart(void)
+{
+    static const gckpt_op tell = { .name = "tell", .shape = tell_shape, .forward = tell_forward };
+    float x[2 * 4 * C], first[2 * 4 * C];
+    for (int i = 0; i < 2 * 4 * C; i++)
+        x[i] = (float)below(100) / 50 - 1;
+    for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 4, C)), *k = gckpt_cache(in, 8);
+        gckpt_tensor *alone = gckpt_attention(gckpt_apply(&tell, &in, 1, NULL, 0), in, in, HEADS, 1);
+        gckpt_tensor *all = gckpt_attention(in, k, k, HEADS, 1);
+        gckpt_pick picks[2] = { { alone, 0 }, { all, 0 } };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = picks, .fetches = 2 };
+        gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+        gckpt_exec_desc desc = { .isa = gckpt_isa_available((gckpt_isa)isa) ? (gckpt_isa)isa : GCKPT_ISA_AUTO };
+        gckpt_exec *e = gckpt_exec_new(p, s, &desc);
+        gckpt_feed feed = { gckpt_id(in), x };
+        for (int call = 0; call < 2; call++) {
+            CHECK_MSG(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+            CHECK(told == 4 * call);
+            CHECK(call || !memcmp(gckpt_fetch(e, gckpt_id(alone), 0), gckpt_fetch(e, gckpt_id(all), 0), sizeof x));
+            if (!call)
+                memcpy(first, gckpt_fetch(e, gckpt_id(alone), 0), sizeof first);
+        }
+        CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(alone), 0), sizeof first));
+        CHECK(memcmp(first, gckpt_fetch(e, gckpt_id(all), 0), sizeof first));
+        rig_free(e, p, g, s);
+    }
+}
+
 /* ---- caches of another executor ---- */
+/* Caches (6,8,C) of a batch of 3 rows or 6. */
+static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 24 / rows, C));
+    gckpt_tensor *q = gckpt_reshape(x, gckpt_shape3(6, 4, C)), *k = gckpt_cache(q, 8);
+    gckpt_pick pick = { gckpt_attention(q, k, k, HEADS, 1), 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_exec_desc desc = { .caches_of = caches_of };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, &desc);
+    rig_free(NULL, p, g, NULL);
+    return e;
+}
+
 static void sharing(void)
 {
     gckpt_store *s = gckpt_store_new(NULL), *s2 = gckpt_store_new(NULL);
@@ -88,7 +148,7 @@ static void sharing(void)
     } others[] = { { s, B, 1, 20, ROTARY, &wide, 1 }, { s, B, 1, 20, LEARNED, &d, 1 }, { s, B, 1, 0, ROTARY, &d, 1 },
                    { s, B, 4, 21, ROTARY, &d, 0 },    { s, B - 1, 4, 20, ROTARY, &d, 0 },
                    { s, B, 4, 20, ROTARY, &bf16, 0 }, { s2, B, 4, 20, ROTARY, &d, 0 },
-                   { s, 2 * B, 4, 10, ROTARY, &d, 0 } };
+                   { s, 2 * B, 4, 10, ROTARY, &d, 0 }, { s, B, 4, 40, ROTARY, &bf16, 0 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         talker r = talk_start(others[i].s, others[i].rows, others[i].t, others[i].capacity, others[i].style, others[i].d,
                          NULL);
@@ -98,6 +158,10 @@ static void sharing(void)
         gckpt_exec_free(e);
         talk_end(&r);
     }
+    gckpt_exec *of_three = merged(s, 3, NULL), *same = merged(s, 3, of_three);
+    CHECK(of_three && same && !merged(s, 6, of_three) && says(s, "desc.caches_of has other caches"));
+    gckpt_exec_free(same);
+    gckpt_exec_free(of_three);
     /* one that shares what another shares; the one in between may go */
     talker first = talk_start(s, B, 2, 20, ROTARY, &d, &x);
     x.caches_of = first.e;
@@ -259,6 +323,7 @@ int main(void)
     talk_fill();
     everywhere();
     failures();
+    apart();
     sharing();
     allocations();
     files();

@@ -117,8 +117,10 @@ static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckp
     gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(IN, HIDDEN), init);
     gckpt_tensor *v = gckpt_param(m.g, "v", gckpt_shape2(HIDDEN, OUT), init);
     gckpt_tensor *gain = gckpt_param(m.g, "gain", gckpt_shape1(HIDDEN), init);
+    gckpt_tensor *fixed = gckpt_param(m.g, "fixed", gckpt_shape2(HIDDEN, HIDDEN), init);
+    CHECK(gckpt_store_freeze(m.s, "fixed", 1) == GCKPT_OK && gckpt_store_pack(m.s, "fixed", GCKPT_STORED_I8) == GCKPT_OK);
     gckpt_tensor *h = gckpt_gelu(gckpt_mul(gckpt_linear(x, w, NULL), gain));
-    h = gckpt_linear(gckpt_dropout(h, 0.3f), v, NULL);
+    h = gckpt_linear(gckpt_dropout(gckpt_linear(h, fixed, NULL), 0.3f), v, NULL);
     gckpt_term terms[3] = { { gckpt_cross_entropy(h, t), 1, 0 },
                             { gckpt_mean_squared_error(h, y), 0.5f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
@@ -399,6 +401,43 @@ static void test_copies(void)
     CHECK(gpu[0]->finish(gpu[0]->context) == NULL);
 }
 
+/* Packed values to floats: every storage, rows shorter than what a thread takes, any alignment. */
+static void test_unpack(void)
+{
+    enum { MOST = 203, PLACES = 256 };
+    static uint16_t stored[MOST];
+    static float scales[MOST], want[MOST], got[MOST];
+    const gckpt_backend *b = gpu[0];
+    gckpt_call call = { .backend = b->context, .threads = 1 };
+    unsigned char *packed = (unsigned char *)b->get(b->context, sizeof stored + 16, 64);
+    float *there = (float *)b->get(b->context, sizeof scales, 64), *to = (float *)b->get(b->context, PLACES * sizeof *to, 64);
+    for (int i = 0; i < MOST; i++) {
+        stored[i] = (uint16_t)(i * 40503 + 77);
+        scales[i] = 0.01f * (float)(1 + i % 9);
+    }
+    b->copy_in(b->context, there, scales, sizeof scales);
+    for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I8; storage++)
+        for (int64_t row = 1; row <= 9; row++)
+            for (int shift = 0; shift < 3; shift++) {
+                const size_t each = storage == GCKPT_STORED_I8 ? 1 : 2;
+                gckpt_unpacking u = { (gckpt_storage)storage, stored, scales, row, MOST - shift, want };
+                u.scales = storage == GCKPT_STORED_I8 ? scales : NULL;
+                u.row = storage == GCKPT_STORED_I8 ? row : u.n;
+                gckpti_unpack(&u, 0, u.n, want);
+                u.packed = packed + (size_t)shift * each;
+                u.scales = u.scales ? there : NULL;
+                u.to = to + shift % 2;
+                b->copy_in(b->context, packed + (size_t)shift * each, stored, (size_t)u.n * each);
+                b->unpack(&call, &u);
+                b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
+                CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d", storage,
+                          (int)row, shift);
+            }
+    b->release(b->context, packed, sizeof stored + 16);
+    b->release(b->context, there, sizeof scales);
+    b->release(b->context, to, PLACES * sizeof *to);
+}
+
 /* ---- threads of the host, each with a store of its own, on one device and on two ---- */
 typedef struct {
     const gckpt_backend *backend;
@@ -475,6 +514,7 @@ int main(int argc, char **argv)
     watched.find = watched_find;
     watched.move = watched_move;
     test_copies();
+    test_unpack();
     test_repeats();
     test_inference();
     test_offloads();

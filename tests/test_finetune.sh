@@ -71,6 +71,7 @@ check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38: the model ha
 check "too little data" fails_with 1 "too few to learn from" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"
 check "a target that does not exist" fails_with 1 'targets "c_x" match none' build/finetune $text --targets c_x
+check "--device cuda without one" fails_with 2 "build/finetune-cuda makes one" build/finetune $text --device cuda
 check "--store of what is trained" fails_with 2 "which only frozen ones" build/finetune $text --method full --store int8
 
 # ---- every method: it learns, its plan's bytes are exact, and a run that was stopped goes on to the same bits
@@ -84,7 +85,7 @@ for method in full last head bias added lora houlsby llama prefix prompt; do
     check "$method: $(tail -n 1 "$work/stderr")" test -n "$(field "$a.json" end weights_hash)"
     check "$method: the loss falls" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
     check "$method: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
-    build/finetune $how --steps 11 --save "$b" > "$b.json" 2> "$work/stderr"
+    build/finetune $how --steps 8 --save "$b" > "$b.json" 2> "$work/stderr"
     build/finetune --resume "$b" --steps 20 --json - > "$b.json" 2> "$work/stderr"
     check "$method: resumed to the same bits" test "$(field "$b.json" end weights_hash)" = \
         "$(field "$a.json" end weights_hash)"
@@ -109,6 +110,15 @@ build/finetune $run --data "$work/changing" --eval-iters 1 --steps 2 --save "$wo
 echo more >> "$work/changing"
 check "--resume with other data" fails_with 1 "no longer what the run began with; give --data" \
     build/finetune --resume "$work/changed" --steps 3
+
+build/finetune $text --eval-every 0 --steps 1000000000 --save "$work/stopped" > "$work/stopped.json" 2> "$work/stderr" &
+pid=$!
+while [ ! -s "$work/stopped.json" ]; do sleep 0.1; done
+sleep 0.3
+kill -TERM $pid
+wait $pid
+check "an interrupt ends the step and saves" test $? -eq 130 -a -s "$work/stopped/training.safetensors"
+check "and the run can go on" build/finetune --resume "$work/stopped" --steps 1
 
 # ---- plans do not change bits; budgets ---------------------------------------------------------------------
 hash=$(field "$work/lora.a.json" end weights_hash)

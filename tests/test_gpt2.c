@@ -1,6 +1,6 @@
-/* test_gpt2.c - GPT-2 in Hugging Face's files (golden/gpt2.py): logits, ten steps of fine-tuning and
- * generated tokens are those of transformers, in both directions; what is wrong in a file is refused
- * by name.     build/test_gpt2 [folder for what is saved] */
+/* test_gpt2.c - GPT-2 in Hugging Face's files (golden/gpt2.py): logits, ten steps of fine-tuning
+ * and generated tokens are those of transformers, in both directions; what is wrong in a file is
+ * refused by name.     build/test_gpt2 [folder for what is saved] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
 #include "tuning.h"

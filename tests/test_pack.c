@@ -409,6 +409,7 @@ static void test_backend(unsigned seed)
     for (int k = 0; k < 4; k++) {
         build(seed, k == 2);
         pack_net(seed, k == 0);
+        device_reset(&d);
         b.unpack = k == 3 ? NULL : device_unpack; /* then the host does it, and copies it in */
         gckpt_plan_desc desc = { .mode = k == 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, .batch = net.batch,
                                  .backend = k ? &b : NULL };
@@ -559,6 +560,148 @@ static void test_frozen(gckpt_storage storage)
     rig_free(NULL, NULL, t.g, t.s);
 }
 
+/* ---- a plan is for what its parameters were stored as ---- */
+static void test_plans(void)
+{
+    tower t = tower_new(0, 1, GCKPT_STORED_I8), other = tower_new(0, 1, GCKPT_STORED_F32);
+    int32_t tokens[B * TOKENS], targets[B * TOKENS];
+    for (int i = 0; i < B * TOKENS; i++)
+        tokens[i] = i * 7 % WORDS, targets[i] = i * 5 % WORDS;
+    gckpt_feed feeds[2] = { { gckpt_id(t.tokens), tokens }, { gckpt_id(t.targets), targets } };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    gckpt_plan *p = tower_plan(&t, NULL), *q = tower_plan(&other, NULL);
+    CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(q)); /* it is one graph */
+    gckpt_exec *e = gckpt_exec_new(p, t.s, NULL), *none = gckpt_exec_new(q, t.s, NULL);
+    CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
+    CHECK_MSG(!none && strstr(gckpt_error_text(t.s), "\"frozen.table.0\" is stored as I8, the plan was made for F32"), "%s",
+              gckpt_error_text(t.s));
+    CHECK(!gckpt_exec_new(p, other.s, NULL) && strstr(gckpt_error_text(other.s), "stored as F32"));
+    /* packed anew between steps: this executor runs no more, the next one does */
+    CHECK(gckpt_store_pack(t.s, "frozen.fc.0", GCKPT_STORED_BF16) == GCKPT_OK);
+    uint64_t hash = gckpt_store_hash(t.s);
+    CHECK(gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_E_ARG && gckpt_store_hash(t.s) == hash);
+    CHECK_MSG(strstr(gckpt_error_text(e), "\"frozen.fc.0\" is stored as BF16"), "%s", gckpt_error_text(e));
+    gckpt_exec_free(e);
+    /* files: read where all is stored as it was, refused elsewhere */
+    file f = { 0 };
+    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
+    CHECK(!gckpt_plan_read(t.g, file_read, &f, NULL) && strstr(gckpt_error_text(t.g), "stored as I8 when the plan was made, now as BF16"));
+    f.at = 0;
+    CHECK(!gckpt_plan_read(other.g, file_read, &f, NULL) && strstr(gckpt_error_text(other.g), "now as F32"));
+    CHECK(gckpt_store_pack(t.s, "frozen.fc.0", GCKPT_STORED_I8) == GCKPT_OK);
+    f.at = 0;
+    gckpt_plan *again = gckpt_plan_read(t.g, file_read, &f, NULL);
+    CHECK_MSG(again != NULL, "%s", gckpt_error_text(t.g));
+    f.size = 0;
+    CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK && strstr((const char *)f.bytes, "(gckpt_storage)3"));
+    /* a store made by the plan has them so, too */
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK(gckpt_plan_params(again, s) == GCKPT_OK && gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
+    e = gckpt_exec_new(again, s, NULL);
+    CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+    free(f.bytes);
+    gckpt_plan_free(q);
+    gckpt_plan_free(again);
+    rig_free(e, NULL, NULL, s);
+    rig_free(NULL, NULL, other.g, other.s);
+    rig_free(NULL, p, t.g, t.s);
+}
+
+/* Packing takes optimiser state away, and what a device holds of a parameter. */
+static void test_device(void)
+{
+    device d;
+    gckpt_backend b;
+    if (!device_start(&d, &b, "device", GCKPT_ISA_PLAIN))
+        return;
+    static const float data[16] = { 1, -2, 0.5f };
+    const gckpt_hyper hyper = { .lr = 0.1f };
+    uint64_t hash[2];
+    for (int k = 0; k < 2; k++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 8)), *y = x;
+        gckpt_exec *e[2];
+        gckpt_plan *p[2];
+        for (int i = 0; i < 2; i++)
+            y = gckpt_tanh(gckpt_linear(y, gckpt_param(g, i ? "w1" : "w0", gckpt_shape2(8, 8), (gckpt_init){ 0.3f, 0, 0 }), NULL));
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        gckpt_feed feed = { gckpt_id(x), data };
+        gckpt_plan_desc plan_desc = { .backend = k ? &b : NULL };
+        gckpt_exec_desc exec_desc = { .backend = k ? &b : NULL };
+        for (int packed = 0; packed < 2; packed++) {
+            if (packed) {
+                CHECK(gckpt_store_freeze(s, "w0", 1) == GCKPT_OK && gckpt_store_bytes(s) == 3 * 2 * 256);
+                CHECK(gckpt_store_pack(s, "w0", GCKPT_STORED_I8) == GCKPT_OK);
+                CHECK(gckpt_store_bytes(s) == 64 + 32 + 3 * 256);
+                CHECK(gckpt_step(e[0], &feed, 1, 2, &hyper, NULL) == GCKPT_E_ARG);
+            }
+            p[packed] = gckpt_plan_new(g, &term, 1, &plan_desc);
+            e[packed] = gckpt_exec_new(p[packed], s, &exec_desc);
+            CHECK_MSG(e[packed] && gckpt_step(e[packed], &feed, 1, 2, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+        }
+        hash[k] = gckpt_store_hash(s);
+        gckpt_exec_free(e[1]);
+        gckpt_plan_free(p[1]);
+        rig_free(e[0], p[0], g, s);
+    }
+    CHECK(hash[0] == hash[1]);
+    device_end(&d);
+}
+
+/* Few bytes: what is packed is unpacked for each use again, the tied table twice, and let go between. */
+static void test_few_bytes(void)
+{
+    tower t = tower_new(2, 2, GCKPT_STORED_I8);
+    gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
+    CHECK(!gckpt_plan_new(t.g, &t.term, 1, &d) && gckpt_error(t.g) == GCKPT_E_BUDGET);
+    d.budget = t.g->least;
+    gckpt_plan *few = tower_plan(&t, &d);
+    int table = gckpt_id(gckpt_param(t.g, "frozen.table.0", gckpt_shape2(WORDS, WIDE), (gckpt_init){ 0, 0, 0 })), times = 0;
+    for (size_t x = 0; few && x < few->length; x++)
+        times += few->list[x].kind == GCKPT_FORWARD && few->list[x].id == table;
+    CHECK_MSG(times >= 2, "the table came %d times", times);
+    rig_free(NULL, few, t.g, t.s);
+}
+
+/* A whole life with packed parameters while the n-th allocation fails. */
+static void test_allocations(void)
+{
+    int worked = 0;
+    for (long n = 1; !worked && n < 2000; n++) {
+        heap h = { .fail_at = n };
+        gckpt_store_desc desc = { .memory = heap_memory(&h) };
+        gckpt_exec_desc how = { .memory = heap_memory(&h) };
+        gckpt_store *s = gckpt_store_new(&desc);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 8)), *y = x;
+        for (int i = 0; i < 4; i++) {
+            char name[] = "w0";
+            name[1] = (char)('0' + i);
+            y = gckpt_tanh(gckpt_linear(y, gckpt_param(g, name, gckpt_shape2(8, 8), (gckpt_init){ 0.3f, 0, 0 }), NULL));
+        }
+        gckpt_store_freeze(s, "w1", 1);
+        gckpt_store_freeze(s, "w3", 1);
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        static const float data[16] = { 1, -2, 0.5f };
+        const gckpt_hyper hyper = { .lr = 0.1f };
+        gckpt_feed feed = { gckpt_id(x), data };
+        gckpt_plan *p = NULL;
+        gckpt_exec *e = NULL;
+        if (gckpt_store_pack(s, "w1", GCKPT_STORED_I8) == GCKPT_OK && gckpt_store_pack(s, "w3", GCKPT_STORED_F16) == GCKPT_OK)
+            p = gckpt_plan_new(g, &term, 1, NULL);
+        size_t before = gckpt_store_bytes(s), live = h.live;
+        e = p ? gckpt_exec_new(p, s, &how) : NULL;
+        if (p && !e)
+            CHECK_MSG(gckpt_store_bytes(s) == before && h.live == live && gckpt_error(s) == GCKPT_E_MEMORY, "%s", gckpt_error_text(s));
+        worked = e && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && h.calls < n;
+        CHECK(!e || s->params[1].p.packed);
+        rig_free(e, p, g, s);
+        CHECK(h.live == 0 && h.wrong_sizes == 0);
+    }
+    CHECK(worked);
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
@@ -569,6 +712,10 @@ int main(int argc, char **argv)
     test_memory();
     test_frozen(GCKPT_STORED_F32);
     test_frozen(GCKPT_STORED_I8);
+    test_plans();
+    test_device();
+    test_few_bytes();
+    test_allocations();
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;
         net_fill();

@@ -63,8 +63,8 @@ static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2
     CHECK_MSG(apart <= worst, "%s: logits are %g apart", name, apart);
 }
 
-/* Ten steps, of micro-batches as the oracle's or of `rows`; each loss to 1e-5 of it, or, losses NULL,
- * all below the first. */
+/* Ten steps, of micro-batches as the oracle's or of `rows`; each loss to 1e-5 of it, or,
+ * losses NULL, all below the first. */
 static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
                                 const char *what, const double *losses, float lr, gckpt_mode mode,
                                 int64_t rows)
@@ -99,8 +99,8 @@ static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_
 }
 
 /* What is made of the golden prompt, greedily, with caches of keys and values: these tokens, by
- * logits that are, to the bit, those of all tokens at once. Two texts at once, the prompt four tokens
- * at a time. */
+ * logits that are, to the bit, those of all tokens at once. Two texts at once, the prompt four
+ * tokens at a time. */
 static inline void tuning_generate(gpt2_model *m, gckpt_store *s, const gpt2_hooks *hooks,
                                    const char *what, const int32_t *made)
 {

@@ -31,7 +31,8 @@ def check(saved, name, expected, tokens):
         model = transformers.GPT2LMHeadModel.from_pretrained(path).double().eval()
     else:
         model = gpt2.load_adapter(path)
-    apart = float((gpt2.logits_of(model, tokens).detach() - expected[name + ".trained"]).abs().max())
+    trained = expected[name + ".trained"]
+    apart = float((gpt2.logits_of(model, tokens).detach() - trained).abs().max())
     print(f"{name}: logits are {apart:.1e} apart")
     if not apart <= 1e-4:
         sys.exit(f"{path} is not what was trained")
@@ -44,12 +45,14 @@ def main():
     rows = []
     for name in sorted(os.listdir(saved)):
         check(saved, name, expected, tokens)
-        rows += [f"    {{ \"{name}/{file}\", 0x{fnv(os.path.join(saved, name, file)):016x}u }},\n"
+        rows += [f"    {{ \"{name}/{file}\", "
+                 f"0x{fnv(os.path.join(saved, name, file)):016x}u }},\n"
                  for file in sorted(os.listdir(os.path.join(saved, name)))]
     with open(gpt2.FOLDER + "_saved.h", "w") as out:
         out.write("/* gpt2_saved.h - written by check_peft.py: FNV-1a 64 of files of ours that "
                   "transformers\n * and peft have loaded, with the right logits; do not edit. */\n"
-                  "#ifndef GOLDEN_GPT2_SAVED_H\n#define GOLDEN_GPT2_SAVED_H\n#include <stdint.h>\n\n"
+                  "#ifndef GOLDEN_GPT2_SAVED_H\n#define GOLDEN_GPT2_SAVED_H\n"
+                  "#include <stdint.h>\n\n"
                   "static const struct {\n    const char *file;\n    uint64_t hash;\n"
                   "} golden_saved[] = {\n" + "".join(rows) + "};\n#endif\n")
 

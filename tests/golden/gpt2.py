@@ -46,7 +46,7 @@ def keep_only(path, suffixes):
             os.remove(os.path.join(path, name))
 
 
-# ---- models ---------------------------------------------------------------------------------------
+# ---- models --------------------------------------------------------------------------------------
 def make_model():
     """Random weights, wide enough that logits differ, in biases and gains, too."""
     config = transformers.GPT2Config(
@@ -88,7 +88,7 @@ def load_model(name):
     return model
 
 
-# ---- adapters -------------------------------------------------------------------------------------
+# ---- adapters ------------------------------------------------------------------------------------
 ADAPTERS = {
     "lora": peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["c_attn"],
                             fan_in_fan_out=True),
@@ -138,7 +138,7 @@ def load_adapter(path):
     return model.eval()
 
 
-# ---- what they compute ----------------------------------------------------------------------------
+# ---- what they compute ---------------------------------------------------------------------------
 def logits_of(model, tokens):
     return model(input_ids=tokens).logits[:, -tokens.shape[1]:]     # prompts have logits, too
 
@@ -172,8 +172,8 @@ def train(model, tokens, targets, lr):
 
 
 def generate(model, prompt):
-    """Greedily, with the key/value cache; the same tokens must come without it, and never by a hair's
-    breadth."""
+    """Greedily, with the key/value cache; the same tokens must come without it, and never by a
+    hair's breadth."""
     made = model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
                           max_new_tokens=NEW, min_new_tokens=NEW, use_cache=True, eos_token_id=None)
     made = made[:, -NEW:]
@@ -192,7 +192,7 @@ def print_array(out, kind, name, values):
     out.write(f"static const {kind} {name}[{len(values)}] = {{\n")
     line = ""
     for word in (f"{v:.17g}" if kind == "double" else str(v) for v in values):
-        if len(line) + len(word) > 96:
+        if len(line) + len(word) > 92:
             out.write("    " + line.rstrip() + "\n")
             line = ""
         line += word + ", "
@@ -231,16 +231,18 @@ def main():
     save_file({name: value.detach().float().contiguous() for name, value in expected.items()},
               folder("expected.safetensors"))
     with open(FOLDER + ".h", "w") as out:
-        out.write("/* gpt2.h - written by gpt2.py with PyTorch, transformers and peft in float64; do "
-                  "not edit. */\n#ifndef GOLDEN_GPT2_H\n#define GOLDEN_GPT2_H\n#include <stdint.h>\n\n"
+        out.write("/* gpt2.h - written by gpt2.py with PyTorch, transformers and peft in float64; "
+                  "do not edit. */\n#ifndef GOLDEN_GPT2_H\n#define GOLDEN_GPT2_H\n"
+                  "#include <stdint.h>\n\n"
                   f"enum {{ GOLDEN_LAYERS = {LAYERS}, GOLDEN_DIM = {DIM}, GOLDEN_HEADS = {HEADS},\n"
                   f"       GOLDEN_VOCABULARY = {VOCABULARY}, GOLDEN_POSITIONS = {POSITIONS},\n"
                   f"       GOLDEN_ROWS = {ROWS}, GOLDEN_CONTEXT = {CONTEXT},\n"
-                  f"       GOLDEN_BATCH = {BATCH}, GOLDEN_LENGTH = {LENGTH}, GOLDEN_MICRO = {MICRO},\n"
+                  f"       GOLDEN_BATCH = {BATCH}, GOLDEN_LENGTH = {LENGTH},\n"
+                  f"       GOLDEN_MICRO = {MICRO},\n"
                   f"       GOLDEN_STEPS = {STEPS}, GOLDEN_COUNT = {int((targets >= 0).sum())},\n"
-                  f"       GOLDEN_PROMPT = {PROMPT}, GOLDEN_NEW = {NEW}, GOLDEN_VIRTUAL = {VIRTUAL} }};\n"
-                  f"static const float golden_lr = {LR}f, golden_adapter_lr = {ADAPTER_LR}f, "
-                  f"golden_decay = {DECAY}f, golden_clip = {CLIP}f;\n")
+                  f"       GOLDEN_PROMPT = {PROMPT}, GOLDEN_NEW = {NEW} }};\n"
+                  f"static const float golden_lr = {LR}f, golden_adapter_lr = {ADAPTER_LR}f;\n"
+                  f"static const float golden_decay = {DECAY}f, golden_clip = {CLIP}f;\n")
         for name, value in (("tokens", tokens), ("batch", batch), ("targets", targets),
                             ("prompt", prompt)):
             print_array(out, "int32_t", "golden_" + name, value.flatten().tolist())
