@@ -18356,11 +18356,19 @@ static int gckpti_load_offsets(gckpti_loader *l)
     return 1;
 }
 
+/* The scales of values of I8, among the entries of the same parameter; NULL: there are none. */
+static gckpti_saved *gckpti_load_scale(const gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_saved *scale = e, *end = l->entries + l->count;
+    while (scale < end && scale->param == e->param && scale->slot != GCKPTI_SCALE)
+        scale++;
+    return scale < end && scale->param == e->param ? scale : NULL;
+}
+
 /* Values of a parameter: do they have its shape, and all that makes them values? */
 static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 {
     const gckpti_param *q = &l->store->params[e->param];
-    const gckpti_saved *scale = e;
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
     l->values++;
@@ -18369,9 +18377,7 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
                              &e->shape, &q->p.shape);
     if (e->type != GCKPT_STORED_I8)
         return 1;
-    while (scale < l->entries + l->count && scale->param == e->param && scale->slot != GCKPTI_SCALE)
-        scale++;
-    if (e->shape.n < 2 || scale == l->entries + l->count || scale->param != e->param)
+    if (e->shape.n < 2 || !gckpti_load_scale(l, e))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "I8 needs two axes or more, and a tensor of this name and #scale");
     if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
@@ -18452,13 +18458,11 @@ static int gckpti_load_check(gckpti_loader *l)
 static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
-    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
+    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
     if (!l->file || e->param < l->had || !gckpti_little_endian())
         return 0;
-    while (scale > e && scale->slot != GCKPTI_SCALE)
-        scale++;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
-    const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
+    const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
     if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
         return 0;
