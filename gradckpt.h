@@ -18544,7 +18544,8 @@ static void gckpti_load_undo(gckpti_loader *l)
     for (size_t i = l->count; i-- > 0;)
         if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
-    gckpti_values_undo(s);
+    if (l->desc->partial) /* else they came before the header, and go after it */
+        gckpti_values_undo(s);
     gckpti_store_shrink(s, l->had);
     gckpti_notes_shrink(s, l->notes);
 }
