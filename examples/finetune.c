@@ -229,7 +229,6 @@ typedef struct {
     gpt2_model model;
     adapters adapters;
     gpt2_options how;
-    int has_adapters;
     gckpt_graph *graphs[2]; /* training (NULL where gckpt_fit chose), evaluation */
     gckpt_plan *plans[2];
     gckpt_exec *execs[2];
@@ -424,7 +423,6 @@ static int load_model(tuning *t, adapters_method method)
         return session_fail(1, "--model: %s", t->model.error);
     int failed = o.adapter != NULL ? adapters_load(&t->adapters, &t->model, t->store, o.adapter)
                                    : adapters_begin(&t->adapters, &t->model, t->store, &wanted);
-    t->has_adapters = !failed;
     if (!failed && t->adapters.options.method != method)
         failed = gpt2_fail(&t->model, "--adapter %s: it is of --method %s", o.adapter,
                            adapters_names[t->adapters.options.method]);
@@ -570,8 +568,7 @@ static void free_tuning(tuning *t)
         gckpt_plan_free(t->plans[i]);
         gckpt_graph_free(t->graphs[i]);
     }
-    if (t->has_adapters)
-        adapters_end(&t->adapters);
+    adapters_end(&t->adapters);
     gckpt_store_free(t->store);
     gckpt_store_free(t->notes);
     gpt2_close(&t->model);
