@@ -406,12 +406,13 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
-/* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes, and those that are
- * not made yet as soon as they are. What ops see is what was stored: a FORWARD of the parameter
- * brings it into the arena as floats, planned like any value (gckpt_plan_desc.stage_parameters), so
- * results depend on the storage, never on the plan. Rounded to nearest even, to BF16 as
- * gckpt_to_bf16; F16 beyond 65504 is an error (E_DATA), I8 stands for value / scale, scale being
- * the row's greatest |value| / 127; vectors stay F32 then. Such parameters stay frozen until they
+/* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
+ * none. Values that are not made yet will be made so, piece by piece; those that are need memory
+ * for both for a moment. What ops see is what was stored: a FORWARD of the parameter brings it into
+ * the arena as floats, planned like any value (gckpt_plan_desc.stage_parameters), so results depend
+ * on the storage, never on the plan. Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
+ * 65504 is an error (E_DATA), I8 stands for value / scale, scale being the row's greatest |value| /
+ * 127; vectors stay F32 then. Such parameters have no optimiser state and stay frozen until they
  * are packed as F32 again. Plans made before are refused. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
@@ -823,10 +824,11 @@ typedef struct {
     int as_built;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
-    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it. It
-     * is planned like any value: it has bytes, work (10 x bytes read and written, + 16384; or its
-     * entry in costs), may be let go and brought again; pins hold for it; a schedule may say when,
-     * else it comes before its first reader. Updates act on the parameter itself. */
+    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
+     * always where it is packed (gckpt_store_pack). It is planned like any value: it has bytes,
+     * work (10 x bytes read and written, + 16384; or its entry in costs), may be let go and brought
+     * again; pins hold for it; a schedule may say when, else it comes before its first reader.
+     * Updates act on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
@@ -866,7 +868,8 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan); /* parameters + state + step arena */
+/* parameters + state + caches + step arena */
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
 enum {
@@ -955,10 +958,10 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
  * inputs, constants and parameters. The same on every machine, for every plan of the graph. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
- * (same hash, same frozen parameters); another one, another version of this header, a damaged file
- * or one too large for this machine is refused with the reason, which is the graph's error.
- * Whatever is in the file, a plan that is read is right: it is derived from the graph again, but
- * for the order of instructions and the offsets, and these are checked. memory: as
+ * (same hash, parameters frozen and stored alike); another one, another version of this header, a
+ * damaged file or one too large for this machine is refused with the reason, which is the graph's
+ * error. Whatever is in the file, a plan that is read is right: it is derived from the graph again,
+ * but for the order of instructions and the offsets, and these are checked. memory: as
  * gckpt_plan_desc.memory; NULL: the heap. */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
@@ -3116,11 +3119,23 @@ static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float
     }
 }
 
+/* On the host, to nowhere yet. */
+static gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+{
+    gckpt_unpacking u;
+    u.storage = q->p.storage;
+    u.packed = q->p.packed;
+    u.scales = q->p.scales;
+    u.row = gckpti_row_length(&q->p);
+    u.n = q->p.elements;
+    u.to = NULL;
+    return u;
+}
+
 /* The floats that n stored values from element `at` on stand for. */
 static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    const gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
-                                gckpti_row_length(&q->p), q->p.elements, NULL };
+    const gckpt_unpacking u = gckpti_unpacking_of(q);
     if (q->p.storage == GCKPT_STORED_F32)
         memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
     else
@@ -3430,8 +3445,8 @@ static void gckpti_link_names(gckpt_store *s, int all)
     }
 }
 
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for its
- * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                       int external, gckpt_init init)
 {
@@ -3526,7 +3541,8 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 }
 
 /* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
- * be; where they are not there as floats, in `room`. For reads of a store, which allocate nothing. */
+ * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
+ */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
@@ -7272,7 +7288,7 @@ typedef struct gckpti_planner {
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
-/* A parameter that ops read in the arena: all of them by desc.stage_parameters, packed ones always. */
+/* A parameter that ops read in the arena: packed ones, or by desc.stage_parameters all. */
 static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return t->kind == GCKPTI_PARAM &&
@@ -15089,11 +15105,14 @@ static int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        can = n && (ins->kind >= GCKPT_OFFLOAD ||
-                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32 ||
-                                     e->backend.unpack
-                               : (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL));
-        can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
+        if (!n)
+            can = 0;
+        else if (ins->kind >= GCKPT_OFFLOAD)
+            can = e->moves;
+        else if (!node->op)
+            can = p->params[node->index].storage == GCKPT_STORED_F32 || e->backend.unpack;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
     return can && p->body < p->epilogue;
 }
@@ -15625,10 +15644,10 @@ static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float
     const gckpt_backend *b = &e->backend;
     const float *here = gckpti_values_here(e, q, -1);
     void *piece = e->borrowed;
-    gckpt_unpacking u = { q->p.storage,           q->p.packed,   q->p.scales,
-                          gckpti_row_length(&q->p), q->p.elements, to };
+    gckpt_unpacking u = gckpti_unpacking_of(q);
     gckpt_call c;
     gckpti_bare_call(e, &c);
+    u.to = to;
     if (b->own_memory) { /* the mirror of a block */
         u.scales = u.scales ? here : NULL;
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
@@ -18337,11 +18356,19 @@ static int gckpti_load_offsets(gckpti_loader *l)
     return 1;
 }
 
+/* The scales of values of I8, among the entries of the same parameter; NULL: there are none. */
+static gckpti_saved *gckpti_load_scale(const gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_saved *scale = e, *end = l->entries + l->count;
+    while (scale < end && scale->param == e->param && scale->slot != GCKPTI_SCALE)
+        scale++;
+    return scale < end && scale->param == e->param ? scale : NULL;
+}
+
 /* Values of a parameter: do they have its shape, and all that makes them values? */
 static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 {
     const gckpti_param *q = &l->store->params[e->param];
-    const gckpti_saved *scale = e;
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
     l->values++;
@@ -18350,9 +18377,7 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
                              &e->shape, &q->p.shape);
     if (e->type != GCKPT_STORED_I8)
         return 1;
-    while (scale < l->entries + l->count && scale->param == e->param && scale->slot != GCKPTI_SCALE)
-        scale++;
-    if (e->shape.n < 2 || scale == l->entries + l->count || scale->param != e->param)
+    if (e->shape.n < 2 || !gckpti_load_scale(l, e))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "I8 needs two axes or more, and a tensor of this name and #scale");
     if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
@@ -18433,13 +18458,11 @@ static int gckpti_load_check(gckpti_loader *l)
 static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
-    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
+    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
     if (!l->file || e->param < l->had || !gckpti_little_endian())
         return 0;
-    while (scale > e && scale->slot != GCKPTI_SCALE)
-        scale++;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
-    const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
+    const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
     if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
         return 0;

@@ -609,8 +609,7 @@ static int sample(tuning *t, const char *when)
     if (!failed && gpt2_generator_new(&g, &t->model, t->store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
-        const size_t needs = gckpt_plan_bytes(g.one.plan) + gckpt_plan_arena(g.chunk.plan) +
-                             gckpt_plan_arena(g.before.plan);
+        const size_t needs = g.bytes;
         if (o.budget > 0 && needs > (size_t)o.budget)
             failed = session_fail(1,
                                   "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
