@@ -1012,16 +1012,22 @@ static int compare(int argc, char **argv)
     }
     if (failed || session.interrupted)
         return failed;
-    fprintf(session.out, "\n| method | trained parameters | bytes |%s\n|---|--:|--:|%s\n",
-            o.plan ? "" : " a step | file | loss before | after | general before | after |",
-            o.plan ? "" : "--:|--:|--:|--:|--:|--:|");
+    const int ran = !o.plan, evaluated = ran && o.eval_every > 0,
+              general = ran && run.other.count > 0;
+    fprintf(session.out, "\n| method | trained parameters | bytes |%s%s%s\n|---|--:|--:|%s%s%s\n",
+            ran ? " a step | file |" : "", evaluated ? " loss before | after |" : "",
+            general ? " general before | after |" : "", ran ? "--:|--:|" : "",
+            evaluated ? "--:|--:|" : "", general ? "--:|--:|" : "");
     for (int i = 0; i < ADAPTERS_METHODS; i++) {
         const outcome *r = &all[i];
         fprintf(session.out, "| %s | %lld | %zu |", adapters_names[i], (long long)r->parameters,
                 r->bytes);
-        if (!o.plan)
-            fprintf(session.out, " %.3f s | %zu | %.4f | %.4f | %.4f | %.4f |", r->seconds, r->file,
-                    r->before, r->after, r->general_before, r->general_after);
+        if (ran)
+            fprintf(session.out, " %.3f s | %zu |", r->seconds, r->file);
+        if (evaluated)
+            fprintf(session.out, " %.4f | %.4f |", r->before, r->after);
+        if (general)
+            fprintf(session.out, " %.4f | %.4f |", r->general_before, r->general_after);
         fputc('\n', session.out);
     }
     return o.picture != NULL ? draw_methods(all) : 0;
