@@ -90,8 +90,8 @@ static const options_row allowed[] = {
     { "timeline", OPTIONS_TEXT, &o.timeline, NULL, 0, 0, NULL,
       "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
     { "save", OPTIONS_TEXT, &o.save, NULL, 0, 0, NULL,
-      "write weights and optimiser state (safetensors) after each evaluation, at the end, and when "
-      "session.interrupted" },
+      "write weights and optimiser state (safetensors) with each evaluation, at the end, and when "
+      "interrupted" },
     { "resume", OPTIONS_FILE, &o.resume, NULL, 0, 0, NULL,
       "go on from a file that --save wrote, with its options but for those given now; saves there "
       "unless --save says where" },
@@ -122,7 +122,7 @@ static int print_help(void)
 {
     printf("gpt - trains a small byte-level GPT inside a byte budget\n\n");
     options_print(&options);
-    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 session.interrupted.\n");
+    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
     if (fflush(stdout) != 0 || ferror(stdout))
         return session_fail(1, "standard output: %s", strerror(errno));
     return 0;
@@ -733,11 +733,11 @@ static int train(void)
         in_a_row = 0;
         step = report.step;
         report_step(&report, session_now() - begin);
-        int done = step == (uint64_t)o.steps || session.interrupted;
-        if (session.terminal && done)
+        int done = step == (uint64_t)o.steps;
+        if (session.terminal && (done || session.interrupted))
             fputc('\n', session.out);
         if (o.eval_every > 0 && (done || step % (uint64_t)o.eval_every == 0) &&
-            (evaluate(step) || save()))
+            (save() || evaluate(step)))
             return 1;
         if (!session_output_works()) {
             save();
