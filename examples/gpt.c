@@ -753,7 +753,6 @@ typedef struct {
     gckpt_exec *exec;
     int tokens, logits;                          /* ids */
     int64_t vocabulary, known, samples, context; /* known: tokens from there on are not taken */
-    int64_t before; /* positions in the caches that are no tokens: they stay */
 } generator;
 
 /* Brings token i of each of the samples, whose tokens are `stride` apart, to the caches. */
@@ -778,8 +777,8 @@ static int generate(const generator *m, int32_t *all, size_t given, size_t n,
     int32_t *next = (int32_t *)malloc(rows * sizeof *next);
     int failed = room == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
     for (size_t i = 0; i + 1 < stride && !failed && !session.interrupted; i++) {
-        if (gckpt_position(m->exec) - m->before == m->context) {
-            failed = gckpt_rewind(m->exec, m->before) != GCKPT_OK;
+        if (gckpt_position(m->exec) == m->context) {
+            failed = gckpt_rewind(m->exec, 0) != GCKPT_OK;
             for (size_t k = i - (size_t)(m->context / 2); k < i && !failed; k++)
                 failed = feed_token(m, all, stride, k, next);
         }
@@ -811,7 +810,7 @@ static int sample(void)
     const char *prompt = o.prompt == NULL || o.prompt[0] == 0 ? "\n" : o.prompt;
     const size_t given = strlen(prompt), stride = given + (size_t)o.sample;
     const generator caching = { m->exec, m->tokens, m->logits, o.vocabulary,
-                                BYTES,   o.samples, o.context, 0 };
+                                BYTES,   o.samples, o.context };
     const sample_options how = { o.temperature, o.top_k, o.top_p, (uint64_t)o.seed };
     int32_t *all = malloc((size_t)o.samples * stride * sizeof *all);
     if (all == NULL)
