@@ -24,7 +24,8 @@
  * prompt    vectors before the first embedding (Lester 2021)               peft PROMPT_TUNING
  *
  * A file of our own has what is trained, under the names of the store, and an adapter_config.json
- * of the options. Functions return 0, or -1 after writing the model's `error`. C99 or C++11. */
+ * of the options (peft.h). Functions return 0, or -1 after writing the model's `error`. C99 or
+ * C++11, with gpt2.h, json.h, pattern.h and peft.h. */
 #ifndef ADAPTERS_H
 #define ADAPTERS_H
 #include "gpt2.h"
@@ -84,8 +85,8 @@ static inline int64_t adapters_trainable(const gckpt_store *store)
 }
 
 /* ---- patterns -------------------------------------------------------------------------------- */
-/* The first of a list's patterns that matches the end of a module's name, behind a dot, or all of it
- * (so does peft with names of target_modules and keys of rank_pattern). *value, NULL: none: what
+/* The first of a list's patterns that matches the end of a module's name, behind a dot, or all of
+ * it (so does peft with names of target_modules and keys of rank_pattern). *value, NULL: none: what
  * follows its '='. 1, or 0: none does; -1: one of them is wrong, m->error. */
 static inline int adapters_listed(gpt2_model *m, const char *list, const char *module,
                                   double *value)
@@ -115,7 +116,7 @@ static inline int adapters_listed(gpt2_model *m, const char *list, const char *m
     return found;
 }
 
-/* ---- what the hooks do: each takes part only where its parameters are --------------------------- */
+/* ---- what the hooks do: each takes part only where its parameters are ------------------------ */
 /* The parameter MODULE + end of the store; NULL when there is none. */
 static inline gckpt_tensor *adapters_find(const adapters *a, gckpt_graph *g, const char *module,
                                           const char *end)
@@ -514,8 +515,9 @@ static inline int adapters_keep_texts(adapters *a)
 }
 
 /* Freezes the store's parameters, makes those of the method, and lets the method unfreeze what it
- * trains. Model and store must live as long. HEAD and ADDED change the model's config: graphs are
- * built behind this. */
+ * trains. Model and store must live as long, *a stay where it is (hooks point to it); adapters_end
+ * is for it after an error, too. HEAD and ADDED change the model's config: graphs are built after
+ * this. */
 static inline int adapters_begin(adapters *a, gpt2_model *m, gckpt_store *store,
                                  const adapters_options *options)
 {

@@ -229,7 +229,6 @@ typedef struct {
     gpt2_model model;
     adapters adapters;
     gpt2_options how;
-    int has_adapters;
     gckpt_graph *graphs[2]; /* training (NULL where gckpt_fit chose), evaluation */
     gckpt_plan *plans[2];
     gckpt_exec *execs[2];
@@ -424,7 +423,6 @@ static int load_model(tuning *t, adapters_method method)
         return session_fail(1, "--model: %s", t->model.error);
     int failed = o.adapter != NULL ? adapters_load(&t->adapters, &t->model, t->store, o.adapter)
                                    : adapters_begin(&t->adapters, &t->model, t->store, &wanted);
-    t->has_adapters = !failed;
     if (!failed && t->adapters.options.method != method)
         failed = gpt2_fail(&t->model, "--adapter %s: it is of --method %s", o.adapter,
                            adapters_names[t->adapters.options.method]);
@@ -570,8 +568,7 @@ static void free_tuning(tuning *t)
         gckpt_plan_free(t->plans[i]);
         gckpt_graph_free(t->graphs[i]);
     }
-    if (t->has_adapters)
-        adapters_end(&t->adapters);
+    adapters_end(&t->adapters);
     gckpt_store_free(t->store);
     gckpt_store_free(t->notes);
     gpt2_close(&t->model);
@@ -612,8 +609,7 @@ static int sample(tuning *t, const char *when)
     if (!failed && gpt2_generator_new(&g, &t->model, t->store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
-        const size_t needs = gckpt_plan_bytes(g.one.plan) + gckpt_plan_arena(g.chunk.plan) +
-                             gckpt_plan_arena(g.before.plan);
+        const size_t needs = g.bytes;
         if (o.budget > 0 && needs > (size_t)o.budget)
             failed = session_fail(1,
                                   "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
@@ -1016,16 +1012,22 @@ static int compare(int argc, char **argv)
     }
     if (failed || session.interrupted)
         return failed;
-    fprintf(session.out, "\n| method | trained parameters | bytes |%s\n|---|--:|--:|%s\n",
-            o.plan ? "" : " a step | file | loss before | after | general before | after |",
-            o.plan ? "" : "--:|--:|--:|--:|--:|--:|");
+    const int ran = !o.plan, evaluated = ran && o.eval_every > 0,
+              general = ran && run.other.count > 0;
+    fprintf(session.out, "\n| method | trained parameters | bytes |%s%s%s\n|---|--:|--:|%s%s%s\n",
+            ran ? " a step | file |" : "", evaluated ? " loss before | after |" : "",
+            general ? " general before | after |" : "", ran ? "--:|--:|" : "",
+            evaluated ? "--:|--:|" : "", general ? "--:|--:|" : "");
     for (int i = 0; i < ADAPTERS_METHODS; i++) {
         const outcome *r = &all[i];
         fprintf(session.out, "| %s | %lld | %zu |", adapters_names[i], (long long)r->parameters,
                 r->bytes);
-        if (!o.plan)
-            fprintf(session.out, " %.3f s | %zu | %.4f | %.4f | %.4f | %.4f |", r->seconds, r->file,
-                    r->before, r->after, r->general_before, r->general_after);
+        if (ran)
+            fprintf(session.out, " %.3f s | %zu |", r->seconds, r->file);
+        if (evaluated)
+            fprintf(session.out, " %.4f | %.4f |", r->before, r->after);
+        if (general)
+            fprintf(session.out, " %.4f | %.4f |", r->general_before, r->general_after);
         fputc('\n', session.out);
     }
     return o.picture != NULL ? draw_methods(all) : 0;

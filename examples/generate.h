@@ -14,8 +14,8 @@
 #include "gpt2.h"
 #include "sample.h"
 
-/* Inference plans that share their caches of keys and values: what hooks put before the text, chunks
- * of the prompt, and one token at a time. */
+/* Inference plans that share their caches of keys and values: what hooks put before the text,
+ * chunks of the prompt, and one token at a time. */
 typedef struct {
     gckpt_plan *plan;
     gckpt_exec *exec;
@@ -42,8 +42,7 @@ typedef struct {
     int threads;
     const gpt2_hooks *hooks;
     const gckpt_backend *backend;
-    int64_t
-        capacity; /* tokens of the longest text, what hooks put before it included; 0: the context */
+    int64_t capacity; /* tokens of a text, with what hooks put before it; 0: the context */
 } gpt2_generator_desc;
 
 static inline void gpt2_generator_free(gpt2_generator *p)
@@ -154,8 +153,8 @@ static inline const float *gpt2_forward(gpt2_generator *p, gpt2_run *run)
     return NULL;
 }
 
-/* Begins texts with n tokens, the same for all, at least one. The logits (samples,V) of what comes next;
- * NULL: m->error. */
+/* Begins texts with n tokens, the same for all, at least one. The logits (samples,V) of what comes
+ * next; NULL: m->error. */
 static inline const float *gpt2_prompt(gpt2_generator *p, const int32_t *tokens, int64_t n)
 {
     gckpt_exec *one = p->one.exec;
@@ -186,10 +185,10 @@ static inline const float *gpt2_next(gpt2_generator *p, const int32_t *tokens)
     return gpt2_forward(p, &p->one);
 }
 
-/* Generates up to `most` tokens after a prompt in each row of out (samples,most), until it is `stop`
- * (-1: never), with which it is filled then; text(user, position, tokens (samples)), which may be
- * NULL, sees them as they come and ends it by returning 1. The number of tokens of the longest row:
- * fewer where its capacity is full; -1: m->error. */
+/* Generates up to `most` tokens after a prompt in each row of out (samples,most), until it is
+ * `stop` (-1: never), with which it is filled then; text(user, position, tokens (samples)), which
+ * may be NULL, sees them as they come and ends it by returning 1. The number of tokens of the
+ * longest row: fewer where its capacity is full; -1: m->error. */
 static inline int64_t gpt2_generate(gpt2_generator *p, const int32_t *prompt, int64_t n,
                                     const sample_options *how, int64_t most, int32_t stop,
                                     int32_t *out,

@@ -1,4 +1,4 @@
-/* gpt2.h - GPT-2 for gradckpt.h, in Hugging Face's format, of public calls only: to copy and change.
+/* gpt2.h - GPT-2 for gradckpt.h, in Hugging Face's format, of public calls: to copy and change.
  *
  *     gpt2_model m;
  *     gckpt_store *s = gckpt_store_new(NULL);
@@ -14,8 +14,8 @@
  *
  * Parameters are named as in Hugging Face's files, without "transformer.": "wte.weight",
  * "h.0.attn.c_attn.weight". Their layers are Conv1D, whose (in,out) is what gckpt_linear takes; the
- * head is wte, or lm_head.weight where config.json does not tie them. Functions that may fail return
- * 0, or -1 after writing m->error. C99 or C++11, with json.h. */
+ * head is wte, or lm_head.weight where config.json does not tie them. Functions that may fail
+ * return 0, or -1 after writing m->error. C99 or C++11, with json.h. */
 #ifndef GPT2_H
 #define GPT2_H
 #include "gradckpt.h"
@@ -417,8 +417,8 @@ static inline void gpt2_refuse_others(json *d)
 static inline int64_t gpt2_size(json *d, const char *key, int64_t usual)
 {
     const int64_t n = json_int(d, JSON_ROOT, key, usual);
-    if (n < 1 || n > INT32_MAX)
-        json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 2147483647");
+    if (n < 1 || n > 1 << 24)
+        json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
     return n;
 }
 
@@ -446,6 +446,8 @@ static inline int gpt2_read_config(gpt2_model *m, const char *dir)
         uint32_t at = json_find_set(&d, JSON_ROOT, "eos_token_id");
         at = json_kind_of(&d, at) == JSON_ARRAY ? json_first(&d, at) : at;
         c->eos = at ? json_int_of(&d, at) : -1;
+        if (c->layers > 10000)
+            json_fail(&d, 0, "n_layer %lld: 10000 at most", (long long)c->layers);
         if (c->width % c->heads != 0)
             json_fail(&d, 0, "n_embd %lld is no multiple of n_head %lld", (long long)c->width,
                       (long long)c->heads);

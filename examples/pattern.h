@@ -96,7 +96,8 @@ static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
 }
 
 /* Whether the pattern of n characters matches text, of at most PATTERN_TEXT, from one of the places
- * in `from` (bits; 1: the beginning) to its end. -1: it is not understood, or the text is longer. */
+ * in `from` (bits; 1: the beginning) to its end. -1: it is not understood, or the text is longer.
+ */
 static inline int pattern_match(const char *text, uint64_t from, const char *pattern, size_t n)
 {
     pattern_state m = { text, pattern, pattern + n, 0 };

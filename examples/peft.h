@@ -1,5 +1,5 @@
-/* peft.h - the files of adapters.h: adapter_config.json and adapter_model.safetensors, in the format of
- * Hugging Face's peft where peft has the method: to copy with it.
+/* peft.h - the files of adapters.h: adapter_config.json and adapter_model.safetensors, in the
+ * format of Hugging Face's peft where peft has the method: to copy with it.
  *
  *     adapters_save(&a, "adapter", "gpt2");
  *     adapters_load(&a, &model, store, "adapter"); // instead of adapters_begin
@@ -234,7 +234,7 @@ static inline void adapters_add_item(json *d, char **to, uint32_t at, const char
     *to += sprintf(*to, "%s%s%s,", text, number != NULL ? "=" : "", number != NULL ? number : "");
 }
 
-/* A list of what is there (an array, a dictionary of numbers or a text); behind it, what is left. */
+/* A list of what is there: an array, a dictionary of numbers or a text. *room moves behind it. */
 static inline const char *adapters_read_list(json *d, const char *key, char **room)
 {
     char *to = *room, number[32];

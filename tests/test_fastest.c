@@ -297,6 +297,11 @@ static void test_arena(void)
     CHECK_MSG(p && t.count > 3 && h.peak > most / 2 && h.peak < most + most / 5,
               "%d trials, %lu bytes for %lu", t.count, (unsigned long)h.peak, (unsigned long)most);
     CHECK(h.blocks == 0);
+    gckpt_plan_free(p);
+    gckpt_plan_desc d = { .update_in_backward = 1 }; /* trials update nothing, so nothing can be skipped */
+    how.skip_nonfinite = 1;
+    p = gckpt_fit_timed(s, build_wide, &m, B, &d, NULL, &t);
+    CHECK_MSG(p && gckpt_plan_in_backward(p), "%s", gckpt_error_text(s));
     rig_free(NULL, p, NULL, s);
 }
 

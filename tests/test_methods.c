@@ -1,6 +1,6 @@
-/* test_methods.c - examples/adapters.h, generate.h, sample.h and pattern.h without another program's
- * files: each method gives the same weights by every plan and the same logits token by token; what
- * options name is what is trained; tokens are drawn as their options say.
+/* test_methods.c - examples/adapters.h, generate.h, sample.h and pattern.h without another
+ * program's files: each method gives the same weights by every plan and the same logits token by
+ * token; what options name is what is trained; tokens are drawn as their options say.
  *     build/test_methods */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
@@ -254,6 +254,33 @@ static void test_texts(void)
     end(&t);
 }
 
+/* Whichever of the store's allocations fails: an error with a text, and all is given back. */
+static void test_memory(void)
+{
+    for (int method = 0; method < 2; method++)
+        for (long at = 1, more = 1; more; at++) {
+            heap h = { 0 };
+            const gckpt_store_desc desc = { heap_memory(&h), 5 };
+            const adapters_options o = { .method = method ? ADAPTERS_PREFIX : ADAPTERS_HEAD };
+            tuned t;
+            memset(&t, 0, sizeof t);
+            t.store = gckpt_store_new(&desc);
+            gpt2_new(&t.m, LAYERS, 2, C, CONTEXT, V);
+            h.fail_at = h.calls + at;
+            int failed = adapters_begin(&t.a, &t.m, t.store, &o);
+            gpt2_generator p = { 0 };
+            const gpt2_generator_desc made = { .hooks = &t.a.hooks };
+            failed = failed || gpt2_generator_new(&p, &t.m, t.store, &made) != 0;
+            failed = failed || gpt2_prompt(&p, tokens_of, 5) == NULL;
+            more = h.calls >= h.fail_at;
+            CHECK_MSG(failed == (int)more && (!failed || t.m.error[0] != 0), "%ld: %s", at,
+                      t.m.error);
+            gpt2_generator_free(&p);
+            end(&t);
+            CHECK_MSG(h.blocks == 0 && h.live == 0, "%ld", at);
+        }
+}
+
 /* ---- patterns, and what is targeted ---- */
 static void test_patterns(void)
 {
@@ -493,6 +520,7 @@ int main(void)
     test_plans();
     test_generation(1);
     test_texts();
+    test_memory();
     test_patterns();
     test_options();
     test_packed();
