@@ -3265,7 +3265,8 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
             continue;
         }
-        b->copy_in(b->context, m->array[0], q->p.scales, scales); /* as a block has them */
+        if (scales) /* first, as a block has them */
+            b->copy_in(b->context, m->array[0], q->p.scales, scales);
         b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
                    bytes - scales);
     }
@@ -3609,24 +3610,39 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
     return GCKPT_OK;
 }
 
+/* Room for a row of floats in memory of later rows of I8, which are packed after it; NULL: they are
+ * too few. */
+static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
+{
+    unsigned char *at = gckpti_stored(to) + gckpti_scale_bytes(&to->p) + end;
+    void *aligned = at + (sizeof(float) - (uintptr_t)at % sizeof(float)) % sizeof(float);
+    int64_t needs = 4 * gckpti_row_length(&to->p) + 3;
+    return to->p.elements - end >= needs ? (float *)aligned : NULL;
+}
+
 /* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
- * twice, so that no memory is needed besides. 0: a value does not fit. */
+ * twice, and no memory is needed besides. 0: a value does not fit. */
 static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
-    float room[GCKPTI_DRAWN];
+    float room[GCKPTI_DRAWN], *kept = NULL;
     const float *x;
     int64_t row = gckpti_row_length(&to->p);
-    int fits = 1;
+    int fits = 1, scaled = to->p.storage == GCKPT_STORED_I8;
     for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
         uint32_t peak = 0;
         end = begin + row;
-        for (int64_t at = begin; at < end && to->p.storage == GCKPT_STORED_I8; at += n) {
+        kept = scaled ? gckpti_later_rows(to, end) : NULL;
+        for (int64_t at = begin; at < end && scaled; at += n) {
             x = gckpti_values_at(s, from, at, room, &n);
             n = gckpti_min(n, end - at);
             peak = gckpti_peak(peak, x, n);
+            if (kept)
+                memcpy(kept + (at - begin), x, (size_t)n * sizeof *x);
         }
-        fits = to->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(to, begin, peak);
-        for (int64_t at = begin; at < end && fits; at += n) {
+        fits = !scaled || gckpti_set_scale(to, begin, peak);
+        if (fits && kept)
+            fits = gckpti_pack_some(to, begin, row, kept);
+        for (int64_t at = begin; at < end && fits && !kept; at += n) {
             x = gckpti_values_at(s, from, at, room, &n);
             n = gckpti_min(n, end - at);
             if (to->p.storage == GCKPT_STORED_F32)
