@@ -195,6 +195,9 @@ static int check_options(void)
                             "--store %s: --method %s trains matrices, which only frozen ones can "
                             "be; leave --store out, or take another method",
                             storage_names[o.store], method_names[o.method]);
+    if (o.store != 0 && o.map)
+        return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
+                            storage_names[o.store]);
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
                               o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
                               o.ranks != NULL || o.alphas != NULL || o.bias != 0))

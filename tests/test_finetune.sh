@@ -178,6 +178,7 @@ done
 build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
 check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000
+check "--map of what is packed" fails_with 2 "leave --store int8 out" build/finetune $text --map --store int8
 check "--plan stops there" sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^1$' &&
     test ! -e $work/unmade"
 check "--timeline" sh -c "build/finetune $text --plan --timeline $work/plan.svg > $work/stdout && grep -q lora $work/plan.svg"
@@ -197,7 +198,7 @@ printf '{"prompt": "a"}\n' > "$work/bad.jsonl"
 check "an answer that is missing" fails_with 1 "answer" build/finetune $model --data "$work/bad.jsonl"
 mkdir -p "$work/endless"
 cp "$work/tiny/"* "$work/endless"
-sed -i.old '/eos/d' "$work/endless/config.json"
+sed -i.old 's/"eos_token_id": 256/"eos_token_id": 50256/' "$work/endless/config.json"
 sed -i.old 's/, "<|endoftext|>": 256//' "$work/endless/vocab.json"
 printf '{"prompt": "a", "answer": "b"}\n{"prompt": "a", "answer": ""}\n' > "$work/bad.jsonl"
 check "an answer of nothing, with no end of text behind it" fails_with 1 "bad.jsonl:2: an answer without a token" \
