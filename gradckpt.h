@@ -14,11 +14,13 @@
  * processor.
  *
  * DOES: reverse-mode differentiation of static graphs of f32 tensors, activations kept as f32 or
- * bf16; exact byte plans; gradient accumulation done right (sums over all micro-batches, one
- * division); AdamW, SGD, momentum or your own optimiser; safetensors files; runs in memory you hand
- * over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, to the same bits.
+ * bf16, frozen weights also as f16 or int8; exact byte plans; gradient accumulation done right
+ * (sums over all micro-batches, one division); AdamW, SGD, momentum or your own optimiser;
+ * safetensors files, its own and others'; token by token with a key/value cache; runs in memory you
+ * hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, to the same bits.
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one
- * machine; convolve; read Python models; promise speed on processors without vector units.
+ * machine; convolve; read Python code (examples/gpt2.h builds Hugging Face's GPT-2); promise speed
+ * on processors without vector units.
  *
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
@@ -147,12 +149,14 @@
  *       4096 elements, each by d. with fma, block sums added in binary64; the norm is the root of
  *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
  *       norm > clip. The optimisers' formulas stand above gckpti_plain_adamw.
- *    h. Attention: scores are chains over the head size from +0, then times 1/sqrt(head size). Keys
- *       are taken in tiles of 64: new maximum, rescale of sum and output by exp(old - new), sum of
- *       the tile by d., output chains over keys ascending. At the end output / sum. The backward
- *       uses exp(s - (maximum + log(sum))); its chains run over keys (queries) ascending. While the
- *       maximum is -inf, 0 is subtracted instead; a sum that is 0 in the end counts as 1 and its
- *       maximum as 0: where all scores are -inf, all probabilities are 0. So too in softmax and i.
+ *    h. Attention: causal, query t of T sees keys 0..S-T+t of S; where some come from caches, S is
+ *       what is there by then. Scores are chains over the head size from +0, then times 1/sqrt(head
+ *       size); what a query does not see does not count, whatever it holds. Keys are taken in tiles
+ *       of 64: new maximum, rescale of sum and output by exp(old - new), sum of the tile by d.,
+ *       output chains over keys ascending. At the end output / sum. The backward uses exp(s -
+ *       (maximum + log(sum))); its chains run over keys (queries) ascending. While the maximum is
+ *       -inf, 0 is subtracted instead; a sum that is 0 in the end counts as 1 and its maximum as 0:
+ *       where all scores are -inf, all probabilities are 0. So too in softmax and i.
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
  *       log(sum)); the linear + cross-entropy op returns the same bits.
@@ -182,13 +186,13 @@
  *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
  *
  * 6. Bytes
- *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
- *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
- *    unpadded size, and running touches exactly that. A gradient that is a compensated sum (5e) has
- *    a low part of its size beside it, for the step or the instruction. Listed apart and not
- *    included: the tables (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy),
- *    the stack (compiled with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in
- *    bf16 plans, 3 KiB without), runtime libraries, and the caller's feeds.
+ *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
+ *    The arena (gradients, activations, op outputs' aux, workspace) is one block whose size is the
+ *    greatest offset + unpadded size, and running touches exactly that. A gradient that is a
+ *    compensated sum (5e) has a low part of its size beside it, for the step or the instruction.
+ *    Listed apart and not included: the tables (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an
+ *    executor has a copy), the stack (compiled with optimisation: below 64 KiB a thread with the
+ *    fast backend, 96 KiB in bf16 plans, 3 KiB without), runtime libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -278,6 +282,22 @@
  *    they need; a pointer that was kept is the host's copy, as of the last gckpt_store_pull, and
  *    what is written through it counts after gckpt_store_push. What a plan offloads goes to memory
  *    of the host; a backend may copy it beside what it computes (move, join).
+ *
+ * 12. Fine-tuning, generating
+ *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_pack it if it is to take
+ *    fewer bytes, then load (gckpt_store_load_as, with the names of the other program; or
+ *    gckpt_store_map before building, to use weights where they lie). Frozen parameters have no
+ *    gradient and no state, the input of a frozen linear layer is not kept for it, and the backward
+ *    ends at the lowest tensor that needs a gradient. Packed ones come into the arena as floats
+ *    when something reads them. Without a budget nothing is computed or unpacked twice, so all of
+ *    them stay there as floats: give one. To keep only what was trained, save with a rename that
+ *    returns NULL for the rest, and load that with `partial`; notes (gckpt_store_set_note) go into
+ *    the file, for options and the position in the data. To generate, build the model twice, for
+ *    the T tokens of a prompt's chunk and for one, with keys and values through gckpt_cache and
+ *    positions by gckpt_positions_at or gckpt_rotary_at, and give the second executor caches_of the
+ *    first: logits are those of one call, bit for bit. A last chunk that is short is filled up with
+ *    anything, and what was too much rewound. examples/gpt2.h, adapters.h, generate.h and
+ *    finetune.c do all this for GPT-2.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -413,7 +433,8 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * on the storage, never on the plan. Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
  * 65504 is an error (E_DATA), I8 stands for value / scale, scale being the row's greatest |value| /
  * 127; vectors stay F32 then. Such parameters have no optimiser state and stay frozen until they
- * are packed as F32 again. Plans made before are refused. */
+ * are packed as F32 again. Plans made before are refused. Make plans with a budget: without one,
+ * all that is read again in the backward stays unpacked. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
@@ -1053,11 +1074,12 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * called at a step's end, before the report; before the first update, if the step clips, if it may
  * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
  * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
- * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its own each call has taken effect when it returns.
- * A call, what it points to on the host (attributes, shapes) and the structs below live until the
- * function returns; their other pointers are the backend's. Whatever computes, the numbers are
- * those of the contract (manual, 5). An error that is found at a step's end comes after its
- * updates: weights may have changed where the step is not counted; go back to what was saved. */
+ * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its
+ * own each call has taken effect when it returns. A call, what it points to on the host
+ * (attributes, shapes) and the structs below live until the function returns; their other pointers
+ * are the backend's. Whatever computes, the numbers are those of the contract (manual, 5). An error
+ * that is found at a step's end comes after its updates: weights may have changed where the step is
+ * not counted; go back to what was saved. */
 typedef void (*gckpt_kernel)(const gckpt_call *call);
 
 typedef enum {
@@ -1312,9 +1334,10 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
-/* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when that
- * is more than they have room for, or when it has more rows than the one before. rewind forgets
- * those from `position` on (0: all, and then any rows may come); E_ARG: there are not as many. */
+/* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
+ * that is more than they have room for, or when it has more rows than the one before. rewind
+ * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
+ * many. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
@@ -15317,8 +15340,8 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
         result = gckpti_error(
             s, GCKPT_E_ARG,
-            "exec: skip_nonfinite needs all gradients before the first update; this plan updates in "
-            "the backward (desc.update_in_backward)");
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
+            "in the backward (desc.update_in_backward)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -18544,7 +18567,8 @@ static void gckpti_load_undo(gckpti_loader *l)
     for (size_t i = l->count; i-- > 0;)
         if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
-    gckpti_values_undo(s);
+    if (l->desc->partial) /* else they came before the header, and go after it */
+        gckpti_values_undo(s);
     gckpti_store_shrink(s, l->had);
     gckpti_notes_shrink(s, l->notes);
 }
@@ -19952,7 +19976,7 @@ typedef struct gckpti_columns {
     float *gain_low, *bias_low;
 } gckpti_columns;
 
-enum { /* of a square that a diagonal cuts (query i sees keys to i + d), a product needs of row i: */
+enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
        GCKPTI_LINKS_TO,    /* links 0..i + d */
        GCKPTI_LINKS_FROM,  /* links from i - d on */

@@ -12,7 +12,7 @@ typedef struct {
     gckpt_tensor *tokens, *logits;
 } talk_model;
 
-/* n = i * o values, the same for every graph */
+/* (i,o), or (i) where o is 0 */
 static inline gckpt_tensor *talk_weight(gckpt_graph *g, const char *name, int layer, int64_t i, int64_t o)
 {
     char full[32];
@@ -43,27 +43,30 @@ static inline talk_model talk_build(gckpt_store *s, int64_t rows, int64_t t, int
         gckpt_tensor *x = gckpt_layernorm(h, NULL, NULL);
         gckpt_tensor *q = gckpt_linear(x, talk_weight(m.g, "q", l, C, C), NULL);
         gckpt_tensor *k = gckpt_linear(x, talk_weight(m.g, "k", l, C, C), NULL);
-        gckpt_tensor *v = gckpt_linear(x, talk_weight(m.g, "v", l, C, C), talk_weight(m.g, "b", l, C, 0));
+        gckpt_tensor *bias = talk_weight(m.g, "b", l, C, 0);
+        gckpt_tensor *v = gckpt_linear(x, talk_weight(m.g, "v", l, C, C), bias);
         if (style == ROTARY) {
             q = gckpt_rotary(q, HEADS, 0);
             k = gckpt_rotary_at(k, HEADS, 0, 0);
         }
-        gckpt_tensor *keys = capacity ? gckpt_cache(k, capacity) : k, *values = capacity ? gckpt_cache(v, capacity) : v;
+        gckpt_tensor *keys = capacity ? gckpt_cache(k, capacity) : k;
+        gckpt_tensor *values = capacity ? gckpt_cache(v, capacity) : v;
         if (style == PREFIXED) {
             keys = gckpt_reshape(talk_prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
             values = talk_prefixed(v, values, "pv", l);
         }
         gckpt_tensor *a = gckpt_attention(q, keys, values, HEADS, 1);
         h = gckpt_add(h, gckpt_linear(a, talk_weight(m.g, "o", l, C, C), NULL));
-        h = gckpt_add(h, gckpt_linear(gckpt_gelu(gckpt_linear(gckpt_rmsnorm(h, NULL), talk_weight(m.g, "up", l, C, 2 * C), NULL)),
-                                      talk_weight(m.g, "down", l, 2 * C, C), NULL));
+        x = gckpt_linear(gckpt_rmsnorm(h, NULL), talk_weight(m.g, "up", l, C, 2 * C), NULL);
+        x = gckpt_linear(gckpt_gelu(x), talk_weight(m.g, "down", l, 2 * C, C), NULL);
+        h = gckpt_add(h, x);
     }
     m.logits = gckpt_linear_transposed(h, table, NULL);
     CHECK_MSG(m.logits != NULL, "%s", gckpt_error_text(m.g));
     return m;
 }
 
-/* What runs one graph; the tokens of row b from position p on are those of text + b * ALL. */
+/* What runs one graph, `t` tokens a call: those of row b begin at talk_words + b * ALL. */
 typedef struct {
     gckpt_plan *p;
     gckpt_exec *e;
@@ -72,7 +75,7 @@ typedef struct {
 } talker;
 
 static inline talker talk_start(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style,
-                    const gckpt_plan_desc *desc, const gckpt_exec_desc *x)
+                                const gckpt_plan_desc *desc, const gckpt_exec_desc *x)
 {
     talk_model m = talk_build(s, rows, t, capacity, style);
     gckpt_plan_desc d = *desc;

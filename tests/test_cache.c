@@ -145,16 +145,18 @@ static void sharing(void)
         int style;
         const gckpt_plan_desc *d;
         int fits;
-    } others[] = { { s, B, 1, 20, ROTARY, &wide, 1 }, { s, B, 1, 20, LEARNED, &d, 1 }, { s, B, 1, 0, ROTARY, &d, 1 },
-                   { s, B, 4, 21, ROTARY, &d, 0 },    { s, B - 1, 4, 20, ROTARY, &d, 0 },
+    } others[] = { { s, B, 1, 20, ROTARY, &wide, 1 },  { s, B, 1, 20, LEARNED, &d, 1 },
+                   { s, B, 1, 0, ROTARY, &d, 1 },      { s, B, 4, 21, ROTARY, &d, 0 },
+                   { s, B - 1, 4, 20, ROTARY, &d, 0 },
                    { s, B, 4, 20, ROTARY, &bf16, 0 }, { s2, B, 4, 20, ROTARY, &d, 0 },
                    { s, 2 * B, 4, 10, ROTARY, &d, 0 }, { s, B, 4, 40, ROTARY, &bf16, 0 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        talker r = talk_start(others[i].s, others[i].rows, others[i].t, others[i].capacity, others[i].style, others[i].d,
-                         NULL);
-        gckpt_exec *e = gckpt_exec_new(r.p, others[i].s, &x);
-        CHECK_MSG((e != NULL) == others[i].fits, "%d: %s", (int)i, gckpt_error_text(others[i].s));
-        CHECK(e || says(others[i].s, "desc.caches_of has other caches"));
+        gckpt_store *home = others[i].s;
+        talker r = talk_start(home, others[i].rows, others[i].t, others[i].capacity, others[i].style,
+                              others[i].d, NULL);
+        gckpt_exec *e = gckpt_exec_new(r.p, home, &x);
+        CHECK_MSG((e != NULL) == others[i].fits, "%d: %s", (int)i, gckpt_error_text(home));
+        CHECK(e || says(home, "desc.caches_of has other caches"));
         gckpt_exec_free(e);
         talk_end(&r);
     }
@@ -221,29 +223,29 @@ static void files(void)
 }
 
 /* ---- what is refused when a graph is built or planned ---- */
-static gckpt_store *shop;
-static gckpt_graph *counter;
+static gckpt_store *store;
+static gckpt_graph *graph;
 static gckpt_tensor *of(int64_t a, int64_t b, int64_t c)
 {
     static int n;
     char name[16];
     snprintf(name, sizeof name, "x%d", n++);
-    return gckpt_input(counter, name, GCKPT_F32, gckpt_shape3(a, b, c));
+    return gckpt_input(graph, name, GCKPT_F32, gckpt_shape3(a, b, c));
 }
 static gckpt_tensor *table(int64_t n)
 {
     char name[16];
     snprintf(name, sizeof name, "t%d", (int)n);
-    return gckpt_param(counter, name, gckpt_shape2(n, 4), (gckpt_init){ 1, 0, 0 });
+    return gckpt_param(graph, name, gckpt_shape2(n, 4), (gckpt_init){ 1, 0, 0 });
 }
 
 #define REFUSED(result, text, call)                                                               \
     do {                                                                                           \
-        counter = gckpt_graph_new(shop, NULL);                                                     \
+        graph = gckpt_graph_new(store, NULL);                                                     \
         gckpt_tensor *refused = call;                                                                         \
-        CHECK_MSG(!refused && gckpt_error(counter) == result && says(counter, text), "%s: \"%s\"", #call, \
-                  gckpt_error_text(counter));                                                      \
-        gckpt_graph_free(counter);                                                                 \
+        CHECK_MSG(!refused && gckpt_error(graph) == result && says(graph, text), "%s: \"%s\"", #call, \
+                  gckpt_error_text(graph));                                                      \
+        gckpt_graph_free(graph);                                                                 \
     } while (0)
 
 static gckpt_tensor *cached(int64_t t, int64_t capacity) { return gckpt_cache(of(2, t, 4), capacity); }
@@ -261,7 +263,7 @@ static gckpt_tensor *attends(int64_t t, int causal, int which)
 
 static void refusals(void)
 {
-    shop = gckpt_store_new(NULL);
+    store = gckpt_store_new(NULL);
     REFUSED(GCKPT_E_ARG, "a capacity of 0 rows", cached(3, 0));
     REFUSED(GCKPT_E_ARG, "a capacity of 2147483648 rows", cached(3, INT64_C(2147483648)));
     REFUSED(GCKPT_E_SHAPE, "T at most the capacity of 5 rows", cached(6, 5));
@@ -295,27 +297,27 @@ static void refusals(void)
             gckpt_positions_at(of(2, 3, 4), gckpt_reshape(of(2, 3, 4), gckpt_shape2(6, 4)), 0));
     REFUSED(GCKPT_E_ARG, "first position -1", gckpt_rotary_at(of(2, 3, 4), 2, 0, -1));
     REFUSED(GCKPT_E_ARG, "first position 2147483648", gckpt_rotary_at(of(2, 3, 4), 2, 0, INT64_C(2147483648)));
-    counter = gckpt_graph_new(shop, NULL);
+    graph = gckpt_graph_new(store, NULL);
     CHECK(!gckpt_cache(NULL, 4) && !gckpt_rotary_at(NULL, 1, 0, 1) && !gckpt_positions_at(NULL, NULL, 1));
-    CHECK(gckpt_error(counter) == GCKPT_OK);
+    CHECK(gckpt_error(graph) == GCKPT_OK);
     gckpt_tensor *c = cached(3, 6), *k = pair_of(of(2, 2, 4), c, 1), *all;
     gckpt_tensor *a = gckpt_linear(gckpt_attention(of(2, 3, 4), k, k, 1, 1), table(4), NULL);
     gckpt_term loss = { gckpt_sum_loss(a), 1, 0 };
     gckpt_pick pick = { c, 0 };
     gckpt_plan_desc d = { .threads = 1 };
-    CHECK(!gckpt_plan_new(counter, &loss, 1, &d) && says(counter, "gckpt_cache is for GCKPT_INFERENCE"));
+    CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "gckpt_cache is for GCKPT_INFERENCE"));
     d.mode = GCKPT_INFERENCE;
     d.precision = GCKPT_BF16_STOCHASTIC;
-    CHECK(!gckpt_plan_new(counter, &loss, 1, &d) && says(counter, "rounded by chance"));
+    CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "rounded by chance"));
     d.precision = GCKPT_FP32;
     d.fetch = &pick;
     d.fetches = 1;
     for (all = c; all; all = all == c ? k : NULL, pick.tensor = k)
-        CHECK(!gckpt_plan_new(counter, &loss, 1, &d) && says(counter, "of caches the executor's"));
+        CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "of caches the executor's"));
     pick.tensor = a;
-    gckpt_plan *p = gckpt_plan_new(counter, &loss, 1, &d);
-    CHECK_MSG(p != NULL, "%s", gckpt_error_text(counter));
-    rig_free(NULL, p, counter, shop);
+    gckpt_plan *p = gckpt_plan_new(graph, &loss, 1, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(graph));
+    rig_free(NULL, p, graph, store);
 }
 
 int main(void)

@@ -8,6 +8,7 @@
 #include "gradckpt.h"
 
 #include "backend.h"
+#include "examples/gpt2.h"
 #include "net.h"
 #include "verify.h"
 
@@ -664,6 +665,62 @@ static void test_few_bytes(void)
     rig_free(NULL, few, t.g, t.s);
 }
 
+/* ---- GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 4 * 10^9 bytes: planned ---- */
+static gckpt_tensor *low_rank(void *user, const gpt2_place *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
+                              gckpt_tensor *bias)
+{
+    const gckpt_shape shape = gckpt_shape_of(w);
+    const gckpt_init init = { 0.02f, 0, 0 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *y = gckpt_linear(x, w, bias), *a;
+    char name[GPT2_NAME + 8];
+    (void)user, (void)at;
+    if (!strstr(module, "c_attn"))
+        return y;
+    snprintf(name, sizeof name, "%s.A", module);
+    a = gckpt_param(g, name, gckpt_shape2(8, shape.d[0]), init);
+    snprintf(name, sizeof name, "%s.B", module);
+    a = gckpt_linear_transposed(gckpt_linear_transposed(x, a, NULL), gckpt_param(g, name, gckpt_shape2(shape.d[1], 8), init), NULL);
+    return gckpt_add(y, a);
+}
+
+static void test_large(void)
+{
+    enum { LAYERS = 48, C = 1600, VOCABULARY = 50257, CONTEXT = 512, WPE = 1024 };
+    const uint64_t matrices = (uint64_t)LAYERS * 12 * C * C + (uint64_t)(VOCABULARY + WPE) * C;
+    const uint64_t rows = LAYERS * (C + C + C + 4 * C) + VOCABULARY + WPE, vectors = LAYERS * (2 + 3 + 1 + 2 + 4 + 1) * C + 2 * C;
+    const uint64_t trained = LAYERS * 8 * (C + 3 * C), bytes = matrices + 4 * (rows + vectors + trained);
+    if (sizeof(size_t) < 8)
+        return;
+    gpt2_model m;
+    gpt2_hooks hooks = { .linear = low_rank };
+    gpt2_options how = { .hooks = &hooks };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gpt2_new(&m, LAYERS, 25, C, WPE, VOCABULARY);
+    CHECK(gpt2_declare(&m, s) == 0 && gckpt_store_freeze(s, "*", 1) == GCKPT_OK);
+    CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, CONTEXT));
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, CONTEXT));
+    gckpt_term term = { gpt2_loss(&m, gpt2_hidden(&m, tokens, &how), targets), 1, 0 };
+    gckpt_tensor *table = gckpt_param(g, "wte.weight", gckpt_shape2(VOCABULARY, C), (gckpt_init){ 0, 0, 0 });
+    CHECK_MSG(gckpt_store_bytes(s) == bytes, "%lu bytes stored, not %lu", (unsigned long)gckpt_store_bytes(s), (unsigned long)bytes);
+    for (int k = 0; k < 2; k++) {
+        gckpt_plan_desc d = { .budget = (size_t)(k ? 2200000000u : 4000000000u) };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        int times = 0;
+        if (!CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(g)))
+            break;
+        for (size_t x = 0; x < p->length; x++)
+            times += p->list[x].kind == GCKPT_FORWARD && p->list[x].id == gckpt_id(table);
+        CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 8 * trained);
+        CHECK_MSG(times == 1 + k, "%lu bytes: the table comes %d times", (unsigned long)d.budget, times); /* and goes between */
+        CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.4 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget, gckpt_plan_overhead(p));
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, g, s);
+}
+
 /* A whole life with packed parameters while the n-th allocation fails. */
 static void test_allocations(void)
 {
@@ -715,6 +772,7 @@ int main(int argc, char **argv)
     test_plans();
     test_device();
     test_few_bytes();
+    test_large();
     test_allocations();
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;

@@ -88,6 +88,19 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     return p;
 }
 
+/* What only an INFERENCE plan can have. */
+static gckpt_plan *cached(gckpt_graph *g)
+{
+    gckpt_pick pick = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
+    gckpt_tensor *keys = gckpt_cache(pick.tensor, 16);
+    gckpt_plan_desc desc = { 0 };
+    pick.tensor = gckpt_attention(pick.tensor, keys, keys, 2, 1);
+    desc.mode = GCKPT_INFERENCE, desc.fetch = &pick, desc.fetches = 1;
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    return p;
+}
+
 static gckpt_result same_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -101,10 +114,13 @@ static void names(void)
     char list[1024], want[64], printed[1024] = " ";
     int n = listed(list, sizeof list), used = 0;
     gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_plan *p = all_ops(g, NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL), *caches = gckpt_graph_new(s, NULL);
+    gckpt_plan *p = all_ops(g, NULL), *q = cached(caches);
     text t = { NULL, 0 };
     CHECK(gckpt_plan_c(p, "all", to_text, &t) == GCKPT_OK);
+    CHECK(gckpt_plan_c(q, "cached", to_text, &t) == GCKPT_OK);
+    gckpt_plan_free(q);
+    gckpt_graph_free(caches);
     CHECK_MSG(n >= 28, "%d ops are listed", n);
     /* what is printed is listed, and the other way round */
     for (const char *at = t.bytes; at && (at = strstr(at, "    { &")) != NULL;) {
