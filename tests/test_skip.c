@@ -107,14 +107,15 @@ static gckpt_result step(net *m, const way *o, int number, wrong what, gckpt_rep
 /* The same training with steps that are skipped, and without. */
 static void test_way(const way *o)
 {
-    static _Alignas(64) unsigned char arena[65536];
+    static unsigned char room[65536 + 64];
+    unsigned char *arena = room + (64 - (uintptr_t)room % 64) % 64;
     net plain, skipping;
     file want = { 0 }, got = { 0 }, before = { 0 };
     gckpt_report r, last = { 0 };
     way unguarded = *o;
     unguarded.skips = 0;
-    make(&plain, &unguarded, arena, sizeof arena);
-    make(&skipping, o, arena, sizeof arena);
+    make(&plain, &unguarded, arena, sizeof room - 64);
+    make(&skipping, o, arena, sizeof room - 64);
     for (int i = 0; i < GOOD; i++) {
         for (int what = 1; what < WRONGS; what++) { /* so the very first step is one, too */
             long calls = skipping.own_calls;
