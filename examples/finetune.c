@@ -715,7 +715,7 @@ static size_t file_bytes(const char *folder, const char *name)
 }
 
 /* A copy of one of the tokenizer's files, where there is one. */
-static int copy_file(const char *from, const char *to, const char *name)
+static int copy_file(gpt2_model *m, const char *from, const char *to, const char *name)
 {
     char path[GPT2_PATH];
     unsigned char *bytes;
@@ -724,11 +724,12 @@ static int copy_file(const char *from, const char *to, const char *name)
         return 0;
     if (session_read("model", path, &bytes, &size) != 0)
         return 1;
-    FILE *f = fopen(join(path, sizeof path, to, name), "wb");
-    int failed = f == NULL || fwrite(bytes, 1, size, f) != size;
-    failed = (f != NULL && fclose(f) != 0) || failed;
+    FILE *f = gpt2_begin_file(m, path, to, name);
+    if (f != NULL)
+        fwrite(bytes, 1, size, f);
     free(bytes);
-    return failed ? session_fail(1, "--save %s: %s", path, strerror(errno)) : 0;
+    return f == NULL || gpt2_end_file(m, f, path) != 0 ? session_fail(1, "--save: %s", m->error)
+                                                       : 0;
 }
 
 static const char *saved_name(const tuning *t)
@@ -749,7 +750,7 @@ static int save_model(tuning *t)
         return session_fail(1, "--save %s: %s", t->save, t->model.error);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         if (t->adapters.options.method == ADAPTERS_FULL &&
-            copy_file(o.model, t->save, files[i]) != 0)
+            copy_file(&t->model, o.model, t->save, files[i]) != 0)
             return 1;
     return 0;
 }

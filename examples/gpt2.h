@@ -650,6 +650,31 @@ static inline int gpt2_folder(gpt2_model *m, const char *dir)
     return (void)m, (void)dir, 0;
 }
 
+/* A file that takes DIR/NAME's place when all of it is written (gpt2_end_file): path gets the name it
+ * has until then. NULL: m->error. */
+static inline FILE *gpt2_begin_file(gpt2_model *m, char *path, const char *dir, const char *name)
+{
+    char file[GPT2_NAME];
+    if (gpt2_path(m, path, dir, gpt2_join(file, name, ".tmp")) != 0)
+        return NULL;
+    FILE *f = fopen(path, "wb");
+    if (f == NULL)
+        gpt2_fail(m, "%s: %s", path, strerror(errno));
+    return f;
+}
+
+static inline int gpt2_end_file(gpt2_model *m, FILE *f, const char *path)
+{
+    char to[GPT2_PATH];
+    const int written = ferror(f) == 0;
+    snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
+    if (fclose(f) == 0 && written && rename(path, to) == 0)
+        return 0;
+    gpt2_fail(m, "%s: %s; what was there is unharmed", to, strerror(errno));
+    remove(path);
+    return -1;
+}
+
 /* Writes DIR/config.json and DIR/model.safetensors (F32 values as storage: F32, BF16 or F16), which
  * from_pretrained loads; makes DIR if it is not there. */
 static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
@@ -677,11 +702,9 @@ static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
         return -1;
     if (gckpt_store_save_as(store, path, &desc) != GCKPT_OK)
         return gpt2_fail(m, "%s: %s", path, gckpt_error_text(store));
-    if (gpt2_path(m, path, dir, "config.json") != 0)
-        return -1;
-    FILE *f = fopen(path, "wb");
+    FILE *f = gpt2_begin_file(m, path, dir, "config.json");
     if (f == NULL)
-        return gpt2_fail(m, "%s: %s", path, strerror(errno));
+        return -1;
     int activation = 0;
     while (activation + 1 < GPT2_ACTIVATIONS && gpt2_activations[activation].op != c->activation)
         activation++;
@@ -701,7 +724,6 @@ static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
         fprintf(f, "  \"bos_token_id\": %lld,\n  \"eos_token_id\": %lld,\n", (long long)c->eos,
                 (long long)c->eos);
     fprintf(f, "  \"torch_dtype\": \"%s\"\n}\n", types[storage]);
-    const int written = ferror(f) == 0;
-    return fclose(f) == 0 && written ? 0 : gpt2_fail(m, "%s: %s", path, strerror(errno));
+    return gpt2_end_file(m, f, path);
 }
 #endif

@@ -141,16 +141,17 @@ static inline void adapters_put_patterns(FILE *f, const char *key, const char *l
     fputs("}", f);
 }
 
-static inline int adapters_write_config(const adapters *a, const char *path, const char *base)
+static inline int adapters_write_config(const adapters *a, const char *dir, const char *base)
 {
     const adapters_options *o = &a->options;
     const gpt2_config *c = &a->model->config;
     const int64_t sizes[] = { c->width, 1, c->heads, c->layers };
     const long long size = (long long)o->size;
     const char *peft = adapters_peft[o->method];
-    FILE *f = fopen(path, "wb");
+    char path[GPT2_PATH];
+    FILE *f = gpt2_begin_file(a->model, path, dir, "adapter_config.json");
     if (f == NULL)
-        return gpt2_fail(a->model, "%s: %s", path, strerror(errno));
+        return -1;
     fprintf(f, "{\n  \"%s\": \"%s\",\n  \"base_model_name_or_path\": ",
             peft ? "peft_type" : "gradckpt_method", peft ? peft : adapters_names[o->method]);
     if (base != NULL)
@@ -185,8 +186,7 @@ static inline int adapters_write_config(const adapters *a, const char *path, con
             fputs(",\n  \"prompt_tuning_init\": \"RANDOM\"", f);
     }
     fputs("\n}\n", f);
-    const int written = ferror(f) == 0;
-    return fclose(f) == 0 && written ? 0 : gpt2_fail(a->model, "%s: %s", path, strerror(errno));
+    return gpt2_end_file(a->model, f, path);
 }
 
 /* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; FULL: as gpt2_save. base, which
@@ -207,9 +207,7 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     desc.rename = adapters_renamed;
     desc.user = &files;
     files.a = a;
-    if (gpt2_folder(a->model, dir) != 0 ||
-        gpt2_path(a->model, path, dir, "adapter_config.json") != 0 ||
-        adapters_write_config(a, path, base) != 0 ||
+    if (gpt2_folder(a->model, dir) != 0 || adapters_write_config(a, dir, base) != 0 ||
         gpt2_path(a->model, path, dir, "adapter_model.safetensors") != 0)
         return -1;
     if (a->options.method == ADAPTERS_PREFIX) {

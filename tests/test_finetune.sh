@@ -253,6 +253,9 @@ cp "$work/tiny/model.safetensors" "$work/model.copy"
 check "--save over the model" fails_with 2 "it is also --model" build/finetune $text --save "$work/tiny/"
 check "--save into no folder" fails_with 1 "save /nonexistent/x" build/finetune $text --save /nonexistent/x
 check "--save over a file" fails_with 1 "save" build/finetune $text --save "$work/text"
+mkdir -p "$work/blocked/adapter_config.json"
+check "--save where a folder is in the way" fails_with 1 "adapter_config.json: .*unharmed" build/finetune $text \
+    --steps 1 --save "$work/blocked"
 check "--json over the data" fails_with 2 "also --data" build/finetune $text --json "$work/text"
 check "the model is unharmed" cmp "$work/tiny/model.safetensors" "$work/model.copy"
 check "nothing is left beside what was saved" sh -c "! ls $work/*/* | grep -e tmp -e '[.]try'"
