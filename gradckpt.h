@@ -26,29 +26,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1020
- *     >>base       configuration, errors, memory, shapes, threads                        785
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           615
- *     >>store      parameters and optimiser state                                        610
- *     >>graph      tensors, views, segments, gckpt_apply                                 550
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      760
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1410
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2970
+ *     >>api        public API: every function, where it is declared                     1150
+ *     >>base       configuration, errors, memory, shapes, threads                        790
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
+ *     >>store      parameters and optimiser state                                       1140
+ *     >>graph      tensors, views, segments, gckpt_apply                                 570
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  2990
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
  *     >>plan-tells what a plan tells                                                     240
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1130
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1140
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1295
- *     >>training   division, norm, clipping, optimisers, steps                           905
- *     >>check      gradients against finite differences                                  690
- *     >>files      safetensors                                                           980
- *     >>tables     plans as files and as C constants                                     750
+ *     >>cpu        the processor as a backend                                            240
+ *     >>exec       runs a plan over one arena                                           1410
+ *     >>training   division, norm, clipping, optimisers, steps                          1000
+ *     >>check      gradients against finite differences                                  680
+ *     >>files      safetensors                                                          1510
+ *     >>tables     plans as files and as C constants                                     770
  *     >>fast       fast ops: work cut into items for threads                            1140
- *     >>kernels    what is done with an item, for each instruction set                  1620
- *     manual       this comment                                                          290
- *                  in all                                                              21000
+ *     >>kernels    what is done with an item, for each instruction set                  1810
+ *     manual       this comment                                                          310
+ *                  in all                                                              22870
  *
  * == MANUAL =======================================================================================
  *
