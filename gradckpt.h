@@ -1287,8 +1287,9 @@ typedef struct {
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
     /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
-     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with clipping,
-     * gradients are gone over once more; not for plans that update in the backward (E_ARG). */
+     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with
+     * clipping, gradients are gone over once more; not for plans that update in the backward
+     * (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
