@@ -96,7 +96,8 @@
  *    the update (never a mean of means). A further loss with a count of its own is weighted by N /
  *    own count, both counted from the feeds before the first forward. A regulariser (a function of
  *    parameters only) enters once a step, undivided. When N is 0 nothing changes: weights, moments,
- *    step count; report.count is 0.
+ *    step count; report.count is 0. With gckpt_exec_desc.skip_nonfinite so it is when the
+ *    gradient's norm is not finite; the result is GCKPT_SKIPPED.
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -179,11 +180,15 @@
  *       instructions run only where they pass a test against the emulation); but linear +
  *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
  *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it; kernels of a
- *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one
- *       kind of device and version of the kernels the bits are the same for any plan, and for any
- *       split whose micro-batches are multiples of the kernels' tile along tokens (16 in
+ *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one kind
+ *       of device and version of the kernels the bits are the same for any plan, and for any split
+ *       whose micro-batches are multiples of the kernels' tile along tokens (16 in
  *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
  *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
+ *       An attention's query that sees a value which is not finite may get NaN for an infinity.
+ *    n. Ops see a packed parameter as it was stored: BF16 and F16 are exact as floats; I8 stands for
+ *       (float)q * scale, rounded once, scale = the row's greatest |x| / 127, q = x / scale to
+ *       nearest even.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
