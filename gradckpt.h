@@ -186,7 +186,8 @@
  *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
  *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
  *       An attention's query that sees a value which is not finite may get NaN for an infinity.
- *    n. Ops see a packed parameter as it was stored: BF16 and F16 are exact as floats; I8 stands for
+ *    n. Ops see a packed parameter as it was stored: BF16 and F16 are exact as floats; I8 stands
+ *    for
  *       (float)q * scale, rounded once, scale = the row's greatest |x| / 127, q = x / scale to
  *       nearest even.
  *
