@@ -2867,7 +2867,8 @@ GCKPTI_INLINE int gckpti_self_test(void)
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place */
+    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
+    gckpt_storage next_storage; /* stored as this */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -3000,10 +3001,16 @@ static float *gckpti_array(const gckpti_param *q, int slot)
 
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's ---- */
+/* Name (in files, too) and bytes of an element, by gckpt_storage. */
+static const struct {
+    const char *name;
+    int bytes;
+} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
 static const char *gckpti_storage_name(gckpt_storage storage)
 {
-    static const char *const names[] = { "F32", "BF16", "F16", "I8" };
-    return (unsigned)storage <= GCKPT_STORED_I8 ? names[storage] : "not a gckpt_storage";
+    return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
+                                                : "not a gckpt_storage";
 }
 
 /* Elements that share a scale; all of them where there is none. */
@@ -3022,8 +3029,7 @@ static size_t gckpti_scale_bytes(const gckpt_parameter *p)
 /* Bytes of values that are stored as p says. */
 static size_t gckpti_stored_bytes(const gckpt_parameter *p)
 {
-    static const unsigned char each[] = { 4, 2, 2, 1 };
-    return (size_t)p->elements * each[p->storage] + gckpti_scale_bytes(p);
+    return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
 }
 
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
@@ -3066,46 +3072,42 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
     return scale * 127 <= FLT_MAX; /* not NaN */
 }
 
-/* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
-static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
+/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
-    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
     int large = 0;
-    if (q->p.storage == GCKPT_STORED_BF16) {
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)to)[at + i] = gckpti_to_bf16(x[i]);
-    } else if (q->p.storage == GCKPT_STORED_F16) {
-        for (int64_t i = 0; i < n; i++) {
-            large |= x[i] > 65504 || x[i] < -65504;
-            ((uint16_t *)to)[at + i] = gckpti_to_f16(x[i]);
-        }
-    } else {
-        float scale = q->p.scales[at / gckpti_row_length(&q->p)];
-        for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
-            float y = scale > 0 ? x[i] / scale : 0;
-            y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
-            ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
-        }
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
+        half[i] = gckpti_to_bf16(x[i]);
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_F16; i++) {
+        large |= x[i] > 65504 || x[i] < -65504;
+        half[i] = gckpti_to_f16(x[i]);
     }
     return !large;
 }
 
-/* Stores n values from element `at` on, of I8 whole rows, as the parameter's memory has them. 0:
- * F16 and I8 cannot hold one. */
-static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
+ * 0: F16 cannot hold one. */
+static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    int64_t row = gckpti_row_length(&q->p);
-    int scaled = q->p.storage == GCKPT_STORED_I8, fits = 1;
-    if (q->p.storage == GCKPT_STORED_F32) {
-        memcpy(q->p.values + at, x, (size_t)n * sizeof *x);
-        return 1;
+    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
+    if (q->p.storage == GCKPT_STORED_F32)
+        return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
+    if (q->p.storage != GCKPT_STORED_I8)
+        return gckpti_to_halves(q->p.storage, x, n, (uint16_t *)to + at);
+    float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+        float y = scale > 0 ? x[i] / scale : 0;
+        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+        ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
     }
-    for (int64_t i = 0, some; i < n && fits; i += some) {
-        some = scaled ? row : n;
-        fits = (!scaled || gckpti_set_scale(q, at + i, gckpti_peak(0, x + i, some))) &&
-               gckpti_pack_some(q, at + i, some, x + i);
-    }
-    return fits;
+    return 1;
+}
+
+GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
+{
+    uint16_t half;
+    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
+    return half;
 }
 
 /* 16 packed values: a count that compilers make vectors of, since it is fixed. */
@@ -3113,23 +3115,24 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
 {
     float y[16];
     for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
-        y[k] = gckpti_from_bf16(((const uint16_t *)from)[k]);
+        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
     for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
-        y[k] = gckpti_from_f16(((const uint16_t *)from)[k]);
+        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
     for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
         y[k] = (float)((const int8_t *)from)[k] * scale;
     memcpy(to, y, sizeof y);
 }
 
-/* Elements at..at+n-1 of what u says, to x. */
+/* Elements at..at+n-1 of what u says, to x: packed ones may stand at its end, as each is read before
+ * its place is written. No scales: 1. */
 static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
 {
-    const int64_t each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int64_t each = gckpti_storages[u->storage].bytes;
     const unsigned char *from = (const unsigned char *)u->packed + at * each;
     uint16_t last[16] = { 0 };
     float y[16];
     for (int64_t row; n > 0; n -= row, at += row) {
-        float scale = u->scales ? u->scales[at / u->row] : 0;
+        float scale = u->scales ? u->scales[at / u->row] : 1;
         row = gckpti_min(n, u->row - at % u->row);
         int64_t i = 0;
         for (; i + 16 <= row; i += 16, from += 16 * each)
@@ -3421,13 +3424,11 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 {
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
-    if (gckpti_note_reserved(key) || !gckpti_is_utf8(key) || (value && !gckpti_is_utf8(value)))
-        return gckpti_error(
-            store, GCKPT_E_ARG,
-            gckpti_note_reserved(key)
-                ? "note \"%s\": files say something else by this key; choose another"
-                : "note \"%s\": key and value must be UTF-8",
-            gckpti_is_utf8(key) ? key : "");
+    const int text = gckpti_is_utf8(key) && (!value || gckpti_is_utf8(value));
+    if (gckpti_note_reserved(key) || !text)
+        return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", gckpti_is_utf8(key) ? key : "",
+                            text ? "files say something else by this key; choose another"
+                                 : "key and value must be UTF-8");
     size_t old = gckpti_note_find(store, key), count = store->note_count;
     if (value && !gckpti_note_add(store, key, value))
         return gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
@@ -3543,7 +3544,8 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
     uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
     void *block = memory;
     gckpti_param piece = *q;
-    if (q->p.storage == GCKPT_STORED_I8) {
+    const int scaled = q->p.storage == GCKPT_STORED_I8;
+    if (scaled) {
         float room[GCKPTI_DRAWN];
         int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
         for (int64_t i = begin, some; i < begin + row; i += some) {
@@ -3552,12 +3554,11 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
             peak = gckpti_peak(peak, drawn, some);
         }
         *n = gckpti_min(*n, begin + row - at);
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
     }
     piece.p.elements = *n;
-    if (q->p.storage == GCKPT_STORED_I8)
-        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* one row */
     gckpti_set_block(&piece, (unsigned char *)block);
-    if (q->p.storage == GCKPT_STORED_I8)
+    if (scaled)
         (void)gckpti_set_scale(&piece, 0, peak);
     (void)gckpti_pack_some(&piece, 0, *n, x);
     gckpti_unpack_piece(&piece, 0, *n, x);
@@ -3565,23 +3566,23 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 
 /* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
  * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- */
+ * Raw ones are as drawn: who asks is about to pack them. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     *n = q->p.elements - at;
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    int there = m && m->newest == GCKPTI_MIRROR;
-    if (gckpti_array(q, -1) && !there && !q->raw)
-        return gckpti_array(q, -1) + at;
-    if (!there && (q->raw || !q->p.packed)) {
+    if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
         if (!q->raw && q->p.storage != GCKPT_STORED_F32)
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
+    const int away = m && m->newest == GCKPTI_MIRROR;
+    if (q->p.values && !away)
+        return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
-    if (there)
+    if (away)
         m->backend->copy_out(m->backend->context, room, m->array[0] + at,
                              (size_t)*n * sizeof *room);
     else
@@ -3623,10 +3624,7 @@ static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpt
         for (int64_t at = begin; at < end && fits; at += n) {
             x = gckpti_values_at(s, from, at, room, &n);
             n = gckpti_min(n, end - at);
-            if (to->p.storage == GCKPT_STORED_F32)
-                memcpy(to->p.values + at, x, (size_t)n * sizeof *x);
-            else
-                fits = gckpti_pack_some(to, at, n, x);
+            fits = gckpti_pack_some(to, at, n, x);
         }
     }
     return fits;
@@ -3637,7 +3635,8 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            (void)gckpti_store_as(s, &s->params[i], &s->params[i]); /* they fit: gckpti_packable */
+            (void)gckpti_store_as(s, &s->params[i],
+                                  &s->params[i]); /* they fit: gckpti_pack_start */
             s->params[i].raw = 0;
         }
 }
@@ -3749,60 +3748,56 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* What a parameter of this shape is stored as: I8 has no scales for vectors. */
-static gckpt_storage gckpti_storage_for(const gckpt_shape *shape, gckpt_storage storage)
-{
-    return storage == GCKPT_STORED_I8 && shape->n < 2 ? GCKPT_STORED_F32 : storage;
-}
-
-/* Takes memory for q's values in another storage. Values that are not made will fit (the
+/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
  * magnitude of a normal value is below 6). */
-static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
 {
-    const gckpt_init *init = &q->init;
-    const double most = storage == GCKPT_STORED_F16 ? 65504 : 3e38;
-    double peak = 6 * gckpti_abs((double)init->normal) + gckpti_abs((double)init->uniform) +
-                  gckpti_abs((double)init->constant);
     gckpt_parameter as = q->p;
-    as.storage = storage;
-    size_t n = (size_t)as.elements, bytes = gckpti_stored_bytes(&as);
+    as.storage = q->next_storage;
+    const char *name = gckpti_storage_name(as.storage);
     if (!q->p.frozen)
         return gckpti_error(s, GCKPT_E_ARG,
                             "pack: \"%s\" is trainable: only frozen parameters can be stored as "
                             "%s (gckpt_store_freeze)",
-                            q->p.name, gckpti_storage_name(storage));
-    if (!gckpti_is_made(q))
-        return peak <= most || storage == GCKPT_STORED_BF16
-                   ? GCKPT_OK
-                   : gckpti_error(s, GCKPT_E_DATA,
-                                  "pack: initial values of \"%s\" may be %g; %s holds up to %g",
-                                  q->p.name, peak, gckpti_storage_name(storage), most);
-    if (!q->external || n <= SIZE_MAX / 24 - s->elements)
+                            q->p.name, name);
+    if (!gckpti_is_made(q)) {
+        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+        const double peak = 6 * gckpti_abs((double)q->init.normal) +
+                            gckpti_abs((double)q->init.uniform) +
+                            gckpti_abs((double)q->init.constant);
+        if (peak <= most || as.storage == GCKPT_STORED_BF16)
+            return GCKPT_OK;
+        return gckpti_error(s, GCKPT_E_DATA,
+                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                            q->p.name, peak, name, most);
+    }
+    size_t bytes = gckpti_stored_bytes(&as);
+    if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
         q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (!q->next_block)
-        return gckpti_error(s, GCKPT_E_MEMORY,
-                            "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
-                            "(what is packed before its values are made needs no more)",
-                            bytes, q->p.name, gckpti_storage_name(storage));
-    return GCKPT_OK;
+    if (q->next_block)
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_MEMORY,
+                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                        "(what is packed before its values are made needs no more)",
+                        bytes, q->p.name, name);
 }
 
-/* Its values, as they will be stored, to that memory. */
-static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q, gckpt_storage storage)
+/* Its values to that memory, if they are made. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
 {
     gckpti_param to = *q;
-    to.p.storage = storage;
+    to.p.storage = q->next_storage;
     gckpti_set_block(&to, q->next_block);
-    if (gckpti_store_as(s, q, &to))
+    if (!q->next_block || gckpti_store_as(s, q, &to))
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
-                        storage == GCKPT_STORED_F16
+                        to.p.storage == GCKPT_STORED_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
                             : "that are not finite; I8 has no scale for their row");
 }
 
 /* Nothing can fail any more: stored otherwise, and without optimiser state. */
-static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
 {
     gckpti_unmirror(s, q);
     gckpti_state_shrink(s, q, 0);
@@ -3812,40 +3807,45 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage stora
         gckpti_values_free(s, q);
     s->elements += q->external ? (size_t)q->p.elements : 0;
     q->external = q->locked = 0;
-    q->p.storage = storage;
+    q->p.storage = q->next_storage;
     gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+/* What was taken for it is given back. */
+static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
+{
+    gckpt_parameter as = q->p;
+    as.storage = q->next_storage;
+    gckpti_delete(&s->memory, q->next_block, gckpti_stored_bytes(&as), 1);
     q->next_block = NULL;
 }
 
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
-    gckpt_result result = GCKPT_OK, matched;
-    gckpti_param *q = NULL;
+    gckpt_result result;
     if ((unsigned)storage > GCKPT_STORED_I8)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
-    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL) {
-        gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
-        if (as != q->p.storage)
-            result = gckpti_pack_start(store, q, as);
+    for (size_t i = 0; store && i < store->count; i++)
+        store->params[i].next_storage = store->params[i].p.storage;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        q->next_storage =
+            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        if (store->params[i].next_storage != store->params[i].p.storage)
+            result = gckpti_pack_start(store, &store->params[i]);
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        result = gckpti_pack_values(store, &store->params[i]);
+    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
+        gckpti_param *q = &store->params[i];
+        if (result != GCKPT_OK)
+            gckpti_pack_undo(store, q);
+        else if (q->next_storage != q->p.storage)
+            gckpti_pack_end(store, q);
     }
-    if (!q && matched != GCKPT_OK)
-        return matched;
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
-        q = &store->params[i];
-        if (q->next_block)
-            result = gckpti_pack_values(store, q, gckpti_storage_for(&q->p.shape, storage));
-    }
-    for (size_t i = store->count; i-- > 0 && result != GCKPT_OK;) { /* newest first, for a block */
-        gckpt_parameter as = store->params[i].p;
-        as.storage = gckpti_storage_for(&as.shape, storage);
-        gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
-        store->params[i].next_block = NULL;
-    }
-    q = NULL;
-    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL)
-        if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
-            gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
     return result;
 }
 
@@ -17653,12 +17653,6 @@ static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_ST
  * what a file says of the state. */
 enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
 
-/* dtype and bytes of an element, by gckpt_storage */
-static const struct {
-    const char *dtype;
-    int bytes;
-} gckpti_file_types[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
-
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
@@ -17765,7 +17759,7 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
             for (int j = 0; name && j < GCKPTI_PARTS; j++) {
                 if (!gckpti_get_part(&s->params[i], d, j, &part))
                     continue;
-                int size = gckpti_file_types[part.type].bytes;
+                int size = gckpti_storages[part.type].bytes;
                 int64_t begin = at[size], end = begin + part.elements * size;
                 at[size] = end;
                 bytes[size] += write ? 0 : part.elements * size;
@@ -17774,8 +17768,7 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
                 gckpti_sink_put(k, ",", 1);
                 gckpti_sink_name(k, name);
                 gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin,
-                             end);
+                             part.suffix, gckpti_storages[part.type].name, &part.shape, begin, end);
             }
         }
     }
@@ -17800,19 +17793,15 @@ static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int s
 static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
     uint16_t half[GCKPTI_DRAWN];
-    int large = 0;
+    int fits = 1;
     if (type == GCKPT_STORED_F32)
         gckpti_sink_elements(k, x, n, 4);
     for (int64_t at = 0, some; at < n && type != GCKPT_STORED_F32 && !k->failed; at += some) {
         some = gckpti_min(n - at, GCKPTI_DRAWN);
-        for (int64_t i = 0; i < some; i++) {
-            const float y = x[at + i];
-            large |= type == GCKPT_STORED_F16 && (y > 65504 || y < -65504);
-            half[i] = type == GCKPT_STORED_F16 ? gckpti_to_f16(y) : gckpti_to_bf16(y);
-        }
+        fits &= gckpti_to_halves(type, x + at, some, half);
         gckpti_sink_elements(k, half, some, 2);
     }
-    return !large;
+    return fits;
 }
 
 /* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
@@ -17823,7 +17812,7 @@ static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_
     gckpti_file_part part;
     int fits = 1;
     for (int j = 0; j < GCKPTI_PARTS; j++) {
-        if (!gckpti_get_part(q, d, j, &part) || gckpti_file_types[part.type].bytes != size)
+        if (!gckpti_get_part(q, d, j, &part) || gckpti_storages[part.type].bytes != size)
             continue;
         if (j > 0)
             gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
@@ -18256,7 +18245,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_file_types[e->type].dtype))
+        if (!strcmp(type, gckpti_storages[e->type].name))
             break;
     e->shape.n = axes;
     int64_t begin = e->offsets[0], end = e->offsets[1];
@@ -18268,7 +18257,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
     int64_t bytes =
-        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_file_types[e->type].bytes;
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_storages[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -18486,7 +18475,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
-    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes ||
+    if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
@@ -18605,25 +18594,17 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
     return 1;
 }
 
-/* The next n elements as floats (those of I8 without their scales): they are read to the end of
- * x, and each is made a float before that is written over it. */
+/* The next n elements as floats (those of I8 without their scales), unpacked where they are read:
+ * at the end of x. */
 static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
-    const int size = gckpti_file_types[type].bytes;
-    const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
-    if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
+    const int size = gckpti_storages[type].bytes;
+    unsigned char *end = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
+    if (!gckpti_load_elements(l, end, n, size))
         return 0;
-    for (int64_t i = 0; i < n && size < 4; i++, from += size) {
-        uint16_t half = 0;
-        signed char byte;
-        memcpy(&byte, from, 1);
-        if (size == 2)
-            memcpy(&half, from, 2);
-        float value = type == GCKPT_STORED_BF16  ? gckpti_from_bf16(half)
-                      : type == GCKPT_STORED_F16 ? gckpti_from_f16(half)
-                                                 : (float)byte;
-        memcpy(x + i, &value, sizeof value);
-    }
+    if (type != GCKPT_STORED_F32)
+        gckpti_unpack(&u, 0, n, x);
     return 1;
 }
 
@@ -18632,7 +18613,7 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
 {
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
-    const int size = gckpti_file_types[e->type].bytes;
+    const int size = gckpti_storages[e->type].bytes;
     const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
     int same = e->type == (int)stored;
     const void *values = q->p.packed ? q->p.packed : q->p.values;
@@ -18661,7 +18642,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_set_block(&to, e->to);
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
-                                    gckpti_file_types[e->type].bytes);
+                                    gckpti_storages[e->type].bytes);
     if (to.p.storage == GCKPT_STORED_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORED_I8;
@@ -18670,7 +18651,8 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
-        if (!gckpti_pack_piece(&to, at, n, x))
+        if ((scaled && !gckpti_set_scale(&to, at, gckpti_peak(0, x, n))) ||
+            !gckpti_pack_some(&to, at, n, x))
             return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                  gckpti_storage_name(to.p.storage),
                                  scaled ? "not finite" : "beyond 65504");
@@ -22510,8 +22492,8 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
         for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-             c + i * s->c_row + j);
+        (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+         c + i * s->c_row + j);
     }
 }
 
