@@ -2926,15 +2926,30 @@ static int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* Where "#scale", or "#state" and one digit, ends the name, else its length. */
-static size_t gckpti_part_suffix(const char *name)
+/* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
+ * four), scales of I8's rows, and, in its metadata, whose state it is. */
+static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
+                                               "#state4", "#state5", "#state6", "#state7",
+                                               "#state8", "#state9", "#scale",  "#updates" };
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* Where the suffix begins that ends the name; NULL: it does not. */
+static const char *gckpti_ending(const char *name, const char *suffix)
 {
-    size_t n = strlen(name);
-    if (n >= 6 && !strcmp(name + n - 6, "#scale"))
-        return n - 6;
-    if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
-        return n;
-    return n - 7;
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && !strcmp(name + n - m, suffix) ? name + n - m : NULL;
+}
+
+/* The slot that the name of a tensor is for, and the length of its parameter's. */
+static int gckpti_slot_of(const char *name, size_t *length)
+{
+    for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
+        const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
+        *length = end ? (size_t)(end - name) : strlen(name);
+        if (end)
+            return slot;
+    }
+    return GCKPTI_VALUES;
 }
 
 static int gckpti_is_utf8(const char *text)
@@ -2948,22 +2963,22 @@ static int gckpti_is_utf8(const char *text)
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 static const char *gckpti_name_problem(const char *name)
 {
+    size_t length;
     if (!*name || !strcmp(name, "__metadata__"))
         return "is reserved";
-    if (name[gckpti_part_suffix(name)])
+    if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
         return "ends like the name of optimiser state or scales";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-/* What a file says of itself beside notes; keys that end in #updates, too (see section files). */
+/* What a file says of itself beside notes. */
 static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
                                                     "optimiser" };
 enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
 
 static int gckpti_note_reserved(const char *key)
 {
-    size_t n = strlen(key);
-    int reserved = !n || (n >= 8 && !strcmp(key + n - 8, "#updates"));
+    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
         reserved |= !strcmp(key, gckpti_metadata_keys[i]);
     return reserved;
@@ -2992,7 +3007,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values on the host (slot -1), or one of its states; NULL: not made, or packed. All that reads
+/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All that reads
  * or writes them asks here. */
 static float *gckpti_array(const gckpti_param *q, int slot)
 {
@@ -17649,10 +17664,6 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 /* What is asked for where no desc is given. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
 
-/* Parts of a parameter that are tensors of a file: values, scales of I8's rows, state 0..3; and
- * what a file says of the state. */
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
-
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
@@ -17719,61 +17730,59 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gck
     gckpti_print(k, "}");
 }
 
-/* A part of a parameter, as a file has it. */
+/* A tensor to be written: values of a parameter, their scales or a state. */
 typedef struct {
+    size_t next; /* to be looked at after it; 0: none was yet */
+    const gckpti_param *q;
+    const char *name; /* of q in the file */
+    int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    int64_t elements;
-    const char *suffix;
-} gckpti_file_part;
+    int64_t bytes;
+} gckpti_outgoing;
 
-enum { GCKPTI_PARTS = 6 };
-
-/* 0: there is no such part. */
-static int gckpti_get_part(const gckpti_param *q, const gckpt_file_desc *d, int i,
-                           gckpti_file_part *part)
+/* Makes w the next one in the order of the header. 0: there is none. */
+static int gckpti_next_outgoing(const gckpt_store *s, const gckpt_file_desc *d, gckpti_outgoing *w)
 {
-    static const char *const suffixes[GCKPTI_PARTS] = { "",        "#scale",  "#state0",
-                                                        "#state1", "#state2", "#state3" };
-    const gckpt_storage stored = q->p.storage;
-    part->type = i > 0 ? GCKPT_STORED_F32 : stored != GCKPT_STORED_F32 ? stored : d->storage;
-    part->shape = i == 1 ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
-    part->elements = gckpti_elements(&part->shape);
-    part->suffix = suffixes[i];
-    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || stored == GCKPT_STORED_I8;
+    static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
+    while (w->next < s->count * sizeof slots) {
+        const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
+        w->slot = slots[w->next++ % sizeof slots];
+        if (w->slot == GCKPTI_VALUES)
+            w->name = gckpti_renamed(d, q->p.name);
+        const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
+        if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
+            (state && (d->values_only || !q->p.state[w->slot])))
+            continue;
+        w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
+        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
+        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        w->size = gckpti_storages[w->type].bytes;
+        w->bytes = gckpti_elements(&w->shape) * w->size;
+        return 1;
+    }
+    return 0;
 }
 
-/* The JSON of all parts of all parameters. Data lie in this order, too, but those of 4 bytes an
- * element come first, those of 1 last: so all are aligned. Returns their bytes. */
+/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
+ * first, those of 1 last: so all are aligned. Returns the bytes of data. */
 static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
 {
-    int64_t bytes[5] = { 0, 0, 0, 0, 0 }, at[5]; /* by bytes an element */
-    gckpti_file_part part;
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
+    gckpti_outgoing w;
     gckpti_sink_metadata(k, s, d);
-    for (int write = 0; write < 2; write++) {
-        at[4] = 0;
-        at[2] = bytes[4];
-        at[1] = at[2] + bytes[2];
-        for (size_t i = 0; i < s->count; i++) {
-            const char *name = gckpti_renamed(d, s->params[i].p.name);
-            for (int j = 0; name && j < GCKPTI_PARTS; j++) {
-                if (!gckpti_get_part(&s->params[i], d, j, &part))
-                    continue;
-                int size = gckpti_storages[part.type].bytes;
-                int64_t begin = at[size], end = begin + part.elements * size;
-                at[size] = end;
-                bytes[size] += write ? 0 : part.elements * size;
-                if (!write)
-                    continue;
-                gckpti_sink_put(k, ",", 1);
-                gckpti_sink_name(k, name);
-                gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                             part.suffix, gckpti_storages[part.type].name, &part.shape, begin, end);
-            }
-        }
+    for (w.next = 0; gckpti_next_outgoing(s, d, &w);)
+        bytes[w.size] += w.bytes;
+    int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
+    for (w.next = 0; gckpti_next_outgoing(s, d, &w); at[w.size] += w.bytes) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, w.name);
+        gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                     w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
+                     &w.shape, at[w.size], at[w.size] + w.bytes);
     }
     gckpti_print(k, "}");
-    return bytes[4] + bytes[2] + bytes[1];
+    return at[1];
 }
 
 /* n elements of `size` bytes, little-endian. */
@@ -17804,25 +17813,20 @@ static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_s
     return fits;
 }
 
-/* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
-static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_param *q,
-                             const gckpt_file_desc *d, int size)
+/* The data of a tensor. 0: F16 cannot hold a value. */
+static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
     float room[GCKPTI_DRAWN];
-    gckpti_file_part part;
+    const int64_t elements = w->bytes / w->size;
+    const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
+                           : w->slot == GCKPTI_SCALE ? w->q->p.scales
+                                                     : gckpti_array(w->q, w->slot);
     int fits = 1;
-    for (int j = 0; j < GCKPTI_PARTS; j++) {
-        if (!gckpti_get_part(q, d, j, &part) || gckpti_storages[part.type].bytes != size)
-            continue;
-        if (j > 0)
-            gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
-                               part.type);
-        else if (q->p.packed)
-            gckpti_sink_elements(k, q->p.packed, part.elements, size);
-        for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
-            const float *x = gckpti_values_at(s, q, at, room, &n);
-            fits &= gckpti_sink_floats(k, x, n, part.type);
-        }
+    if (as_it_is)
+        gckpti_sink_elements(k, as_it_is, elements, w->size);
+    for (int64_t at = 0, n; at < elements && !as_it_is && !k->failed; at += n) {
+        const float *x = gckpti_values_at(s, w->q, at, room, &n);
+        fits &= gckpti_sink_floats(k, x, n, w->type);
     }
     return fits;
 }
@@ -17894,6 +17898,7 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
                                             const gckpt_file_desc *desc)
 {
     const gckpt_file_desc *d = desc ? desc : &gckpti_file_plain;
+    gckpti_outgoing w;
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
@@ -17914,14 +17919,12 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
     gckpti_sink_header(&k, store, d);
     gckpti_sink_put(&k, "       ", padding);
     for (int size = 4; size > 0; size /= 2)
-        for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
-            const gckpti_param *q = &store->params[i];
-            if (gckpti_renamed(d, q->p.name) && !gckpti_sink_parts(&k, store, q, d, size))
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(store, d, &w);)
+            if (w.size == size && !gckpti_sink_tensor(&k, store, &w))
                 result = gckpti_error(store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16; "
                                       "BF16 holds them",
-                                      q->p.name);
-        }
+                                      w.q->p.name);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
@@ -17942,7 +17945,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 /* ---- read: the header's JSON, decoded where it stands ---- */
 typedef struct {
     const char *name;      /* of the tensor; of state and what else has a suffix, without that */
-    signed char slot;      /* GCKPTI_VALUES, ...; 0..3: that state */
+    signed char slot;      /* see gckpti_suffixes */
     signed char type;      /* as a gckpt_storage; -1: another one */
     signed char states;    /* of values: how many states they have in the file */
     signed char had;       /* of values: how many the store had */
@@ -17995,14 +17998,8 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     l->result = gckpti_error(l->store, result, "load: ");
     gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
     if (e) {
-        char state[] = "#state0";
-        state[6] = (char)('0' + (e->slot < 0 ? 0 : e->slot % 10));
         gckpti_text_add(&t, "tensor ");
-        gckpti_text_name(&t, e->name,
-                         e->slot < 0                 ? ""
-                         : e->slot == GCKPTI_SCALE   ? "#scale"
-                         : e->slot == GCKPTI_UPDATES ? "#updates"
-                                                     : state);
+        gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
         if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
             gckpti_text_add(&t, " for parameter ");
             gckpti_text_name(&t, l->store->params[e->param].p.name, "");
@@ -18167,11 +18164,11 @@ static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
 static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
 {
     gckpti_saved e;
-    size_t n = strlen(key);
+    const char *suffix = gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
     uint64_t optimiser = 0;
-    if (n < 8 || memcmp(key + n - 8, "#updates", 8))
+    if (!suffix)
         return 1;
-    key[n - 8] = 0;
+    key[suffix - key] = 0;
     memset(&e, 0, sizeof e);
     e.name = key;
     e.slot = GCKPTI_UPDATES;
@@ -18284,10 +18281,8 @@ static int gckpti_load_header(gckpti_loader *l)
             continue;
         }
         memset(&e, 0, sizeof e);
-        size_t length = gckpti_part_suffix(name);
-        e.slot = (signed char)(!name[length]      ? -1
-                               : name[length + 6] ? name[length + 6] - '0'
-                                                  : GCKPTI_SCALE);
+        size_t length;
+        e.slot = (signed char)gckpti_slot_of(name, &length);
         name[length] = 0;
         e.name = name;
         e.param = SIZE_MAX;
@@ -18409,6 +18404,7 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
             return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
         head->optimiser = e->optimiser;
         head->updates = e->updates;
+        e->ignored = 1; /* from now on */
         return 1;
     }
     const int scale = e->slot == GCKPTI_SCALE;
@@ -18458,7 +18454,7 @@ static int gckpti_load_check(gckpti_loader *l)
     if (l->desc->partial || next >= l->had)
         return 1;
     missing.name = l->store->params[next].p.name;
-    missing.slot = -1;
+    missing.slot = GCKPTI_VALUES;
     missing.param = next;
     return gckpti_refuse(l, GCKPT_E_DATA, &missing,
                          "is missing; the file has %z of the store's %z parameters", l->values,
@@ -18502,7 +18498,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
         const gckpti_param *q = &l->store->params[e->param];
         const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
         head = values ? e : head;
-        if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
+        if (e->ignored || (values && q->locked))
             continue;
         if (values && q->raw) {
             e->to = gckpti_stored(q);
@@ -18667,7 +18663,7 @@ static int gckpti_load_data(gckpti_loader *l)
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        if (e->ignored || e->slot == GCKPTI_UPDATES)
+        if (e->ignored)
             continue;
         if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
             !gckpti_load_tensor(l, e))
@@ -18686,8 +18682,6 @@ static void gckpti_load_commit(gckpti_loader *l)
         gckpti_param *q = &l->store->params[e->param];
         const size_t bytes = (size_t)q->p.elements * sizeof(float);
         void *to = e->to;
-        if (e->slot == GCKPTI_UPDATES)
-            continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
         if (e->slot == GCKPTI_SCALE) {
@@ -18697,7 +18691,7 @@ static void gckpti_load_commit(gckpti_loader *l)
             continue;
         }
         if (e->slot >= 0) {
-            if (to != gckpti_array(q, e->slot))
+            if (to && to != gckpti_array(q, e->slot))
                 memcpy(gckpti_array(q, e->slot), to, bytes);
             continue;
         }
