@@ -431,10 +431,12 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * for both for a moment. What ops see is what was stored: a FORWARD of the parameter brings it into
  * the arena as floats, planned like any value (gckpt_plan_desc.stage_parameters), so results depend
  * on the storage, never on the plan. Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
- * 65504 is an error (E_DATA), I8 stands for value / scale, scale being the row's greatest |value| /
- * 127; vectors stay F32 then. Such parameters have no optimiser state and stay frozen until they
- * are packed as F32 again. Plans made before are refused. Make plans with a budget: without one,
- * all that is read again in the backward stays unpacked. */
+ * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
+ * greatest |value| / 127, and with it vectors stay F32. Packed parameters have no optimiser state
+ * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
+ * no digits back. External ones become the store's own. Pointers to values and state of before are
+ * no longer valid; plans made before are refused, and steps that are under way are over. Make plans
+ * with a budget: without one, all that is read again in the backward stays unpacked. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
@@ -498,7 +500,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
      * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
-     * the next call; questions are repeated. Optimiser state goes with its parameter. */
+     * the next call; questions are repeated. State and scales go with their parameter. Two tensors
+     * for one parameter, or one name for two, are refused. */
     const char *(*rename)(void *user, const char *name);
     void *user;
     /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
@@ -611,7 +614,7 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * by causal attention, as keys or values, and by gckpt_concat along axis 1, as the last input.
  * Only in INFERENCE plans, for at most the graph's rows a call; all caches of a graph have one
  * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
- * activations; their bytes are GCKPT_BYTES_CACHES. The key/value cache of transformers. */
+ * activations; their bytes are GCKPT_BYTES_CACHES. This is the key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
@@ -1284,8 +1287,8 @@ typedef struct {
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
     /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
-     * and returns SKIPPED, the error text naming a parameter. As with clipping, gradients are gone
-     * over once more; not for plans that update in the backward (E_ARG). */
+     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with clipping,
+     * gradients are gone over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
@@ -2898,6 +2901,7 @@ struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
+    uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
     size_t elements;        /* of all values but external ones, however they are stored */
@@ -3279,7 +3283,8 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
             b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
             continue;
         }
-        b->copy_in(b->context, m->array[0], q->p.scales, scales); /* as a block has them */
+        if (scales) /* first, as a block has them */
+            b->copy_in(b->context, m->array[0], q->p.scales, scales);
         b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
                    bytes - scales);
     }
@@ -3439,11 +3444,15 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 {
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
-    const int text = gckpti_is_utf8(key) && (!value || gckpti_is_utf8(value));
-    if (gckpti_note_reserved(key) || !text)
-        return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", gckpti_is_utf8(key) ? key : "",
-                            text ? "files say something else by this key; choose another"
-                                 : "key and value must be UTF-8");
+    if (!gckpti_is_utf8(key))
+        return gckpti_error(store, GCKPT_E_ARG, "note: the key is not UTF-8");
+    if (gckpti_note_reserved(key) || (value && !gckpti_is_utf8(value)))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            !*key ? "note: the key is empty%s"
+                            : gckpti_note_reserved(key)
+                                ? "note \"%s\": files mean something else by this; choose another"
+                                : "note \"%s\": the value is not UTF-8",
+                            key);
     size_t old = gckpti_note_find(store, key), count = store->note_count;
     if (value && !gckpti_note_add(store, key, value))
         return gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
@@ -3619,24 +3628,39 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
     return GCKPT_OK;
 }
 
+/* Room for a row of floats in memory of later rows of I8, which are packed after it; NULL: they are
+ * too few. */
+static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
+{
+    unsigned char *at = gckpti_stored(to) + gckpti_scale_bytes(&to->p) + end;
+    void *aligned = at + (sizeof(float) - (uintptr_t)at % sizeof(float)) % sizeof(float);
+    int64_t needs = 4 * gckpti_row_length(&to->p) + 3;
+    return to->p.elements - end >= needs ? (float *)aligned : NULL;
+}
+
 /* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
- * twice, so that no memory is needed besides. 0: a value does not fit. */
+ * twice, and no memory is needed besides. 0: a value does not fit. */
 static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
-    float room[GCKPTI_DRAWN];
+    float room[GCKPTI_DRAWN], *kept = NULL;
     const float *x;
     int64_t row = gckpti_row_length(&to->p);
-    int fits = 1;
+    int fits = 1, scaled = to->p.storage == GCKPT_STORED_I8;
     for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
         uint32_t peak = 0;
         end = begin + row;
-        for (int64_t at = begin; at < end && to->p.storage == GCKPT_STORED_I8; at += n) {
+        kept = scaled ? gckpti_later_rows(to, end) : NULL;
+        for (int64_t at = begin; at < end && scaled; at += n) {
             x = gckpti_values_at(s, from, at, room, &n);
             n = gckpti_min(n, end - at);
             peak = gckpti_peak(peak, x, n);
+            if (kept)
+                memcpy(kept + (at - begin), x, (size_t)n * sizeof *x);
         }
-        fits = to->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(to, begin, peak);
-        for (int64_t at = begin; at < end && fits; at += n) {
+        fits = !scaled || gckpti_set_scale(to, begin, peak);
+        if (fits && kept)
+            fits = gckpti_pack_some(to, begin, row, kept);
+        for (int64_t at = begin; at < end && fits && !kept; at += n) {
             x = gckpti_values_at(s, from, at, room, &n);
             n = gckpti_min(n, end - at);
             fits = gckpti_pack_some(to, at, n, x);
@@ -3780,7 +3804,7 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
         const double peak = 6 * gckpti_abs((double)q->init.normal) +
                             gckpti_abs((double)q->init.uniform) +
                             gckpti_abs((double)q->init.constant);
-        if (peak <= most || as.storage == GCKPT_STORED_BF16)
+        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
                             "pack: initial values of \"%s\" may be %g; %s holds up to %g",
@@ -3861,6 +3885,7 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
         else if (q->next_storage != q->p.storage)
             gckpti_pack_end(store, q);
     }
+    store->packs += result == GCKPT_OK;
     return result;
 }
 
@@ -14645,7 +14670,7 @@ struct gckpt_exec {
     uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
     /* this step */
     int state;
-    uint64_t step; /* the store's when it began */
+    uint64_t step, packs; /* the store's when it began */
     gckpt_hyper hyper;
     float clip_scale;
     double grad_norm;
@@ -16498,6 +16523,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
         e->hyper = *hyper;
     e->pc = 0;
     e->step = e->store->step;
+    e->packs = e->store->packs;
     e->streamed = 0;
     e->counts_settled = 0;
     e->updating = 0;
@@ -16695,6 +16721,11 @@ static void gckpti_run_here(void *context)
 static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
+    if (e->packs != e->store->packs) {
+        e->state = GCKPTI_IDLE;
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step: parameters were packed within it; it is over, begin it anew");
+    }
     e->repeating = e->repeats && instructions == INT64_MAX;
     gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
     gckpti_join(e); /* what comes next may be another executor's, in the same arena */
@@ -16751,8 +16782,9 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     return !bad || result != GCKPT_OK
                ? result
                : gckpti_error(e, GCKPT_SKIPPED,
-                              "step: skipped, nothing was changed: the gradient of \"%s\" is not "
-                              "finite (loss %g); if that goes on, lower lr or clip",
+                              "step: skipped, nothing was changed: the gradient of \"%s\", or "
+                              "its norm, is not finite (loss %g); if that goes on, lower lr, or "
+                              "set clip",
                               p->names + bad->name, loss);
 }
 
@@ -17655,8 +17687,8 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * created, raw, and data are read to where they belong; those of arrays that the store had go to a
  * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
  * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
- * and the header's bytes are taken and given back; the header's stay taken when parameters or state
- * had to be created, or values in a partial load.
+ * and the header's bytes are taken and given back; the header's stay taken when parameters, state
+ * or notes had to be created, or values in a partial load.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
@@ -17910,7 +17942,8 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "save: the header takes %z bytes, %z are allowed; use shorter names",
+                            "save: the header takes %z bytes, %z are allowed; use shorter names "
+                            "or notes",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
     k.write = write;
@@ -17922,8 +17955,8 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
         for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(store, d, &w);)
             if (w.size == size && !gckpti_sink_tensor(&k, store, &w))
                 result = gckpti_error(store, GCKPT_E_DATA,
-                                      "save: \"%s\" has values beyond 65504, the greatest of F16; "
-                                      "BF16 holds them",
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
+                                      "(BF16 holds them); what was written is no complete file",
                                       w.q->p.name);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
@@ -18796,7 +18829,7 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
 {
     gckpti_loader l;
     if (!store || !file)
-        return gckpti_error(store, GCKPT_E_ARG, "map: a store and a file in memory are needed");
+        return gckpti_error(store, GCKPT_E_ARG, "load: map needs a store and a file in memory");
     memset(&l, 0, sizeof l);
     l.file = (const unsigned char *)file;
     return gckpti_load(store, &l, size, desc);

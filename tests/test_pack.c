@@ -600,6 +600,13 @@ static void test_plans(void)
     CHECK(gckpt_plan_params(again, s) == GCKPT_OK && gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
     e = gckpt_exec_new(again, s, NULL);
     CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+    /* packed within a step: that one is over, and reads nothing more */
+    hash = gckpt_store_hash(s);
+    CHECK(gckpt_step_start(e, feeds, 2, B, &hyper) == GCKPT_OK && gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
+    CHECK(gckpt_store_pack(s, "frozen.fc.0", GCKPT_STORED_F32) == GCKPT_OK);
+    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "packed within it"));
+    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "no step was started"));
+    CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
     free(f.bytes);
     gckpt_plan_free(q);
     gckpt_plan_free(again);
