@@ -26,29 +26,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1020
- *     >>base       configuration, errors, memory, shapes, threads                        785
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           615
- *     >>store      parameters and optimiser state                                        610
- *     >>graph      tensors, views, segments, gckpt_apply                                 550
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      760
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1410
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2970
+ *     >>api        public API: every function, where it is declared                     1150
+ *     >>base       configuration, errors, memory, shapes, threads                        790
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
+ *     >>store      parameters and optimiser state                                       1140
+ *     >>graph      tensors, views, segments, gckpt_apply                                 570
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  2990
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
  *     >>plan-tells what a plan tells                                                     240
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1130
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1140
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1295
- *     >>training   division, norm, clipping, optimisers, steps                           905
- *     >>check      gradients against finite differences                                  690
- *     >>files      safetensors                                                           980
- *     >>tables     plans as files and as C constants                                     750
+ *     >>cpu        the processor as a backend                                            240
+ *     >>exec       runs a plan over one arena                                           1410
+ *     >>training   division, norm, clipping, optimisers, steps                          1000
+ *     >>check      gradients against finite differences                                  680
+ *     >>files      safetensors                                                          1510
+ *     >>tables     plans as files and as C constants                                     770
  *     >>fast       fast ops: work cut into items for threads                            1140
- *     >>kernels    what is done with an item, for each instruction set                  1620
- *     manual       this comment                                                          290
- *                  in all                                                              21000
+ *     >>kernels    what is done with an item, for each instruction set                  1810
+ *     manual       this comment                                                          310
+ *                  in all                                                              22870
  *
  * == MANUAL =======================================================================================
  *
@@ -96,7 +96,8 @@
  *    the update (never a mean of means). A further loss with a count of its own is weighted by N /
  *    own count, both counted from the feeds before the first forward. A regulariser (a function of
  *    parameters only) enters once a step, undivided. When N is 0 nothing changes: weights, moments,
- *    step count; report.count is 0.
+ *    step count; report.count is 0. With gckpt_exec_desc.skip_nonfinite so it is when the
+ *    gradient's norm is not finite; the result is GCKPT_SKIPPED.
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -179,11 +180,15 @@
  *       instructions run only where they pass a test against the emulation); but linear +
  *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
  *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it; kernels of a
- *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one
- *       kind of device and version of the kernels the bits are the same for any plan, and for any
- *       split whose micro-batches are multiples of the kernels' tile along tokens (16 in
+ *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one kind
+ *       of device and version of the kernels the bits are the same for any plan, and for any split
+ *       whose micro-batches are multiples of the kernels' tile along tokens (16 in
  *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
  *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
+ *       An attention's query that sees a value which is not finite may get NaN for an infinity.
+ *    n. Ops see a packed parameter as it was stored: BF16 and F16 are exact as floats; I8 stands for
+ *       (float)q * scale, rounded once, scale = the row's greatest |x| / 127, q = x / scale to
+ *       nearest even.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -1287,8 +1292,9 @@ typedef struct {
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
     /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
-     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with clipping,
-     * gradients are gone over once more; not for plans that update in the backward (E_ARG). */
+     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with
+     * clipping, gradients are gone over once more; not for plans that update in the backward
+     * (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
