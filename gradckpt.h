@@ -26,29 +26,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1020
- *     >>base       configuration, errors, memory, shapes, threads                        785
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           615
- *     >>store      parameters and optimiser state                                        610
- *     >>graph      tensors, views, segments, gckpt_apply                                 550
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      760
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1410
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2970
+ *     >>api        public API: every function, where it is declared                     1150
+ *     >>base       configuration, errors, memory, shapes, threads                        790
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
+ *     >>store      parameters and optimiser state                                       1140
+ *     >>graph      tensors, views, segments, gckpt_apply                                 570
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  2990
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
  *     >>plan-tells what a plan tells                                                     240
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1130
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1140
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1295
- *     >>training   division, norm, clipping, optimisers, steps                           905
- *     >>check      gradients against finite differences                                  690
- *     >>files      safetensors                                                           980
- *     >>tables     plans as files and as C constants                                     750
+ *     >>cpu        the processor as a backend                                            240
+ *     >>exec       runs a plan over one arena                                           1410
+ *     >>training   division, norm, clipping, optimisers, steps                          1000
+ *     >>check      gradients against finite differences                                  680
+ *     >>files      safetensors                                                          1510
+ *     >>tables     plans as files and as C constants                                     770
  *     >>fast       fast ops: work cut into items for threads                            1140
- *     >>kernels    what is done with an item, for each instruction set                  1620
- *     manual       this comment                                                          290
- *                  in all                                                              21000
+ *     >>kernels    what is done with an item, for each instruction set                  1810
+ *     manual       this comment                                                          310
+ *                  in all                                                              22870
  *
  * == MANUAL =======================================================================================
  *
@@ -96,7 +96,8 @@
  *    the update (never a mean of means). A further loss with a count of its own is weighted by N /
  *    own count, both counted from the feeds before the first forward. A regulariser (a function of
  *    parameters only) enters once a step, undivided. When N is 0 nothing changes: weights, moments,
- *    step count; report.count is 0.
+ *    step count; report.count is 0. With gckpt_exec_desc.skip_nonfinite so it is when the
+ *    gradient's norm is not finite; the result is GCKPT_SKIPPED.
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -179,11 +180,16 @@
  *       instructions run only where they pass a test against the emulation); but linear +
  *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
  *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it; kernels of a
- *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one
- *       kind of device and version of the kernels the bits are the same for any plan, and for any
- *       split whose micro-batches are multiples of the kernels' tile along tokens (16 in
+ *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one kind
+ *       of device and version of the kernels the bits are the same for any plan, and for any split
+ *       whose micro-batches are multiples of the kernels' tile along tokens (16 in
  *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
  *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
+ *       An attention's query that sees a value which is not finite may get NaN for an infinity.
+ *    n. Ops see a packed parameter as it was stored: BF16 and F16 are exact as floats; I8 stands
+ *    for
+ *       (float)q * scale, rounded once, scale = the row's greatest |x| / 127, q = x / scale to
+ *       nearest even.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -1287,8 +1293,9 @@ typedef struct {
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
     /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
-     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with clipping,
-     * gradients are gone over once more; not for plans that update in the backward (E_ARG). */
+     * and returns SKIPPED, the error text naming a parameter; report is filled in. As with
+     * clipping, gradients are gone over once more; not for plans that update in the backward
+     * (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
@@ -2870,7 +2877,8 @@ GCKPTI_INLINE int gckpti_self_test(void)
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place */
+    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
+    gckpt_storage next_storage; /* stored as this */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -2929,15 +2937,30 @@ static int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* Where "#scale", or "#state" and one digit, ends the name, else its length. */
-static size_t gckpti_part_suffix(const char *name)
+/* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
+ * four), scales of I8's rows, and, in its metadata, whose state it is. */
+static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
+                                               "#state4", "#state5", "#state6", "#state7",
+                                               "#state8", "#state9", "#scale",  "#updates" };
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* Where the suffix begins that ends the name; NULL: it does not. */
+static const char *gckpti_ending(const char *name, const char *suffix)
 {
-    size_t n = strlen(name);
-    if (n >= 6 && !strcmp(name + n - 6, "#scale"))
-        return n - 6;
-    if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
-        return n;
-    return n - 7;
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && !strcmp(name + n - m, suffix) ? name + n - m : NULL;
+}
+
+/* The slot that the name of a tensor is for, and the length of its parameter's. */
+static int gckpti_slot_of(const char *name, size_t *length)
+{
+    for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
+        const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
+        *length = end ? (size_t)(end - name) : strlen(name);
+        if (end)
+            return slot;
+    }
+    return GCKPTI_VALUES;
 }
 
 static int gckpti_is_utf8(const char *text)
@@ -2951,22 +2974,22 @@ static int gckpti_is_utf8(const char *text)
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 static const char *gckpti_name_problem(const char *name)
 {
+    size_t length;
     if (!*name || !strcmp(name, "__metadata__"))
         return "is reserved";
-    if (name[gckpti_part_suffix(name)])
+    if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
         return "ends like the name of optimiser state or scales";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-/* What a file says of itself beside notes; keys that end in #updates, too (see section files). */
+/* What a file says of itself beside notes. */
 static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
                                                     "optimiser" };
 enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
 
 static int gckpti_note_reserved(const char *key)
 {
-    size_t n = strlen(key);
-    int reserved = !n || (n >= 8 && !strcmp(key + n - 8, "#updates"));
+    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
         reserved |= !strcmp(key, gckpti_metadata_keys[i]);
     return reserved;
@@ -2995,7 +3018,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values on the host (slot -1), or one of its states; NULL: not made, or packed. All that reads
+/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All that reads
  * or writes them asks here. */
 static float *gckpti_array(const gckpti_param *q, int slot)
 {
@@ -3004,10 +3027,16 @@ static float *gckpti_array(const gckpti_param *q, int slot)
 
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's ---- */
+/* Name (in files, too) and bytes of an element, by gckpt_storage. */
+static const struct {
+    const char *name;
+    int bytes;
+} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
 static const char *gckpti_storage_name(gckpt_storage storage)
 {
-    static const char *const names[] = { "F32", "BF16", "F16", "I8" };
-    return (unsigned)storage <= GCKPT_STORED_I8 ? names[storage] : "not a gckpt_storage";
+    return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
+                                                : "not a gckpt_storage";
 }
 
 /* Elements that share a scale; all of them where there is none. */
@@ -3026,8 +3055,7 @@ static size_t gckpti_scale_bytes(const gckpt_parameter *p)
 /* Bytes of values that are stored as p says. */
 static size_t gckpti_stored_bytes(const gckpt_parameter *p)
 {
-    static const unsigned char each[] = { 4, 2, 2, 1 };
-    return (size_t)p->elements * each[p->storage] + gckpti_scale_bytes(p);
+    return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
 }
 
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
@@ -3070,46 +3098,42 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
     return scale * 127 <= FLT_MAX; /* not NaN */
 }
 
-/* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
-static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
+/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
-    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
     int large = 0;
-    if (q->p.storage == GCKPT_STORED_BF16) {
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)to)[at + i] = gckpti_to_bf16(x[i]);
-    } else if (q->p.storage == GCKPT_STORED_F16) {
-        for (int64_t i = 0; i < n; i++) {
-            large |= x[i] > 65504 || x[i] < -65504;
-            ((uint16_t *)to)[at + i] = gckpti_to_f16(x[i]);
-        }
-    } else {
-        float scale = q->p.scales[at / gckpti_row_length(&q->p)];
-        for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
-            float y = scale > 0 ? x[i] / scale : 0;
-            y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
-            ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
-        }
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
+        half[i] = gckpti_to_bf16(x[i]);
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_F16; i++) {
+        large |= x[i] > 65504 || x[i] < -65504;
+        half[i] = gckpti_to_f16(x[i]);
     }
     return !large;
 }
 
-/* Stores n values from element `at` on, of I8 whole rows, as the parameter's memory has them. 0:
- * F16 and I8 cannot hold one. */
-static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
+ * 0: F16 cannot hold one. */
+static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    int64_t row = gckpti_row_length(&q->p);
-    int scaled = q->p.storage == GCKPT_STORED_I8, fits = 1;
-    if (q->p.storage == GCKPT_STORED_F32) {
-        memcpy(q->p.values + at, x, (size_t)n * sizeof *x);
-        return 1;
+    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
+    if (q->p.storage == GCKPT_STORED_F32)
+        return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
+    if (q->p.storage != GCKPT_STORED_I8)
+        return gckpti_to_halves(q->p.storage, x, n, (uint16_t *)to + at);
+    float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+        float y = scale > 0 ? x[i] / scale : 0;
+        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+        ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
     }
-    for (int64_t i = 0, some; i < n && fits; i += some) {
-        some = scaled ? row : n;
-        fits = (!scaled || gckpti_set_scale(q, at + i, gckpti_peak(0, x + i, some))) &&
-               gckpti_pack_some(q, at + i, some, x + i);
-    }
-    return fits;
+    return 1;
+}
+
+GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
+{
+    uint16_t half;
+    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
+    return half;
 }
 
 /* 16 packed values: a count that compilers make vectors of, since it is fixed. */
@@ -3117,23 +3141,24 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
 {
     float y[16];
     for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
-        y[k] = gckpti_from_bf16(((const uint16_t *)from)[k]);
+        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
     for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
-        y[k] = gckpti_from_f16(((const uint16_t *)from)[k]);
+        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
     for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
         y[k] = (float)((const int8_t *)from)[k] * scale;
     memcpy(to, y, sizeof y);
 }
 
-/* Elements at..at+n-1 of what u says, to x. */
+/* Elements at..at+n-1 of what u says, to x: packed ones may stand at its end, as each is read before
+ * its place is written. No scales: 1. */
 static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
 {
-    const int64_t each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const int64_t each = gckpti_storages[u->storage].bytes;
     const unsigned char *from = (const unsigned char *)u->packed + at * each;
     uint16_t last[16] = { 0 };
     float y[16];
     for (int64_t row; n > 0; n -= row, at += row) {
-        float scale = u->scales ? u->scales[at / u->row] : 0;
+        float scale = u->scales ? u->scales[at / u->row] : 1;
         row = gckpti_min(n, u->row - at % u->row);
         int64_t i = 0;
         for (; i + 16 <= row; i += 16, from += 16 * each)
@@ -3550,7 +3575,8 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
     uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
     void *block = memory;
     gckpti_param piece = *q;
-    if (q->p.storage == GCKPT_STORED_I8) {
+    const int scaled = q->p.storage == GCKPT_STORED_I8;
+    if (scaled) {
         float room[GCKPTI_DRAWN];
         int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
         for (int64_t i = begin, some; i < begin + row; i += some) {
@@ -3559,12 +3585,11 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
             peak = gckpti_peak(peak, drawn, some);
         }
         *n = gckpti_min(*n, begin + row - at);
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
     }
     piece.p.elements = *n;
-    if (q->p.storage == GCKPT_STORED_I8)
-        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* one row */
     gckpti_set_block(&piece, (unsigned char *)block);
-    if (q->p.storage == GCKPT_STORED_I8)
+    if (scaled)
         (void)gckpti_set_scale(&piece, 0, peak);
     (void)gckpti_pack_some(&piece, 0, *n, x);
     gckpti_unpack_piece(&piece, 0, *n, x);
@@ -3572,23 +3597,23 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 
 /* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
  * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- */
+ * Raw ones are as drawn: who asks is about to pack them. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     *n = q->p.elements - at;
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    int there = m && m->newest == GCKPTI_MIRROR;
-    if (gckpti_array(q, -1) && !there && !q->raw)
-        return gckpti_array(q, -1) + at;
-    if (!there && (q->raw || !q->p.packed)) {
+    if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
         if (!q->raw && q->p.storage != GCKPT_STORED_F32)
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
+    const int away = m && m->newest == GCKPTI_MIRROR;
+    if (q->p.values && !away)
+        return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
-    if (there)
+    if (away)
         m->backend->copy_out(m->backend->context, room, m->array[0] + at,
                              (size_t)*n * sizeof *room);
     else
@@ -3645,10 +3670,7 @@ static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpt
         for (int64_t at = begin; at < end && fits && !kept; at += n) {
             x = gckpti_values_at(s, from, at, room, &n);
             n = gckpti_min(n, end - at);
-            if (to->p.storage == GCKPT_STORED_F32)
-                memcpy(to->p.values + at, x, (size_t)n * sizeof *x);
-            else
-                fits = gckpti_pack_some(to, at, n, x);
+            fits = gckpti_pack_some(to, at, n, x);
         }
     }
     return fits;
@@ -3659,7 +3681,8 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            (void)gckpti_store_as(s, &s->params[i], &s->params[i]); /* they fit: gckpti_packable */
+            (void)gckpti_store_as(s, &s->params[i],
+                                  &s->params[i]); /* they fit: gckpti_pack_start */
             s->params[i].raw = 0;
         }
 }
@@ -3771,60 +3794,56 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* What a parameter of this shape is stored as: I8 has no scales for vectors. */
-static gckpt_storage gckpti_storage_for(const gckpt_shape *shape, gckpt_storage storage)
-{
-    return storage == GCKPT_STORED_I8 && shape->n < 2 ? GCKPT_STORED_F32 : storage;
-}
-
-/* Takes memory for q's values in another storage. Values that are not made will fit (the
+/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
  * magnitude of a normal value is below 6). */
-static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
 {
-    const gckpt_init *init = &q->init;
-    const double most = storage == GCKPT_STORED_F16 ? 65504 : 3e38;
-    double peak = 6 * gckpti_abs((double)init->normal) + gckpti_abs((double)init->uniform) +
-                  gckpti_abs((double)init->constant);
     gckpt_parameter as = q->p;
-    as.storage = storage;
-    size_t n = (size_t)as.elements, bytes = gckpti_stored_bytes(&as);
+    as.storage = q->next_storage;
+    const char *name = gckpti_storage_name(as.storage);
     if (!q->p.frozen)
         return gckpti_error(s, GCKPT_E_ARG,
                             "pack: \"%s\" is trainable: only frozen parameters can be stored as "
                             "%s (gckpt_store_freeze)",
-                            q->p.name, gckpti_storage_name(storage));
-    if (!gckpti_is_made(q))
-        return peak <= most || storage <= GCKPT_STORED_BF16
-                   ? GCKPT_OK
-                   : gckpti_error(s, GCKPT_E_DATA,
-                                  "pack: initial values of \"%s\" may be %g; %s holds up to %g",
-                                  q->p.name, peak, gckpti_storage_name(storage), most);
-    if (!q->external || n <= SIZE_MAX / 24 - s->elements)
+                            q->p.name, name);
+    if (!gckpti_is_made(q)) {
+        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+        const double peak = 6 * gckpti_abs((double)q->init.normal) +
+                            gckpti_abs((double)q->init.uniform) +
+                            gckpti_abs((double)q->init.constant);
+        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
+            return GCKPT_OK;
+        return gckpti_error(s, GCKPT_E_DATA,
+                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                            q->p.name, peak, name, most);
+    }
+    size_t bytes = gckpti_stored_bytes(&as);
+    if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
         q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (!q->next_block)
-        return gckpti_error(s, GCKPT_E_MEMORY,
-                            "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
-                            "(what is packed before its values are made needs no more)",
-                            bytes, q->p.name, gckpti_storage_name(storage));
-    return GCKPT_OK;
+    if (q->next_block)
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_MEMORY,
+                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                        "(what is packed before its values are made needs no more)",
+                        bytes, q->p.name, name);
 }
 
-/* Its values, as they will be stored, to that memory. */
-static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q, gckpt_storage storage)
+/* Its values to that memory, if they are made. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
 {
     gckpti_param to = *q;
-    to.p.storage = storage;
+    to.p.storage = q->next_storage;
     gckpti_set_block(&to, q->next_block);
-    if (gckpti_store_as(s, q, &to))
+    if (!q->next_block || gckpti_store_as(s, q, &to))
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
-                        storage == GCKPT_STORED_F16
+                        to.p.storage == GCKPT_STORED_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
                             : "that are not finite; I8 has no scale for their row");
 }
 
 /* Nothing can fail any more: stored otherwise, and without optimiser state. */
-static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
 {
     gckpti_unmirror(s, q);
     gckpti_state_shrink(s, q, 0);
@@ -3834,40 +3853,45 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage stora
         gckpti_values_free(s, q);
     s->elements += q->external ? (size_t)q->p.elements : 0;
     q->external = q->locked = 0;
-    q->p.storage = storage;
+    q->p.storage = q->next_storage;
     gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+/* What was taken for it is given back. */
+static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
+{
+    gckpt_parameter as = q->p;
+    as.storage = q->next_storage;
+    gckpti_delete(&s->memory, q->next_block, gckpti_stored_bytes(&as), 1);
     q->next_block = NULL;
 }
 
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
-    gckpt_result result = GCKPT_OK, matched;
-    gckpti_param *q = NULL;
+    gckpt_result result;
     if ((unsigned)storage > GCKPT_STORED_I8)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
-    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL) {
-        gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
-        if (as != q->p.storage)
-            result = gckpti_pack_start(store, q, as);
+    for (size_t i = 0; store && i < store->count; i++)
+        store->params[i].next_storage = store->params[i].p.storage;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        q->next_storage =
+            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        if (store->params[i].next_storage != store->params[i].p.storage)
+            result = gckpti_pack_start(store, &store->params[i]);
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        result = gckpti_pack_values(store, &store->params[i]);
+    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
+        gckpti_param *q = &store->params[i];
+        if (result != GCKPT_OK)
+            gckpti_pack_undo(store, q);
+        else if (q->next_storage != q->p.storage)
+            gckpti_pack_end(store, q);
     }
-    if (!q && matched != GCKPT_OK)
-        return matched;
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
-        q = &store->params[i];
-        if (q->next_block)
-            result = gckpti_pack_values(store, q, gckpti_storage_for(&q->p.shape, storage));
-    }
-    for (size_t i = store->count; i-- > 0 && result != GCKPT_OK;) { /* newest first, for a block */
-        gckpt_parameter as = store->params[i].p;
-        as.storage = gckpti_storage_for(&as.shape, storage);
-        gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
-        store->params[i].next_block = NULL;
-    }
-    q = NULL;
-    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL)
-        if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
-            gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
     store->packs += result == GCKPT_OK;
     return result;
 }
@@ -17679,16 +17703,6 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 /* What is asked for where no desc is given. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
 
-/* Parts of a parameter that are tensors of a file: values, scales of I8's rows, state 0..3; and
- * what a file says of the state. */
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
-
-/* dtype and bytes of an element, by gckpt_storage */
-static const struct {
-    const char *dtype;
-    int bytes;
-} gckpti_file_types[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
-
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
@@ -17755,62 +17769,59 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gck
     gckpti_print(k, "}");
 }
 
-/* A part of a parameter, as a file has it. */
+/* A tensor to be written: values of a parameter, their scales or a state. */
 typedef struct {
+    size_t next; /* to be looked at after it; 0: none was yet */
+    const gckpti_param *q;
+    const char *name; /* of q in the file */
+    int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    int64_t elements;
-    const char *suffix;
-} gckpti_file_part;
+    int64_t bytes;
+} gckpti_outgoing;
 
-enum { GCKPTI_PARTS = 6 };
-
-/* 0: there is no such part. */
-static int gckpti_get_part(const gckpti_param *q, const gckpt_file_desc *d, int i,
-                           gckpti_file_part *part)
+/* Makes w the next one in the order of the header. 0: there is none. */
+static int gckpti_next_outgoing(const gckpt_store *s, const gckpt_file_desc *d, gckpti_outgoing *w)
 {
-    static const char *const suffixes[GCKPTI_PARTS] = { "",        "#scale",  "#state0",
-                                                        "#state1", "#state2", "#state3" };
-    const gckpt_storage stored = q->p.storage;
-    part->type = i > 0 ? GCKPT_STORED_F32 : stored != GCKPT_STORED_F32 ? stored : d->storage;
-    part->shape = i == 1 ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
-    part->elements = gckpti_elements(&part->shape);
-    part->suffix = suffixes[i];
-    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || stored == GCKPT_STORED_I8;
+    static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
+    while (w->next < s->count * sizeof slots) {
+        const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
+        w->slot = slots[w->next++ % sizeof slots];
+        if (w->slot == GCKPTI_VALUES)
+            w->name = gckpti_renamed(d, q->p.name);
+        const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
+        if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
+            (state && (d->values_only || !q->p.state[w->slot])))
+            continue;
+        w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
+        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
+        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        w->size = gckpti_storages[w->type].bytes;
+        w->bytes = gckpti_elements(&w->shape) * w->size;
+        return 1;
+    }
+    return 0;
 }
 
-/* The JSON of all parts of all parameters. Data lie in this order, too, but those of 4 bytes an
- * element come first, those of 1 last: so all are aligned. Returns their bytes. */
+/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
+ * first, those of 1 last: so all are aligned. Returns the bytes of data. */
 static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
 {
-    int64_t bytes[5] = { 0, 0, 0, 0, 0 }, at[5]; /* by bytes an element */
-    gckpti_file_part part;
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
+    gckpti_outgoing w;
     gckpti_sink_metadata(k, s, d);
-    for (int write = 0; write < 2; write++) {
-        at[4] = 0;
-        at[2] = bytes[4];
-        at[1] = at[2] + bytes[2];
-        for (size_t i = 0; i < s->count; i++) {
-            const char *name = gckpti_renamed(d, s->params[i].p.name);
-            for (int j = 0; name && j < GCKPTI_PARTS; j++) {
-                if (!gckpti_get_part(&s->params[i], d, j, &part))
-                    continue;
-                int size = gckpti_file_types[part.type].bytes;
-                int64_t begin = at[size], end = begin + part.elements * size;
-                at[size] = end;
-                bytes[size] += write ? 0 : part.elements * size;
-                if (!write)
-                    continue;
-                gckpti_sink_put(k, ",", 1);
-                gckpti_sink_name(k, name);
-                gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin,
-                             end);
-            }
-        }
+    for (w.next = 0; gckpti_next_outgoing(s, d, &w);)
+        bytes[w.size] += w.bytes;
+    int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
+    for (w.next = 0; gckpti_next_outgoing(s, d, &w); at[w.size] += w.bytes) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, w.name);
+        gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                     w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
+                     &w.shape, at[w.size], at[w.size] + w.bytes);
     }
     gckpti_print(k, "}");
-    return bytes[4] + bytes[2] + bytes[1];
+    return at[1];
 }
 
 /* n elements of `size` bytes, little-endian. */
@@ -17830,40 +17841,31 @@ static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int s
 static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
     uint16_t half[GCKPTI_DRAWN];
-    int large = 0;
+    int fits = 1;
     if (type == GCKPT_STORED_F32)
         gckpti_sink_elements(k, x, n, 4);
     for (int64_t at = 0, some; at < n && type != GCKPT_STORED_F32 && !k->failed; at += some) {
         some = gckpti_min(n - at, GCKPTI_DRAWN);
-        for (int64_t i = 0; i < some; i++) {
-            const float y = x[at + i];
-            large |= type == GCKPT_STORED_F16 && (y > 65504 || y < -65504);
-            half[i] = type == GCKPT_STORED_F16 ? gckpti_to_f16(y) : gckpti_to_bf16(y);
-        }
+        fits &= gckpti_to_halves(type, x + at, some, half);
         gckpti_sink_elements(k, half, some, 2);
     }
-    return !large;
+    return fits;
 }
 
-/* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
-static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_param *q,
-                             const gckpt_file_desc *d, int size)
+/* The data of a tensor. 0: F16 cannot hold a value. */
+static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
     float room[GCKPTI_DRAWN];
-    gckpti_file_part part;
+    const int64_t elements = w->bytes / w->size;
+    const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
+                           : w->slot == GCKPTI_SCALE ? w->q->p.scales
+                                                     : gckpti_array(w->q, w->slot);
     int fits = 1;
-    for (int j = 0; j < GCKPTI_PARTS; j++) {
-        if (!gckpti_get_part(q, d, j, &part) || gckpti_file_types[part.type].bytes != size)
-            continue;
-        if (j > 0)
-            gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
-                               part.type);
-        else if (q->p.packed)
-            gckpti_sink_elements(k, q->p.packed, part.elements, size);
-        for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
-            const float *x = gckpti_values_at(s, q, at, room, &n);
-            fits &= gckpti_sink_floats(k, x, n, part.type);
-        }
+    if (as_it_is)
+        gckpti_sink_elements(k, as_it_is, elements, w->size);
+    for (int64_t at = 0, n; at < elements && !as_it_is && !k->failed; at += n) {
+        const float *x = gckpti_values_at(s, w->q, at, room, &n);
+        fits &= gckpti_sink_floats(k, x, n, w->type);
     }
     return fits;
 }
@@ -17935,6 +17937,7 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
                                             const gckpt_file_desc *desc)
 {
     const gckpt_file_desc *d = desc ? desc : &gckpti_file_plain;
+    gckpti_outgoing w;
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
@@ -17956,14 +17959,12 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
     gckpti_sink_header(&k, store, d);
     gckpti_sink_put(&k, "       ", padding);
     for (int size = 4; size > 0; size /= 2)
-        for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
-            const gckpti_param *q = &store->params[i];
-            if (gckpti_renamed(d, q->p.name) && !gckpti_sink_parts(&k, store, q, d, size))
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(store, d, &w);)
+            if (w.size == size && !gckpti_sink_tensor(&k, store, &w))
                 result = gckpti_error(store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                       "(BF16 holds them); what was written is no complete file",
-                                      q->p.name);
-        }
+                                      w.q->p.name);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
@@ -17984,7 +17985,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 /* ---- read: the header's JSON, decoded where it stands ---- */
 typedef struct {
     const char *name;      /* of the tensor; of state and what else has a suffix, without that */
-    signed char slot;      /* GCKPTI_VALUES, ...; 0..3: that state */
+    signed char slot;      /* see gckpti_suffixes */
     signed char type;      /* as a gckpt_storage; -1: another one */
     signed char states;    /* of values: how many states they have in the file */
     signed char had;       /* of values: how many the store had */
@@ -18037,14 +18038,8 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     l->result = gckpti_error(l->store, result, "load: ");
     gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
     if (e) {
-        char state[] = "#state0";
-        state[6] = (char)('0' + (e->slot < 0 ? 0 : e->slot % 10));
         gckpti_text_add(&t, "tensor ");
-        gckpti_text_name(&t, e->name,
-                         e->slot < 0                 ? ""
-                         : e->slot == GCKPTI_SCALE   ? "#scale"
-                         : e->slot == GCKPTI_UPDATES ? "#updates"
-                                                     : state);
+        gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
         if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
             gckpti_text_add(&t, " for parameter ");
             gckpti_text_name(&t, l->store->params[e->param].p.name, "");
@@ -18209,11 +18204,11 @@ static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
 static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
 {
     gckpti_saved e;
-    size_t n = strlen(key);
+    const char *suffix = gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
     uint64_t optimiser = 0;
-    if (n < 8 || memcmp(key + n - 8, "#updates", 8))
+    if (!suffix)
         return 1;
-    key[n - 8] = 0;
+    key[suffix - key] = 0;
     memset(&e, 0, sizeof e);
     e.name = key;
     e.slot = GCKPTI_UPDATES;
@@ -18287,7 +18282,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_file_types[e->type].dtype))
+        if (!strcmp(type, gckpti_storages[e->type].name))
             break;
     e->shape.n = axes;
     int64_t begin = e->offsets[0], end = e->offsets[1];
@@ -18299,7 +18294,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
     int64_t bytes =
-        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_file_types[e->type].bytes;
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_storages[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -18326,10 +18321,8 @@ static int gckpti_load_header(gckpti_loader *l)
             continue;
         }
         memset(&e, 0, sizeof e);
-        size_t length = gckpti_part_suffix(name);
-        e.slot = (signed char)(!name[length]      ? -1
-                               : name[length + 6] ? name[length + 6] - '0'
-                                                  : GCKPTI_SCALE);
+        size_t length;
+        e.slot = (signed char)gckpti_slot_of(name, &length);
         name[length] = 0;
         e.name = name;
         e.param = SIZE_MAX;
@@ -18451,6 +18444,7 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
             return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
         head->optimiser = e->optimiser;
         head->updates = e->updates;
+        e->ignored = 1; /* from now on */
         return 1;
     }
     const int scale = e->slot == GCKPTI_SCALE;
@@ -18500,7 +18494,7 @@ static int gckpti_load_check(gckpti_loader *l)
     if (l->desc->partial || next >= l->had)
         return 1;
     missing.name = l->store->params[next].p.name;
-    missing.slot = -1;
+    missing.slot = GCKPTI_VALUES;
     missing.param = next;
     return gckpti_refuse(l, GCKPT_E_DATA, &missing,
                          "is missing; the file has %z of the store's %z parameters", l->values,
@@ -18517,7 +18511,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
-    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes ||
+    if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
@@ -18544,7 +18538,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
         const gckpti_param *q = &l->store->params[e->param];
         const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
         head = values ? e : head;
-        if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
+        if (e->ignored || (values && q->locked))
             continue;
         if (values && q->raw) {
             e->to = gckpti_stored(q);
@@ -18636,25 +18630,17 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
     return 1;
 }
 
-/* The next n elements as floats (those of I8 without their scales): they are read to the end of
- * x, and each is made a float before that is written over it. */
+/* The next n elements as floats (those of I8 without their scales), unpacked where they are read:
+ * at the end of x. */
 static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
-    const int size = gckpti_file_types[type].bytes;
-    const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
-    if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
+    const int size = gckpti_storages[type].bytes;
+    unsigned char *end = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
+    if (!gckpti_load_elements(l, end, n, size))
         return 0;
-    for (int64_t i = 0; i < n && size < 4; i++, from += size) {
-        uint16_t half = 0;
-        signed char byte;
-        memcpy(&byte, from, 1);
-        if (size == 2)
-            memcpy(&half, from, 2);
-        float value = type == GCKPT_STORED_BF16  ? gckpti_from_bf16(half)
-                      : type == GCKPT_STORED_F16 ? gckpti_from_f16(half)
-                                                 : (float)byte;
-        memcpy(x + i, &value, sizeof value);
-    }
+    if (type != GCKPT_STORED_F32)
+        gckpti_unpack(&u, 0, n, x);
     return 1;
 }
 
@@ -18663,7 +18649,7 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
 {
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
-    const int size = gckpti_file_types[e->type].bytes;
+    const int size = gckpti_storages[e->type].bytes;
     const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
     int same = e->type == (int)stored;
     const void *values = q->p.packed ? q->p.packed : q->p.values;
@@ -18692,7 +18678,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_set_block(&to, e->to);
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
-                                    gckpti_file_types[e->type].bytes);
+                                    gckpti_storages[e->type].bytes);
     if (to.p.storage == GCKPT_STORED_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORED_I8;
@@ -18701,7 +18687,8 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
-        if (!gckpti_pack_piece(&to, at, n, x))
+        if ((scaled && !gckpti_set_scale(&to, at, gckpti_peak(0, x, n))) ||
+            !gckpti_pack_some(&to, at, n, x))
             return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                  gckpti_storage_name(to.p.storage),
                                  scaled ? "not finite" : "beyond 65504");
@@ -18716,7 +18703,7 @@ static int gckpti_load_data(gckpti_loader *l)
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        if (e->ignored || e->slot == GCKPTI_UPDATES)
+        if (e->ignored)
             continue;
         if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
             !gckpti_load_tensor(l, e))
@@ -18735,8 +18722,6 @@ static void gckpti_load_commit(gckpti_loader *l)
         gckpti_param *q = &l->store->params[e->param];
         const size_t bytes = (size_t)q->p.elements * sizeof(float);
         void *to = e->to;
-        if (e->slot == GCKPTI_UPDATES)
-            continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
         if (e->slot == GCKPTI_SCALE) {
@@ -18746,7 +18731,7 @@ static void gckpti_load_commit(gckpti_loader *l)
             continue;
         }
         if (e->slot >= 0) {
-            if (to != gckpti_array(q, e->slot))
+            if (to && to != gckpti_array(q, e->slot))
                 memcpy(gckpti_array(q, e->slot), to, bytes);
             continue;
         }
@@ -22541,8 +22526,8 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
         for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-             c + i * s->c_row + j);
+        (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+         c + i * s->c_row + j);
     }
 }
 

@@ -224,7 +224,7 @@ static int holds(gckpt_store *s, gckpt_store *was)
         gckpti_unpack_piece(&was->params[i], 0, n, x);
         if (q->p.storage != was->params[i].p.storage) {
             gckpti_set_block(&like, (unsigned char *)block);
-            CHECK(gckpti_pack_piece(&like, 0, n, x));
+            CHECK(gckpti_store_as(was, &was->params[i], &like));
             gckpti_unpack_piece(&like, 0, n, x);
         }
         gckpti_unpack_piece(q, 0, n, y);

@@ -1638,20 +1638,20 @@ static void attention_work(void)
 {
     for (int t = 1; t < 70; t += 3) {
         gckpt_call call;
-        int s = t + t % 5;
+        int keys = t + t % 5;
         uint64_t flops[2], causal = 0;
         for (int i = 0; i < 2; i++) {
             gckpti_attention o = { 2, i };
             memset(&call, 0, sizeof call);
             call.attributes = &o;
             call.shape = call.in[0].shape = gckpt_shape3(3, t, 8);
-            call.in[1].shape = call.in[2].shape = gckpt_shape3(3, s, 8);
+            call.in[1].shape = call.in[2].shape = gckpt_shape3(3, keys, 8);
             flops[i] = gckpti_op_attention.flops(&call);
         }
         for (int q = 0; q < t; q++)
-            for (int k = 0; k <= s - t + q; k++)
+            for (int k = 0; k <= keys - t + q; k++)
                 causal++;
-        CHECK_MSG(flops[0] > 0 && flops[1] * (uint64_t)(t * s) == flops[0] * causal,
+        CHECK_MSG(flops[0] > 0 && flops[1] * (uint64_t)(t * keys) == flops[0] * causal,
                   "T = %d: %lu, %lu", t, (unsigned long)flops[0], (unsigned long)flops[1]);
     }
 }
