@@ -205,6 +205,8 @@ static int check_options(void)
                             "--adapter %s: its adapter_config.json says sizes and scales; leave "
                             "--size, --alpha and the like out",
                             o.adapter);
+    if (o.lr > 0 && o.min_lr > o.lr)
+        return session_fail(2, "--min-lr %g: allowed is at most --lr %g", o.min_lr, o.lr);
     if (o.picture != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "

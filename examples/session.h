@@ -91,11 +91,13 @@ static void session_progress(uint64_t step, uint64_t total, double loss, double 
     if (session.terminal ? t - last < 0.1 && step != total : step % every != 0 && step != 1)
         return;
     last = t;
-    double left = (t - session.start) / (double)(step - session.first) * (double)(total - step);
+    const double each = (t - session.start) / (double)(step - session.first);
+    const long long left = (long long)(each * (double)(total - step));
     char line[160];
-    snprintf(line, sizeof line, "step %llu/%llu  loss %.4f  %.0f tokens/s  %zu bytes  %d:%02d left",
-             (unsigned long long)step, (unsigned long long)total, loss, rate, bytes,
-             (int)(left / 60), (int)left % 60);
+    snprintf(line, sizeof line,
+             "step %llu/%llu  loss %.4f  %.0f tokens/s  %zu bytes  %lld:%02lld left",
+             (unsigned long long)step, (unsigned long long)total, loss, rate, bytes, left / 60,
+             left % 60);
     fprintf(session.out, session.terminal ? "\r%-78s" : "%s\n", line);
 }
 
