@@ -29,7 +29,7 @@
  *     >>api        public API: every function, where it is declared                     1150
  *     >>base       configuration, errors, memory, shapes, threads                        790
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
- *     >>store      parameters and optimiser state                                       1140
+ *     >>store      parameters and optimiser state                                       1160
  *     >>graph      tensors, views, segments, gckpt_apply                                 570
  *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
@@ -43,12 +43,12 @@
  *     >>exec       runs a plan over one arena                                           1410
  *     >>training   division, norm, clipping, optimisers, steps                          1000
  *     >>check      gradients against finite differences                                  680
- *     >>files      safetensors                                                          1510
+ *     >>files      safetensors                                                          1470
  *     >>tables     plans as files and as C constants                                     770
  *     >>fast       fast ops: work cut into items for threads                            1140
  *     >>kernels    what is done with an item, for each instruction set                  1810
  *     manual       this comment                                                          310
- *                  in all                                                              22870
+ *                  in all                                                              22850
  *
  * == MANUAL =======================================================================================
  *
@@ -186,9 +186,8 @@
  *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
  *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
  *       An attention's query that sees a value which is not finite may get NaN for an infinity.
- *    n. Ops see a packed parameter as it was stored: BF16 and F16 are exact as floats; I8 stands for
- *       (float)q * scale, rounded once, scale = the row's greatest |x| / 127, q = x / scale to
- *       nearest even.
+ *    n. Ops see a packed parameter as it was stored: BF16 and F16 as they are, I8 as (float)q *
+ *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.

@@ -314,8 +314,8 @@ static inline int adapters_last(adapters *a, gckpt_graph *g)
     return failed ? -1 : 0;
 }
 
-/* The values of tensors that depend on parameters only, one behind the other; by an inference plan.
- * At least as many as `to` has room for: n floats. */
+/* To `to`: the values of matrices that depend on parameters only, one behind the other; by an
+ * inference plan. */
 static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *const *tensors,
                                   int count, float *to)
 {

@@ -89,6 +89,8 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer, in
         e.end = d->all.count;
         if (failed)
             json_fail(&line, line.line, "%s", d->all.error);
+        else if (e.end == e.answer || e.end - e.begin < 2)
+            json_fail(&line, line.line, "an answer without a token: the model has no end of text");
         d->examples[d->count++] = e;
     }
     if (f != NULL)

@@ -77,7 +77,8 @@ static const options_row allowed[] = {
       "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, new weights and a tokenizer of "
       "bytes; 12x768x12x1024x50257 has the size of gpt2" },
     { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
-      "how frozen matrices are kept; changes bytes and, a little, results" },
+      "how frozen matrices are kept; changes bytes and, a little, results; without --budget they "
+      "are unpacked all the time" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
       "use weights where they lie in the file, which the system may drop and read again; they are "
       "not counted then" },
@@ -138,7 +139,8 @@ static const options_row allowed[] = {
       "batches of an evaluation, from all over its data; 0: all of it" },
     { "prompt", OPTIONS_TEXT, &o.prompt, NULL, 0, 0, NULL,
       "text that samples continue, before and after; not given: the end of a text" },
-    { "sample", OPTIONS_WHOLE, &o.sample, "0", 0, 1e9, NULL, "tokens to generate" },
+    { "sample", OPTIONS_WHOLE, &o.sample, "0", 0, 1e9, NULL,
+      "tokens to generate; fewer where the model's context is full" },
     { "samples", OPTIONS_WHOLE, &o.samples, "1", 1, 1024, NULL, "so many samples" },
     { "temperature", OPTIONS_REAL, &o.temperature, "0.8", 0, 100, NULL,
       "of sampling: below 1 prefers likely tokens; 0: always the likeliest" },
@@ -187,11 +189,22 @@ static int check_options(void)
         return session_fail(2, o.save == NULL
                                    ? "--method all needs --save DIR: each goes to DIR/METHOD"
                                    : "--method all: --resume and --adapter are of one method");
-    if (o.store != 0 && (o.method == ADAPTERS_FULL || o.method == ADAPTERS_LAST))
+    if (o.store != 0 &&
+        (o.method == ADAPTERS_FULL || o.method == ADAPTERS_LAST || o.method == ADAPTERS_METHODS))
         return session_fail(2,
                             "--store %s: --method %s trains matrices, which only frozen ones can "
                             "be; leave --store out, or take another method",
                             storage_names[o.store], method_names[o.method]);
+    if (o.store != 0 && o.map)
+        return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
+                            storage_names[o.store]);
+    if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
+                              o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
+                              o.ranks != NULL || o.alphas != NULL || o.bias != 0))
+        return session_fail(2,
+                            "--adapter %s: its adapter_config.json says sizes and scales; leave "
+                            "--size, --alpha and the like out",
+                            o.adapter);
     if (o.picture != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
@@ -345,6 +358,9 @@ static int load_data(void)
         return 1;
     const int64_t room = m.config.context - positions_before();
     run.T = o.context > 0 ? o.context : room;
+    if (room < 1)
+        return session_fail(2, "--size: the model has %lld positions: that leaves none for a text",
+                            (long long)m.config.context);
     if (run.T < 1 || run.T > room)
         return session_fail(2,
                             "--context %lld: allowed is 1 to %lld: the model has %lld positions%s",
@@ -375,7 +391,9 @@ static int load_data(void)
             run.data.all.count, (unsigned long long)rows, (long long)run.T,
             (unsigned long long)held);
     if (cut > 0)
-        fprintf(session.out, "note   %llu rows are longer and lose the beginning of their prompt\n",
+        fprintf(session.out,
+                "note   %llu rows are longer and lose the beginning of their prompt, then "
+                "the end of their answer\n",
                 (unsigned long long)cut);
     return 0;
 }
@@ -508,6 +526,9 @@ static void report_plan(tuning *t, const char *method)
             r->kinds[GCKPT_BYTES_PARAMETERS], r->kinds[GCKPT_BYTES_STATE], gckpt_plan_arena(p),
             r->kinds[GCKPT_BYTES_GRADIENTS], r->kinds[GCKPT_BYTES_ACTIVATIONS],
             r->kinds[GCKPT_BYTES_WORKSPACE]);
+    if (o.store != 0 && o.budget == 0)
+        fprintf(session.out, "note   --store %s without --budget: the plan keeps what it unpacks\n",
+                storage_names[o.store]);
     session_event("{\"event\":\"plan\",\"method\":\"%s\",\"bytes\":%zu,\"recompute\":%.9g,"
                   "\"checkpoint\":\"%s\",\"micro_batch\":%lld,\"trained\":%lld,\"parameters\":%lld,"
                   "\"budget\":%lld,\"parameter_bytes\":%zu,\"state_bytes\":%zu,"
@@ -631,14 +652,14 @@ static int sample(tuning *t, const char *when)
 }
 
 /* ---- evaluation and saving ------------------------------------------------------------------- */
-/* The mean loss of a target, and the mean of the rows' means. */
+/* The mean loss of a target, and the mean of the rows' means; 0 when interrupted. */
 static int evaluate_part(tuning *t, const part *p, double *mean, double *of_means)
 {
     const uint64_t most = o.eval_iters > 0 ? (uint64_t)(o.eval_iters * o.batch) : p->count;
     const uint64_t used = most < p->count ? most : p->count;
     double sum = 0, means = 0;
     int64_t count = 0, rows = 0;
-    for (uint64_t i = 0; i < used; i++) {
+    for (uint64_t i = 0; i < used && !session.interrupted; i++) {
         gckpt_feed feeds[2] = { { t->tokens, run.tokens }, { t->targets, run.targets } };
         gckpt_report report;
         dataset_row(p->data, p->first + i * p->count / used, run.T, run.tokens, run.targets);
@@ -649,7 +670,7 @@ static int evaluate_part(tuning *t, const part *p, double *mean, double *of_mean
         count += report.count;
         rows += report.count > 0;
     }
-    *mean = count > 0 ? sum / (double)count : 0;
+    *mean = count > 0 && !session.interrupted ? sum / (double)count : 0;
     *of_means = rows > 0 ? means / (double)rows : 0;
     return 0;
 }
@@ -659,6 +680,8 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
     double of_means;
     if (evaluate_part(t, &run.valid, loss, &of_means) != 0)
         return 1;
+    if (*loss == 0)
+        return 0;
     if (run.valid.data->examples != NULL)
         session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f",
                     (unsigned long long)step, *loss, of_means);
@@ -676,6 +699,8 @@ static int evaluate_general(tuning *t, uint64_t step, double *loss)
         return 0;
     if (evaluate_part(t, &run.other, loss, &of_means) != 0)
         return 1;
+    if (*loss == 0)
+        return 0;
     session_say("step %llu: general loss %.4f", (unsigned long long)step, *loss);
     session_event("{\"event\":\"general\",\"step\":%llu,\"loss\":%.9g}\n", (unsigned long long)step,
                   *loss);
@@ -706,6 +731,12 @@ static int copy_file(const char *from, const char *to, const char *name)
     return failed ? session_fail(1, "--save %s: %s", path, strerror(errno)) : 0;
 }
 
+static const char *saved_name(const tuning *t)
+{
+    return t->adapters.options.method == ADAPTERS_FULL ? "model.safetensors"
+                                                       : "adapter_model.safetensors";
+}
+
 /* The model, or what the method added to it, for others to load. */
 static int save_model(tuning *t)
 {
@@ -720,9 +751,6 @@ static int save_model(tuning *t)
         if (t->adapters.options.method == ADAPTERS_FULL &&
             copy_file(o.model, t->save, files[i]) != 0)
             return 1;
-    t->result.file = file_bytes(t->save, t->adapters.options.method == ADAPTERS_FULL
-                                             ? "model.safetensors"
-                                             : "adapter_model.safetensors");
     return 0;
 }
 
@@ -759,12 +787,13 @@ static int save_training(tuning *t)
     return session_bring(t->store, NULL, &options, other_notes) || failed;
 }
 
-/* After an evaluation (loss 0: there was none) or at the end. */
+/* After an evaluation (loss 0: there was none) or at the end. What is worse than the best, or may
+ * be, is kept for --resume only. */
 static int save(tuning *t, double loss)
 {
     if (t->save == NULL)
         return 0;
-    if (loss == 0 || t->result.best == 0 || loss < t->result.best) {
+    if (t->result.best == 0 || (loss > 0 && loss < t->result.best)) {
         t->result.best = loss;
         if (save_model(t) != 0)
             return 1;
@@ -809,7 +838,7 @@ static int train(tuning *t)
     hyper.beta2 = o.beta2 > 0 ? (float)o.beta2 : -1;
     session.first = step;
     session.start = session_now();
-    int saved = step < (uint64_t)o.steps ? 0 : 1;
+    int saved = 1; /* there is nothing new */
     while (step < (uint64_t)o.steps && !session.interrupted) {
         const double begin = session_now();
         gckpt_feed feeds[2] = { { t->tokens, run.tokens }, { t->targets, run.targets } };
@@ -839,14 +868,15 @@ static int train(tuning *t)
         const double seconds = session_now() - begin;
         times[timed++ % TIMES] = seconds;
         report_step(t, &report, seconds);
-        const int done = step == (uint64_t)o.steps || session.interrupted;
-        if (session.terminal && done)
+        const int done = step == (uint64_t)o.steps;
+        if (session.terminal && (done || session.interrupted))
             fputc('\n', session.out);
         saved = 0;
+        loss = 0;
         if (o.eval_every > 0 && (done || step % (uint64_t)o.eval_every == 0)) {
-            if (evaluate(t, step, &loss) != 0 || save(t, loss) != 0)
+            if (evaluate(t, step, &loss) != 0 || (loss > 0 && save(t, loss) != 0))
                 return 1;
-            saved = 1;
+            saved = loss > 0;
         }
         if (!session_output_works()) {
             save(t, loss);
@@ -874,7 +904,8 @@ static int resume(tuning *t)
         return 1;
     t->skipped = session_noted(t->notes, "skipped", 0);
     t->position = session_noted(t->notes, "position", 0);
-    t->result.best = noted_real(t, "best");
+    if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
+        t->result.best = noted_real(t, "best");
     t->result.before = noted_real(t, "before");
     t->result.general_before = noted_real(t, "general");
     return 0;
@@ -898,15 +929,27 @@ static int begin(tuning *t)
     return evaluate(t, 0, &r->before) || evaluate_general(t, 0, &r->general_before);
 }
 
+/* Before, where that is known (a run may be resumed with more options), and after. */
+static void say_losses(const char *of, double before, double after)
+{
+    if (after > 0 && before > 0)
+        fprintf(session.out, "%s %.4f before, %.4f after (%+.4f)\n", of, before, after,
+                after - before);
+    else if (after > 0)
+        fprintf(session.out, "%s %.4f after\n", of, after);
+}
+
 static int end(tuning *t, const char *method)
 {
     outcome *r = &t->result;
     const uint64_t step = gckpt_store_step(t->store);
     const size_t measured = gckpt_bytes_measured(t->execs[TRAINING]);
-    if (o.eval_every > 0 && r->after == 0 && evaluate(t, step, &r->after) != 0)
+    const int evaluates = o.eval_every > 0 && !session.interrupted;
+    if (evaluates && r->after == 0 && evaluate(t, step, &r->after) != 0)
         return 1;
-    if (o.eval_every > 0 && evaluate_general(t, step, &r->general_after) != 0)
+    if (evaluates && evaluate_general(t, step, &r->general_after) != 0)
         return 1;
+    r->file = t->save != NULL ? file_bytes(t->save, saved_name(t)) : 0;
     const unsigned long long hash = gckpt_store_hash(t->store);
     fprintf(session.out, "end    %llu steps, %.1f s, ", (unsigned long long)step,
             session_now() - session.start);
@@ -915,13 +958,10 @@ static int end(tuning *t, const char *method)
     if (measured > 0)
         fprintf(session.out, "%zu bytes measured, ", measured);
     fprintf(session.out, "weights %016llx\n", hash);
-    if (o.eval_every > 0)
-        fprintf(session.out, "loss   %.4f before, %.4f after", r->before, r->after);
-    if (run.other.count > 0)
-        fprintf(session.out, "; of the general text %.4f before, %.4f after (%+.4f)",
-                r->general_before, r->general_after, r->general_after - r->general_before);
-    if (o.eval_every > 0)
-        fputc('\n', session.out);
+    say_losses("loss  ", r->before, r->after);
+    say_losses("general", r->general_before, r->general_after);
+    if (session.interrupted && t->save != NULL && file_bytes(t->save, "training.safetensors") > 0)
+        fprintf(session.out, "interrupted; --resume %s goes on\n", t->save);
     if (t->save != NULL && r->best > 0)
         fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
@@ -934,12 +974,14 @@ static int end(tuning *t, const char *method)
     return 0;
 }
 
-/* The model's path as it was given at first: what others find it by. */
-static int note_base(tuning *t)
+/* The model's path as it was given at first, what others find it by; and method and context, which
+ * are not as they were given where all methods are compared. */
+static int note_base(tuning *t, const char *method)
 {
-    if (gckpt_store_note(t->notes, "base") != NULL ||
-        gckpt_store_set_note(t->notes, "base", o.model) == GCKPT_OK)
-        return 0;
+    if ((gckpt_store_note(t->notes, "base") != NULL ||
+         gckpt_store_set_note(t->notes, "base", o.model) == GCKPT_OK) &&
+        gckpt_store_set_note(t->notes, "option.method", method) == GCKPT_OK)
+        return session_note_number(t->notes, "option.context", (uint64_t)run.T);
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
@@ -948,7 +990,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     tuning t = { .save = folder };
     int failed = load_model(&t, method) || (o.resume != NULL && resume(&t));
     if (!failed)
-        failed = session_keep(t.notes, &options, not_kept, argc, argv) || note_base(&t) ||
+        failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
+                 note_base(&t, adapters_names[method]) ||
                  session_same_data(t.notes, "data", o.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
     failed = failed || make_plans(&t);

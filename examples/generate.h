@@ -158,8 +158,12 @@ static inline const float *gpt2_forward(gpt2_generator *p, gpt2_run *run)
 static inline const float *gpt2_prompt(gpt2_generator *p, const int32_t *tokens, int64_t n)
 {
     gckpt_exec *one = p->one.exec;
-    if (n < 1)
-        return gpt2_fail(p->model, "a prompt has at least one token"), (const float *)NULL;
+    const int64_t most = p->capacity - p->before.length;
+    if (n < 1 || n > most) {
+        gpt2_fail(p->model, "a prompt of %lld tokens: allowed is 1 to %lld", (long long)n,
+                  (long long)most);
+        return NULL;
+    }
     if (gckpt_rewind(one, 0) != GCKPT_OK || (p->before.exec && gpt2_forward(p, &p->before) == NULL))
         return NULL;
     for (int64_t at = 0, some; at < n - 1; at += some) {

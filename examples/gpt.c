@@ -90,8 +90,8 @@ static const options_row allowed[] = {
     { "timeline", OPTIONS_TEXT, &o.timeline, NULL, 0, 0, NULL,
       "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
     { "save", OPTIONS_TEXT, &o.save, NULL, 0, 0, NULL,
-      "write weights and optimiser state (safetensors) after each evaluation, at the end, and when "
-      "session.interrupted" },
+      "write weights and optimiser state (safetensors) with each evaluation, at the end, and when "
+      "interrupted" },
     { "resume", OPTIONS_FILE, &o.resume, NULL, 0, 0, NULL,
       "go on from a file that --save wrote, with its options but for those given now; saves there "
       "unless --save says where" },
@@ -122,7 +122,7 @@ static int print_help(void)
 {
     printf("gpt - trains a small byte-level GPT inside a byte budget\n\n");
     options_print(&options);
-    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 session.interrupted.\n");
+    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
     if (fflush(stdout) != 0 || ferror(stdout))
         return session_fail(1, "standard output: %s", strerror(errno));
     return 0;
@@ -733,11 +733,11 @@ static int train(void)
         in_a_row = 0;
         step = report.step;
         report_step(&report, session_now() - begin);
-        int done = step == (uint64_t)o.steps || session.interrupted;
-        if (session.terminal && done)
+        int done = step == (uint64_t)o.steps;
+        if (session.terminal && (done || session.interrupted))
             fputc('\n', session.out);
         if (o.eval_every > 0 && (done || step % (uint64_t)o.eval_every == 0) &&
-            (evaluate(step) || save()))
+            (save() || evaluate(step)))
             return 1;
         if (!session_output_works()) {
             save();
@@ -753,7 +753,6 @@ typedef struct {
     gckpt_exec *exec;
     int tokens, logits;                          /* ids */
     int64_t vocabulary, known, samples, context; /* known: tokens from there on are not taken */
-    int64_t before; /* positions in the caches that are no tokens: they stay */
 } generator;
 
 /* Brings token i of each of the samples, whose tokens are `stride` apart, to the caches. */
@@ -778,8 +777,8 @@ static int generate(const generator *m, int32_t *all, size_t given, size_t n,
     int32_t *next = (int32_t *)malloc(rows * sizeof *next);
     int failed = room == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
     for (size_t i = 0; i + 1 < stride && !failed && !session.interrupted; i++) {
-        if (gckpt_position(m->exec) - m->before == m->context) {
-            failed = gckpt_rewind(m->exec, m->before) != GCKPT_OK;
+        if (gckpt_position(m->exec) == m->context) {
+            failed = gckpt_rewind(m->exec, 0) != GCKPT_OK;
             for (size_t k = i - (size_t)(m->context / 2); k < i && !failed; k++)
                 failed = feed_token(m, all, stride, k, next);
         }
@@ -811,7 +810,7 @@ static int sample(void)
     const char *prompt = o.prompt == NULL || o.prompt[0] == 0 ? "\n" : o.prompt;
     const size_t given = strlen(prompt), stride = given + (size_t)o.sample;
     const generator caching = { m->exec, m->tokens, m->logits, o.vocabulary,
-                                BYTES,   o.samples, o.context, 0 };
+                                BYTES,   o.samples, o.context };
     const sample_options how = { o.temperature, o.top_k, o.top_p, (uint64_t)o.seed };
     int32_t *all = malloc((size_t)o.samples * stride * sizeof *all);
     if (all == NULL)

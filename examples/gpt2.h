@@ -10,7 +10,7 @@
  *     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, T));
  *     gckpt_term loss = { gpt2_loss(&m, gpt2_hidden(&m, tokens, NULL), targets), 1, 0 };
  *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
- *     gpt2_save(&m, s, "tuned");               // from_pretrained("tuned") loads it
+ *     gpt2_save(&m, s, "tuned", GCKPT_STORED_F32); // from_pretrained("tuned") loads it
  *
  * Parameters are named as in Hugging Face's files, without "transformer.": "wte.weight",
  * "h.0.attn.c_attn.weight". Their layers are Conv1D, whose (in,out) is what gckpt_linear takes; the
@@ -446,6 +446,8 @@ static inline int gpt2_read_config(gpt2_model *m, const char *dir)
         uint32_t at = json_find_set(&d, JSON_ROOT, "eos_token_id");
         at = json_kind_of(&d, at) == JSON_ARRAY ? json_first(&d, at) : at;
         c->eos = at ? json_int_of(&d, at) : -1;
+        if (c->eos >= c->vocabulary) /* small models often name gpt2's, and lack it */
+            c->eos = -1;
         if (c->layers > 10000)
             json_fail(&d, 0, "n_layer %lld: 10000 at most", (long long)c->layers);
         if (c->width % c->heads != 0)

@@ -209,7 +209,7 @@ static inline char *json_string(json *d, char *s, const char *end, uint32_t node
                 code = low < 0xdc00 || low > 0xdfff ? -1 : (code << 10) + low - 0x35fdc00;
             }
             if (code < 0)
-                return json_stop(d, "\\u and 4 hexadecimal digits, surrogates in pairs,", s);
+                return json_stop(d, "\\u and 4 hexadecimal digits, surrogates in pairs", s);
             to += json_put_utf8(to, (uint32_t)code);
             s += low < 0 ? 5 : 11;
         } else if (*s != 0 && (p = strchr(from, *s)) != NULL) {

@@ -12,11 +12,12 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { PATTERN_TEXT = 62 }; /* the longest text */
+enum { PATTERN_TEXT = 62, PATTERN_DEEP = 16 }; /* the longest text; groups in groups */
 
 typedef struct {
     const char *text, *p, *end; /* p: in the pattern */
     int wrong;                  /* 1: this is not understood */
+    int deep;                   /* groups around p */
 } pattern_state;
 
 static inline uint64_t pattern_branches(pattern_state *m, uint64_t at);
@@ -33,7 +34,9 @@ static inline uint64_t pattern_atom(pattern_state *m, uint64_t at)
     if (c == '(') {
         if (m->p + 1 < m->end && m->p[0] == '?' && m->p[1] == ':')
             m->p += 2;
+        m->wrong |= ++m->deep > PATTERN_DEEP; /* which ends it */
         to = pattern_branches(m, at);
+        m->deep--;
         m->wrong |= m->p == m->end || *m->p != ')';
         m->p += m->p < m->end;
         return to;
@@ -96,11 +99,11 @@ static inline uint64_t pattern_branches(pattern_state *m, uint64_t at)
 }
 
 /* Whether the pattern of n characters matches text, of at most PATTERN_TEXT, from one of the places
- * in `from` (bits; 1: the beginning) to its end. -1: it is not understood, or the text is longer.
- */
+ * in `from` (bits; 1: the beginning) to its end. -1: it is not understood, its groups are too deep,
+ * or the text is longer. */
 static inline int pattern_match(const char *text, uint64_t from, const char *pattern, size_t n)
 {
-    pattern_state m = { text, pattern, pattern + n, 0 };
+    pattern_state m = { text, pattern, pattern + n, 0, 0 };
     const size_t size = strlen(text);
     const uint64_t to = size <= PATTERN_TEXT ? pattern_branches(&m, from) : 0;
     return size > PATTERN_TEXT || m.wrong || m.p != m.end ? -1 : (int)(to >> size & 1);

@@ -125,7 +125,7 @@ static int session_output_works(void)
 
 static void session_interrupt(int number)
 {
-    (void)number;
+    signal(number, SIG_DFL); /* another one ends the program at once */
     session.interrupted = 1;
 }
 
@@ -323,7 +323,8 @@ static int session_among(const char *names, const char *name)
 }
 
 /* Options that were not given are set to what the store's notes say. Of those among `fixed`, which
- * make the model, another value is refused. */
+ * make the model, another value is refused: than the note, or, in a file of session_same_data, than
+ * what an option without a note was. */
 static int session_restore(gckpt_store *store, const char *file, const options_table *t,
                            const char *fixed, int argc, char **argv)
 {
@@ -332,15 +333,16 @@ static int session_restore(gckpt_store *store, const char *file, const options_t
         const options_row *p = &t->rows[i];
         const char *given = options_given(t, argc, argv, p->name);
         snprintf(key, sizeof key, "option.%s", p->name);
-        const char *note = gckpt_store_note(store, key);
-        if (note == NULL)
-            continue;
-        if (given != NULL && session_among(fixed, p->name) && strcmp(given, note) != 0)
+        const char *note = gckpt_store_note(store, key), *was = note != NULL ? note : p->initial;
+        if (given != NULL && session_among(fixed, p->name) &&
+            (note != NULL || gckpt_store_note(store, "data") != NULL) &&
+            (was == NULL || strcmp(given, was) != 0))
             return session_fail(2,
-                                "--%s %s: %s was made with --%s %s; leave the option out, or train "
-                                "anew without --resume",
-                                p->name, given, file, p->name, note);
-        if (given != NULL)
+                                "--%s %s: %s was made with%s --%s %s; leave the option out, or "
+                                "train anew without --resume",
+                                p->name, given, file, was != NULL ? "" : "out", p->name,
+                                was != NULL ? was : "");
+        if (given != NULL || note == NULL)
             continue;
         char *text = (char *)malloc(strlen(note) + 1);
         if (text == NULL)

@@ -100,6 +100,8 @@ check "--adapter begins where it was saved" test "$(field "$work/adapter.json" e
     "$(field "$work/lora.a.json" end after)"
 check "--adapter of another method" fails_with 1 "it is of --method lora" build/finetune $text --method prefix \
     --adapter "$work/lora.a"
+check "--adapter with a size of its own" fails_with 2 "its adapter_config.json says" build/finetune $text \
+    --adapter "$work/lora.a" --size 4
 check "--resume of another method" fails_with 2 "was made with --method lora" build/finetune --resume "$work/lora.a" \
     --method full
 check "--resume of nothing" fails_with 1 "No such file" build/finetune --resume "$work/none"
@@ -119,6 +121,27 @@ kill -TERM $pid
 wait $pid
 check "an interrupt ends the step and saves" test $? -eq 130 -a -s "$work/stopped/training.safetensors"
 check "and the run can go on" build/finetune --resume "$work/stopped" --steps 1
+cp -r "$work/lora.a" "$work/worse"
+build/finetune --resume "$work/worse" --lr 10 --eval-every 1000000 --steps 1000000000 --json - > "$work/stopped.json" \
+    2> "$work/stderr" &
+pid=$!
+while ! grep -q '"step":2[2-9]' "$work/stopped.json"; do sleep 0.1; done
+kill -INT $pid
+wait $pid
+check "an interrupt leaves what evaluated best" sh -c "test $? -eq 130 &&
+    cmp $work/lora.a/adapter_model.safetensors $work/worse/adapter_model.safetensors &&
+    ! cmp -s $work/lora.a/training.safetensors $work/worse/training.safetensors"
+check "--resume into another folder: the best from there on" sh -c "build/finetune --resume $work/lora.a --lr 10 \
+    --steps 21 --save $work/elsewhere > $work/stdout && test -s $work/elsewhere/adapter_model.safetensors"
+check "--resume of a run that is done" sh -c "build/finetune --resume $work/lora.a | grep -q 'loss [0-9.]*, [1-9][0-9]* bytes'"
+build/finetune $text --eval-every 0 --steps 1 --save "$work/usual" > "$work/stdout" 2>&1
+check "--resume with another size than the usual one" fails_with 2 "was made with --size 0" \
+    build/finetune --resume "$work/usual" --size 4
+check "or method" fails_with 2 "was made with --method lora" build/finetune --resume "$work/usual" --method bias
+check "or a flag that was not given" fails_with 2 "was made without --rslora" \
+    build/finetune --resume "$work/usual" --rslora
+check "--resume with what was not evaluated before" sh -c "build/finetune --resume $work/usual --steps 2 \
+    --eval-every 1 > $work/stdout && grep -q '^loss   [0-9.]* after' $work/stdout"
 
 # ---- plans do not change bits; budgets ---------------------------------------------------------------------
 hash=$(field "$work/lora.a.json" end weights_hash)
@@ -147,6 +170,7 @@ whole=$(field "$work/lora.a.json" plan parameter_bytes)
 for store in bf16 f16 int8; do
     build/finetune $how --store $store > "$work/plan.json" 2> "$work/stderr"
     check "--store $store learns, too" less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
+    check "--store $store without a budget" grep -q 'without --budget' "$work/stderr"
     check "--store $store keeps less" test "$(field "$work/plan.json" plan parameter_bytes)" -lt "$whole"
     check "--store $store: bytes as planned" test "$(field "$work/plan.json" plan bytes)" = \
         "$(field "$work/plan.json" end bytes_measured)"
@@ -154,6 +178,7 @@ done
 build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
 check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000
+check "--map of what is packed" fails_with 2 "leave --store int8 out" build/finetune $text --map --store int8
 check "--plan stops there" sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^1$' &&
     test ! -e $work/unmade"
 check "--timeline" sh -c "build/finetune $text --plan --timeline $work/plan.svg > $work/stdout && grep -q lora $work/plan.svg"
@@ -171,6 +196,13 @@ check "a prompt that is no text" fails_with 1 "bad.jsonl:2: prompt: expected a s
     --data "$work/bad.jsonl"
 printf '{"prompt": "a"}\n' > "$work/bad.jsonl"
 check "an answer that is missing" fails_with 1 "answer" build/finetune $model --data "$work/bad.jsonl"
+mkdir -p "$work/endless"
+cp "$work/tiny/"* "$work/endless"
+sed -i.old 's/"eos_token_id": 256/"eos_token_id": 50256/' "$work/endless/config.json"
+sed -i.old 's/, "<|endoftext|>": 256//' "$work/endless/vocab.json"
+printf '{"prompt": "a", "answer": "b"}\n{"prompt": "a", "answer": ""}\n' > "$work/bad.jsonl"
+check "an answer of nothing, with no end of text behind it" fails_with 1 "bad.jsonl:2: an answer without a token" \
+    build/finetune --model "$work/endless" --data "$work/bad.jsonl"
 printf '{"prompt": "a", "answer"\n' > "$work/bad.jsonl"
 check "what is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
 
@@ -209,6 +241,10 @@ check "--method all: a table of ten rows" test "$(grep -c '^| [a-z]* | [0-9]* | 
 check "--method all: a picture" sh -c "grep -q '</svg>' $work/all.svg && grep -q houlsby $work/all.svg"
 check "--method all: a folder each" test -s "$work/all/lora/adapter_model.safetensors" -a \
     -s "$work/all/full/model.safetensors"
+check "--method all: each can go on" sh -c "build/finetune --resume $work/all/lora --steps 6 > $work/stdout &&
+    grep -q '^method lora: ' $work/stdout && grep -q ' rows of 24,' $work/stdout"
+check "--method all: nothing packed" fails_with 2 "which only frozen ones" build/finetune $text --method all \
+    --save "$work/packed" --store int8
 check "--method all without --save" fails_with 2 "needs --save" build/finetune $text --method all
 check "--picture of one" fails_with 2 "method all" build/finetune $text --picture "$work/x.svg"
 

@@ -237,7 +237,7 @@ static void test_texts(void)
     CHECK(gpt2_generate(&p, prompt, CONTEXT + 1, &how, 30, -1, b, NULL, NULL) == -1);
     CHECK_MSG(strstr(t.m.error, "24") != NULL, "%s", t.m.error);
     CHECK(gpt2_generate(&p, prompt, 0, &how, 30, -1, b, NULL, NULL) == -1);
-    CHECK(strstr(t.m.error, "at least one") != NULL);
+    CHECK(strstr(t.m.error, "allowed is 1 to") != NULL);
     prompt[1] = V;
     CHECK(gpt2_generate(&p, prompt, 3, &how, 30, -1, b, NULL, NULL) == -1);
     const size_t bytes = p.bytes;
@@ -315,6 +315,13 @@ static void test_patterns(void)
     text[PATTERN_TEXT] = 'a';
     text[PATTERN_TEXT + 1] = 0;
     CHECK(pattern_match(text, 1, "a*", 2) == -1);
+    char deep[2 * PATTERN_DEEP + 3];
+    for (int n = PATTERN_DEEP; n <= PATTERN_DEEP + 1; n++) { /* groups */
+        memset(deep, '(', (size_t)n);
+        deep[n] = 'a';
+        memset(deep + n + 1, ')', (size_t)n);
+        CHECK(pattern_match("a", 1, deep, 2 * (size_t)n + 1) == (n > PATTERN_DEEP ? -1 : 1));
+    }
 }
 
 static void test_options(void)

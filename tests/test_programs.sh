@@ -384,7 +384,7 @@ check "--data from a pipe" sh -c "cat $files/text | build/gpt $small --steps 1 -
 sed 's/"contract":"[0-9]*"/"contract":"0"/' "$work/part.safetensors" > "$files/contract"
 check "a file of another contract" sh -c "build/gpt $small --steps 6 --eval-every 0 \
     --resume $files/contract > $files/out && grep -q '^note .*contract 0, this library of' $files/out"
-check "--help says when --save saves" sh -c "build/gpt --help | grep -q -e '--save .*after each evaluation'"
+check "--help says when --save saves" sh -c "build/gpt --help | grep -q -e '--save .*with each evaluation'"
 
 echo "programs: $passed passed, $failed failed"
 [ $failed -eq 0 ]
