@@ -17833,25 +17833,11 @@ static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int s
             gckpti_sink_put(k, b + last, 1);
 }
 
-/* n floats as a file has them. 0: F16 cannot hold one. */
-static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
-{
-    uint16_t half[GCKPTI_DRAWN];
-    int fits = 1;
-    if (type == GCKPT_STORED_F32)
-        gckpti_sink_elements(k, x, n, 4);
-    for (int64_t at = 0, some; at < n && type != GCKPT_STORED_F32 && !k->failed; at += some) {
-        some = gckpti_min(n - at, GCKPTI_DRAWN);
-        fits &= gckpti_to_halves(type, x + at, some, half);
-        gckpti_sink_elements(k, half, some, 2);
-    }
-    return fits;
-}
-
 /* The data of a tensor. 0: F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
     float room[GCKPTI_DRAWN];
+    uint16_t half[GCKPTI_DRAWN];
     const int64_t elements = w->bytes / w->size;
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
@@ -17861,7 +17847,10 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
         gckpti_sink_elements(k, as_it_is, elements, w->size);
     for (int64_t at = 0, n; at < elements && !as_it_is && !k->failed; at += n) {
         const float *x = gckpti_values_at(s, w->q, at, room, &n);
-        fits &= gckpti_sink_floats(k, x, n, w->type);
+        n = w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN);
+        if (w->type != GCKPT_STORED_F32)
+            fits &= gckpti_to_halves(w->type, x, n, half);
+        gckpti_sink_elements(k, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n, w->size);
     }
     return fits;
 }
