@@ -3016,8 +3016,8 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All that reads
- * or writes them asks here. */
+/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
+ * that reads or writes them asks here. */
 static float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
@@ -3051,7 +3051,7 @@ static size_t gckpti_scale_bytes(const gckpt_parameter *p)
 }
 
 /* Bytes of values that are stored as p says. */
-static size_t gckpti_stored_bytes(const gckpt_parameter *p)
+static size_t gckpti_block_bytes(const gckpt_parameter *p)
 {
     return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
 }
@@ -3059,7 +3059,7 @@ static size_t gckpti_stored_bytes(const gckpt_parameter *p)
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
-static unsigned char *gckpti_stored(const gckpti_param *q)
+static unsigned char *gckpti_block(const gckpti_param *q)
 {
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
     void *block = q->p.values;
@@ -3090,7 +3090,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 /* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
-    void *scales = gckpti_stored(q);
+    void *scales = gckpti_block(q);
     float scale = gckpti_float(peak) / 127;
     ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
     return scale * 127 <= FLT_MAX; /* not NaN */
@@ -3111,9 +3111,9 @@ static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, ui
 
 /* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
  * 0: F16 cannot hold one. */
-static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
+static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
+    void *to = gckpti_block(q) + gckpti_scale_bytes(&q->p);
     if (q->p.storage == GCKPT_STORED_F32)
         return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
     if (q->p.storage != GCKPT_STORED_I8)
@@ -3147,8 +3147,8 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
     memcpy(to, y, sizeof y);
 }
 
-/* Elements at..at+n-1 of what u says, to x: packed ones may stand at its end, as each is read before
- * its place is written. No scales: 1. */
+/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
+ * float is written over it. No scales: 1. */
 static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
@@ -3252,7 +3252,7 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 /* Bytes of array i of its mirror: values, as they are stored, or state. */
 static size_t gckpti_mirror_bytes(const gckpti_param *q, int i)
 {
-    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_stored_bytes(&q->p);
+    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_block_bytes(&q->p);
 }
 
 /* Pulls, and gives the mirror back. */
@@ -3359,7 +3359,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    gckpti_delete(&s->memory, gckpti_stored(q), gckpti_stored_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_block(q), gckpti_block_bytes(&q->p), 1);
     gckpti_set_block(q, NULL);
 }
 
@@ -3589,7 +3589,7 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
     gckpti_set_block(&piece, (unsigned char *)block);
     if (scaled)
         (void)gckpti_set_scale(&piece, 0, peak);
-    (void)gckpti_pack_some(&piece, 0, *n, x);
+    (void)gckpti_pack_piece(&piece, 0, *n, x);
     gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
@@ -3622,7 +3622,7 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = gckpti_stored_bytes(&q->p);
+    size_t bytes = gckpti_block_bytes(&q->p);
     if (gckpti_is_made(q))
         return GCKPT_OK;
     gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
@@ -3637,7 +3637,7 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
  * too few. */
 static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
 {
-    unsigned char *at = gckpti_stored(to) + gckpti_scale_bytes(&to->p) + end;
+    unsigned char *at = gckpti_block(to) + gckpti_scale_bytes(&to->p) + end;
     void *aligned = at + (sizeof(float) - (uintptr_t)at % sizeof(float)) % sizeof(float);
     int64_t needs = 4 * gckpti_row_length(&to->p) + 3;
     return to->p.elements - end >= needs ? (float *)aligned : NULL;
@@ -3645,7 +3645,7 @@ static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
 
 /* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
  * twice, and no memory is needed besides. 0: a value does not fit. */
-static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+static int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
     float room[GCKPTI_DRAWN], *kept = NULL;
     const float *x;
@@ -3664,11 +3664,11 @@ static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpt
         }
         fits = !scaled || gckpti_set_scale(to, begin, peak);
         if (fits && kept)
-            fits = gckpti_pack_some(to, begin, row, kept);
+            fits = gckpti_pack_piece(to, begin, row, kept);
         for (int64_t at = begin; at < end && fits && !kept; at += n) {
             x = gckpti_values_at(s, from, at, room, &n);
             n = gckpti_min(n, end - at);
-            fits = gckpti_pack_some(to, at, n, x);
+            fits = gckpti_pack_piece(to, at, n, x);
         }
     }
     return fits;
@@ -3679,8 +3679,7 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            (void)gckpti_store_as(s, &s->params[i],
-                                  &s->params[i]); /* they fit: gckpti_pack_start */
+            (void)gckpti_values_copy(s, &s->params[i], &s->params[i]); /* fits: gckpti_pack_start */
             s->params[i].raw = 0;
         }
 }
@@ -3815,7 +3814,7 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             "pack: initial values of \"%s\" may be %g; %s holds up to %g",
                             q->p.name, peak, name, most);
     }
-    size_t bytes = gckpti_stored_bytes(&as);
+    size_t bytes = gckpti_block_bytes(&as);
     if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
         q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
     if (q->next_block)
@@ -3832,7 +3831,7 @@ static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
     gckpti_param to = *q;
     to.p.storage = q->next_storage;
     gckpti_set_block(&to, q->next_block);
-    if (!q->next_block || gckpti_store_as(s, q, &to))
+    if (!q->next_block || gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
                         to.p.storage == GCKPT_STORED_F16
@@ -3861,7 +3860,7 @@ static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter as = q->p;
     as.storage = q->next_storage;
-    gckpti_delete(&s->memory, q->next_block, gckpti_stored_bytes(&as), 1);
+    gckpti_delete(&s->memory, q->next_block, gckpti_block_bytes(&as), 1);
     q->next_block = NULL;
 }
 
@@ -3938,18 +3937,17 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
                                                    const void *values, const float *scales)
 {
     gckpti_param *q;
-    int known = storage > GCKPT_STORED_F32 && storage <= GCKPT_STORED_I8;
-    size_t each = storage == GCKPT_STORED_I8 ? 1 : sizeof(uint16_t);
-    if (!known || (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2)))
+    const char *problem = NULL;
+    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
+        problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";
+    else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
+        problem = "I8 needs two axes or more, and a scale for each row";
+    else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
+             (uintptr_t)scales % sizeof(float))
+        problem = "values or scales are not aligned to their size; copy them to memory that is";
+    if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
-                            !known ? "storage must be BF16, F16 or I8; for floats there is "
-                                     "gckpt_store_external"
-                                   : "I8 needs two axes or more, and a scale for each row");
-    if ((uintptr_t)values % each || (uintptr_t)scales % sizeof(float))
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "external parameter \"%s\": values or scales are not aligned to their "
-                            "size; copy them to memory that is",
-                            name ? name : "");
+                            problem);
     gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
     if (result != GCKPT_OK)
         return result;
@@ -4003,7 +4001,7 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
     size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
         if (!store->params[i].external)
-            bytes += gckpti_stored_bytes(&store->params[i].p);
+            bytes += gckpti_block_bytes(&store->params[i].p);
     return bytes;
 }
 
@@ -7929,7 +7927,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
                 continue;
             const gckpt_parameter *stored = &p->g->store->params[q->index].p;
-            const uint64_t moved = (uint64_t)gckpti_stored_bytes(stored) + gckpti_value_bytes(p, q);
+            const uint64_t moved = (uint64_t)gckpti_block_bytes(stored) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
@@ -14768,7 +14766,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "gckpt_store_reset clears it",
                                 q->p.name);
         bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
-        bytes += gckpti_is_made(q) ? 0 : gckpti_stored_bytes(&q->p);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_block_bytes(&q->p);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -17835,25 +17833,11 @@ static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int s
             gckpti_sink_put(k, b + last, 1);
 }
 
-/* n floats as a file has them. 0: F16 cannot hold one. */
-static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
-{
-    uint16_t half[GCKPTI_DRAWN];
-    int fits = 1;
-    if (type == GCKPT_STORED_F32)
-        gckpti_sink_elements(k, x, n, 4);
-    for (int64_t at = 0, some; at < n && type != GCKPT_STORED_F32 && !k->failed; at += some) {
-        some = gckpti_min(n - at, GCKPTI_DRAWN);
-        fits &= gckpti_to_halves(type, x + at, some, half);
-        gckpti_sink_elements(k, half, some, 2);
-    }
-    return fits;
-}
-
 /* The data of a tensor. 0: F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
     float room[GCKPTI_DRAWN];
+    uint16_t half[GCKPTI_DRAWN];
     const int64_t elements = w->bytes / w->size;
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
@@ -17863,7 +17847,10 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
         gckpti_sink_elements(k, as_it_is, elements, w->size);
     for (int64_t at = 0, n; at < elements && !as_it_is && !k->failed; at += n) {
         const float *x = gckpti_values_at(s, w->q, at, room, &n);
-        fits &= gckpti_sink_floats(k, x, n, w->type);
+        n = w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN);
+        if (w->type != GCKPT_STORED_F32)
+            fits &= gckpti_to_halves(w->type, x, n, half);
+        gckpti_sink_elements(k, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n, w->size);
     }
     return fits;
 }
@@ -18353,6 +18340,15 @@ static int gckpti_saved_by_offset(const void *first, const void *second, const v
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
+/* Something that belongs to values which are not there, or cannot have it. */
+static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
+{
+    return gckpti_refuse(l, GCKPT_E_DATA, e,
+                         e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
+                         : e->slot == GCKPTI_SCALE ? "scales without values of I8"
+                                                   : "optimiser state without its parameter");
+}
+
 /* Which parameter a tensor is for; values for an empty store create it. */
 static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
 {
@@ -18364,10 +18360,7 @@ static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
     if (problem)
         return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
     if (index < 0 && e->slot >= 0)
-        return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
-                             : e->slot == GCKPTI_SCALE ? "scales without values"
-                                                       : "optimiser state without its parameter");
+        return gckpti_load_orphan(l, e);
     if (index < 0 && ((l->had && !l->file) || !name))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "is none of the store's %z parameters%s; build the model that was "
@@ -18435,21 +18428,17 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 /* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
 static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
 {
-    if (e->slot == GCKPTI_UPDATES) {
-        if (!head || !head->states)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
-        if (e->optimiser < 0)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
+    if (!head || (scale && head->type != GCKPT_STORED_I8) || (updates && !head->states))
+        return gckpti_load_orphan(l, e);
+    if (updates && e->optimiser < 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+    if (updates) {
         head->optimiser = e->optimiser;
         head->updates = e->updates;
         e->ignored = 1; /* from now on */
         return 1;
     }
-    const int scale = e->slot == GCKPTI_SCALE;
-    if (!head || (scale && head->type != GCKPT_STORED_I8))
-        return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             scale ? "scales without values of I8"
-                                   : "optimiser state without its parameter");
     if (!scale && (e->slot != head->states || e->slot > 3))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
     const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
@@ -18539,14 +18528,14 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
         if (e->ignored || (values && q->locked))
             continue;
         if (values && q->raw) {
-            e->to = gckpti_stored(q);
+            e->to = gckpti_block(q);
         } else if (scale && q->p.storage == GCKPT_STORED_I8) {
             e->to = head->to; /* with which they begin */
         } else if (!values && !scale && e->slot >= head->had) {
             e->to = (unsigned char *)gckpti_array(q, e->slot);
         } else {
             e->to = spare ? spare + used : NULL;
-            used += gckpti_round_up(values ? gckpti_stored_bytes(&q->p)
+            used += gckpti_round_up(values ? gckpti_block_bytes(&q->p)
                                            : (size_t)gckpti_elements(&e->shape) * sizeof(float),
                                     GCKPTI_ALIGN);
         }
@@ -18686,7 +18675,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
         if ((scaled && !gckpti_set_scale(&to, at, gckpti_peak(0, x, n))) ||
-            !gckpti_pack_some(&to, at, n, x))
+            !gckpti_pack_piece(&to, at, n, x))
             return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                  gckpti_storage_name(to.p.storage),
                                  scaled ? "not finite" : "beyond 65504");
@@ -18733,8 +18722,8 @@ static void gckpti_load_commit(gckpti_loader *l)
                 memcpy(gckpti_array(q, e->slot), to, bytes);
             continue;
         }
-        if (to && to != gckpti_stored(q))
-            memcpy(gckpti_stored(q), to, gckpti_stored_bytes(&q->p));
+        if (to && to != gckpti_block(q))
+            memcpy(gckpti_block(q), to, gckpti_block_bytes(&q->p));
         q->raw = 0;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
