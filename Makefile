@@ -184,7 +184,7 @@ $(ABOVE): OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
 
 $(TESTS:=.log): build/%.log: build/%
 	@./$< > $@ 2>&1; echo "exit status $$?" >> $@
-$(SCRIPTS:=.log): build/%.log: tests/%.sh $(EXAMPLES)
+$(SCRIPTS:=.log): build/%.log: tests/%.sh tests/checks.sh $(EXAMPLES)
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@
 

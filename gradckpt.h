@@ -3051,7 +3051,7 @@ static size_t gckpti_scale_bytes(const gckpt_parameter *p)
 }
 
 /* Bytes of values that are stored as p says. */
-static size_t gckpti_block_bytes(const gckpt_parameter *p)
+static size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
     return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
 }
@@ -3059,7 +3059,7 @@ static size_t gckpti_block_bytes(const gckpt_parameter *p)
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
-static unsigned char *gckpti_block(const gckpti_param *q)
+static unsigned char *gckpti_values_block(const gckpti_param *q)
 {
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
     void *block = q->p.values;
@@ -3090,7 +3090,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 /* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
-    void *scales = gckpti_block(q);
+    void *scales = gckpti_values_block(q);
     float scale = gckpti_float(peak) / 127;
     ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
     return scale * 127 <= FLT_MAX; /* not NaN */
@@ -3113,7 +3113,7 @@ static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, ui
  * 0: F16 cannot hold one. */
 static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    void *to = gckpti_block(q) + gckpti_scale_bytes(&q->p);
+    void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
     if (q->p.storage == GCKPT_STORED_F32)
         return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
     if (q->p.storage != GCKPT_STORED_I8)
@@ -3252,7 +3252,7 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 /* Bytes of array i of its mirror: values, as they are stored, or state. */
 static size_t gckpti_mirror_bytes(const gckpti_param *q, int i)
 {
-    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_block_bytes(&q->p);
+    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_values_bytes(&q->p);
 }
 
 /* Pulls, and gives the mirror back. */
@@ -3359,7 +3359,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    gckpti_delete(&s->memory, gckpti_block(q), gckpti_block_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_values_bytes(&q->p), 1);
     gckpti_set_block(q, NULL);
 }
 
@@ -3622,7 +3622,7 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = gckpti_block_bytes(&q->p);
+    size_t bytes = gckpti_values_bytes(&q->p);
     if (gckpti_is_made(q))
         return GCKPT_OK;
     gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
@@ -3637,7 +3637,7 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
  * too few. */
 static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
 {
-    unsigned char *at = gckpti_block(to) + gckpti_scale_bytes(&to->p) + end;
+    unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
     void *aligned = at + (sizeof(float) - (uintptr_t)at % sizeof(float)) % sizeof(float);
     int64_t needs = 4 * gckpti_row_length(&to->p) + 3;
     return to->p.elements - end >= needs ? (float *)aligned : NULL;
@@ -3814,7 +3814,7 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             "pack: initial values of \"%s\" may be %g; %s holds up to %g",
                             q->p.name, peak, name, most);
     }
-    size_t bytes = gckpti_block_bytes(&as);
+    size_t bytes = gckpti_values_bytes(&as);
     if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
         q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
     if (q->next_block)
@@ -3860,7 +3860,7 @@ static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
 {
     gckpt_parameter as = q->p;
     as.storage = q->next_storage;
-    gckpti_delete(&s->memory, q->next_block, gckpti_block_bytes(&as), 1);
+    gckpti_delete(&s->memory, q->next_block, gckpti_values_bytes(&as), 1);
     q->next_block = NULL;
 }
 
@@ -4001,7 +4001,7 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
     size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
         if (!store->params[i].external)
-            bytes += gckpti_block_bytes(&store->params[i].p);
+            bytes += gckpti_values_bytes(&store->params[i].p);
     return bytes;
 }
 
@@ -7927,7 +7927,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
                 continue;
             const gckpt_parameter *stored = &p->g->store->params[q->index].p;
-            const uint64_t moved = (uint64_t)gckpti_block_bytes(stored) + gckpti_value_bytes(p, q);
+            const uint64_t moved = (uint64_t)gckpti_values_bytes(stored) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
@@ -14766,7 +14766,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "gckpt_store_reset clears it",
                                 q->p.name);
         bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
-        bytes += gckpti_is_made(q) ? 0 : gckpti_block_bytes(&q->p);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_values_bytes(&q->p);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -18528,14 +18528,14 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
         if (e->ignored || (values && q->locked))
             continue;
         if (values && q->raw) {
-            e->to = gckpti_block(q);
+            e->to = gckpti_values_block(q);
         } else if (scale && q->p.storage == GCKPT_STORED_I8) {
             e->to = head->to; /* with which they begin */
         } else if (!values && !scale && e->slot >= head->had) {
             e->to = (unsigned char *)gckpti_array(q, e->slot);
         } else {
             e->to = spare ? spare + used : NULL;
-            used += gckpti_round_up(values ? gckpti_block_bytes(&q->p)
+            used += gckpti_round_up(values ? gckpti_values_bytes(&q->p)
                                            : (size_t)gckpti_elements(&e->shape) * sizeof(float),
                                     GCKPTI_ALIGN);
         }
@@ -18722,8 +18722,8 @@ static void gckpti_load_commit(gckpti_loader *l)
                 memcpy(gckpti_array(q, e->slot), to, bytes);
             continue;
         }
-        if (to && to != gckpti_block(q))
-            memcpy(gckpti_block(q), to, gckpti_block_bytes(&q->p));
+        if (to && to != gckpti_values_block(q))
+            memcpy(gckpti_values_block(q), to, gckpti_values_bytes(&q->p));
         q->raw = 0;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);

@@ -47,6 +47,22 @@ static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
     return 4;
 }
 
+/* ---- a plan again, through a file: the same file, and nothing lost ---- */
+static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
+{
+    file f = { 0 }, again = { 0 };
+    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
+    gckpt_plan *q = gckpt_plan_read(net.g, file_read, &f, NULL);
+    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
+                  gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
+                  gckpt_plan_bound(q) == gckpt_plan_bound(p) && gckpt_plan_work(q) == gckpt_plan_work(p),
+              "%s: through a file: %s", what, gckpt_error_text(net.g));
+    free(f.bytes);
+    free(again.bytes);
+    gckpt_plan_free(p);
+    return q;
+}
+
 /* ---- the graph ---- */
 
 /* Notes what t reads. */

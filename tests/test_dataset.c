@@ -1,33 +1,7 @@
 /* test_dataset.c - examples/dataset.h: rows of texts, tokens, prompts and answers; what is a target; the order of
  * rows; what is refused; every failing allocation. */
-#include <stdlib.h>
 #include "check.h"
-
-/* Allocations: counted, and number `fail_at` fails. */
-static long allocations, fail_at, living;
-
-static void *counted(void *old, size_t size)
-{
-    if (++allocations == fail_at)
-        return NULL;
-    void *p = realloc(old, size);
-    living += p != NULL && old == NULL;
-    return p;
-}
-static void *counted_zeros(size_t n, size_t size)
-{
-    void *p = counted(NULL, n * size);
-    return p != NULL ? memset(p, 0, n * size) : NULL;
-}
-static void counted_free(void *p)
-{
-    living -= p != NULL;
-    free(p);
-}
-#define malloc(size)     counted(NULL, size)
-#define calloc(n, size)  counted_zeros(n, size)
-#define realloc(p, size) counted(p, size)
-#define free(p)          counted_free(p)
+#include "counted.h"
 #include "examples/dataset.h"
 
 enum { T = 8, END = 0 };

@@ -153,7 +153,7 @@ static uint64_t snapshot(const gckpt_store *s)
         h = gckpti_fnv_number(h, (uint64_t)q->p.storage * 8 + (uint64_t)q->p.frozen * 4 + q->raw);
         h = gckpti_fnv_number(h, q->updates * 8 + q->optimiser);
         h = gckpti_is_made(q) && !q->external
-                ? gckpti_fnv(h, gckpti_block(q), gckpti_block_bytes(&q->p))
+                ? gckpti_fnv(h, gckpti_values_block(q), gckpti_values_bytes(&q->p))
                 : gckpti_fnv_number(h, 1);
         for (int k = 0; k < 4; k++)
             h = q->p.state[k] ? gckpti_fnv(h, q->p.state[k], 4 * (size_t)q->p.elements)
@@ -243,14 +243,14 @@ static void test_types(void)
         for (int to = 0; to < 4; to++)
             for (int made = 0; made < 2; made++) {
                 gckpt_store *s = store_of((gckpt_storage)to, made);
-                const void *block = gckpti_block(&s->params[0]);
+                const void *block = gckpti_values_block(&s->params[0]);
                 uint64_t before = snapshot(s);
                 int can = from != GCKPT_STORED_I8 || to == GCKPT_STORED_I8 || !to;
                 gckpt_result result = read_as(s, &f, NULL);
                 CHECK_MSG(result == (can ? GCKPT_OK : GCKPT_E_DATA), "%d to %d: %s", from, to,
                           gckpt_error_text(s));
                 CHECK_MSG(can ? holds(s, was) : snapshot(s) == before, "%d to %d", from, to);
-                CHECK(!made || block == gckpti_block(&s->params[0]));
+                CHECK(!made || block == gckpti_values_block(&s->params[0]));
                 CHECK(can || strstr(gckpt_error_text(s), "\"w\": the file has it as I8"));
                 if (can)
                     fail_reads(s, &f, NULL);

@@ -1,37 +1,8 @@
 #!/bin/sh
 # Tests build/finetune as a user meets it: a new model, every method, resuming, prompts and answers, the table
 # of methods, budgets, packed weights, samples, files and failures.
-passed=0
-failed=0
 work=build/finetuned
-rm -rf "$work"
-mkdir -p "$work"
-
-# check "what" command...: passes when the command succeeds
-check()
-{
-    what=$1
-    shift
-    if "$@" > "$work/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL: $what"
-        tail -n 5 "$work/log"
-    fi
-}
-
-# fails_with STATUS PATTERN command...: ends with the status and says the pattern on stderr
-fails_with()
-{
-    want=$1
-    pattern=$2
-    shift 2
-    "$@" > "$work/stdout" 2> "$work/stderr"
-    status=$?
-    cat "$work/stderr"
-    [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
-}
+. tests/checks.sh
 
 # The value of a key in the last matching line: field FILE EVENT KEY
 field()
@@ -263,5 +234,4 @@ if [ -w /dev/full ]; then
     check "standard output full" fails_with 1 "standard output" sh -c "build/finetune $text --steps 1 > /dev/full"
 fi
 
-echo "finetune: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+report finetune

@@ -6,26 +6,10 @@
 # LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
-passed=0
-failed=0
 work=build/firmware
-rm -rf "$work"
-mkdir -p "$work"
+. tests/checks.sh
 warnings="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
     -Wcast-align -Wundef -Werror"
-
-check()
-{
-    what=$1
-    shift
-    if "$@" > "$work/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL: $what"
-        tail -n 15 "$work/log"
-    fi
-}
 
 fails_saying() # fails_saying PATTERN command...
 {
@@ -105,5 +89,4 @@ printf '#define GRADCKPT_IMPLEMENTATION\n#include "gradckpt.h"\n#include "model.
 check "two tables in one program" $CC -std=c99 -DGCKPT_NO_FAST $warnings $include "$work/twice.c" -o "$work/twice"
 check "of one graph" "$work/twice"
 
-echo "firmware: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+report firmware

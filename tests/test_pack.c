@@ -307,20 +307,6 @@ static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend
     return hash ^ gckpt_store_hash(net.s);
 }
 
-/* The same plan from its file. */
-static gckpt_plan *through_file(gckpt_plan *p, const char *what)
-{
-    file f = { 0 }, again = { 0 };
-    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
-    gckpt_plan *q = gckpt_plan_read(net.g, file_read, &f, NULL);
-    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again),
-              "%s: through a file: %s", what, gckpt_error_text(net.g));
-    gckpt_plan_free(p);
-    free(f.bytes);
-    free(again.bytes);
-    return q;
-}
-
 /* All modes, micro-batches, thread counts: packed or as floats, the bits are the same. */
 static void test_modes(unsigned seed, gckpt_precision precision)
 {

@@ -4,37 +4,8 @@
 # compiles what only uses the header's public names (make test: against build/gradckpt.o).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
-passed=0
-failed=0
 work=build/programs
-rm -rf "$work"
-mkdir -p "$work"
-
-# check "what" command...: passes when the command succeeds
-check()
-{
-    what=$1
-    shift
-    if "$@" > "$work/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL: $what"
-        tail -n 5 "$work/log"
-    fi
-}
-
-# fails_with STATUS PATTERN command...: ends with the status and says the pattern on stderr
-fails_with()
-{
-    want=$1
-    pattern=$2
-    shift 2
-    "$@" > "$work/stdout" 2> "$work/stderr"
-    status=$?
-    cat "$work/stderr"
-    [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
-}
+. tests/checks.sh
 
 # The value of a key in the first matching line: field FILE EVENT KEY
 field()
@@ -386,5 +357,4 @@ check "a file of another contract" sh -c "build/gpt $small --steps 6 --eval-ever
     --resume $files/contract > $files/out && grep -q '^note .*contract 0, this library of' $files/out"
 check "--help says when --save saves" sh -c "build/gpt --help | grep -q -e '--save .*with each evaluation'"
 
-echo "programs: $passed passed, $failed failed"
-[ $failed -eq 0 ]
+report programs

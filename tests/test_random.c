@@ -69,21 +69,6 @@ static gckpt_result one_step(gckpt_exec *e, const run *r, gckpt_report *report)
     return rig_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
 }
 
-/* The plan again, through a file: the same file, and nothing lost. */
-static gckpt_plan *through_file(gckpt_plan *p, unsigned seed, const char *what)
-{
-    file f = { 0 }, again = { 0 };
-    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
-    gckpt_plan *q = gckpt_plan_read(net.g, file_read, &f, NULL);
-    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) && gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
-                  gckpt_plan_bound(q) == gckpt_plan_bound(p) && gckpt_plan_work(q) == gckpt_plan_work(p),
-              "seed %u %s: the plan through a file: %s", seed, what, gckpt_error_text(net.g));
-    free(f.bytes);
-    free(again.bytes);
-    gckpt_plan_free(p);
-    return q;
-}
-
 /* Trains and compares with `want`; without it, fills the picks' values. */
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
@@ -104,7 +89,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     gckpt_exec_desc x = { .debug = r->debug, .backend = d.backend };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     if (p && want && !d.backend)
-        p = through_file(p, seed, r->what);
+        p = through_file(p, r->what);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, &x) : NULL;
     if (!CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, r->what, gckpt_error_text(net.g), gckpt_error_text(net.s)))
         exit(check_report("test_random"));

@@ -1,36 +1,10 @@
 /* test_tokenizer.c - examples/tokenizer.h and json.h: the tokens of Hugging Face's tokenizers package
  * (golden/make_tokenizer.py), what is refused and how it is said, long words, files of tokens, every
  * failing allocation. */
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "check.h"
-
-/* Allocations: counted, and number `fail_at` fails. */
-static long allocations, fail_at, living;
-
-static void *counted(void *old, size_t size)
-{
-    if (++allocations == fail_at)
-        return NULL;
-    void *p = realloc(old, size);
-    living += p != NULL && old == NULL;
-    return p;
-}
-static void *counted_zeros(size_t n, size_t size)
-{
-    void *p = counted(NULL, n * size);
-    return p != NULL ? memset(p, 0, n * size) : NULL;
-}
-static void counted_free(void *p)
-{
-    living -= p != NULL;
-    free(p);
-}
-#define malloc(size)     counted(NULL, size)
-#define calloc(n, size)  counted_zeros(n, size)
-#define realloc(p, size) counted(p, size)
-#define free(p)          counted_free(p)
+#include "counted.h"
 #include "../examples/tokenizer.h"
 
 #define GOLDEN  "tests/golden/tokenizer/"

@@ -1,0 +1,32 @@
+/* counted.h - for the tests of what calls malloc by name: included before it, lets allocation number
+ * `fail_at` fail (0: none) and counts the blocks that were not freed. */
+#ifndef TESTS_COUNTED_H
+#define TESTS_COUNTED_H
+#include <stdlib.h>
+#include <string.h>
+
+static long allocations, fail_at, living;
+
+static void *counted(void *old, size_t size)
+{
+    if (++allocations == fail_at)
+        return NULL;
+    void *p = realloc(old, size);
+    living += p != NULL && old == NULL;
+    return p;
+}
+static void *counted_zeros(size_t n, size_t size)
+{
+    void *p = counted(NULL, n * size);
+    return p != NULL ? memset(p, 0, n * size) : NULL;
+}
+static void counted_free(void *p)
+{
+    living -= p != NULL;
+    free(p);
+}
+#define malloc(size)     counted(NULL, size)
+#define calloc(n, size)  counted_zeros(n, size)
+#define realloc(p, size) counted(p, size)
+#define free(p)          counted_free(p)
+#endif
