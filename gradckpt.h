@@ -4071,7 +4071,7 @@ struct gckpt_graph {
     int outermost, deepest; /* segments without a parent; levels */
     int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
-    int64_t cached, news;   /* rows of its caches, 0: it has none; those that a call adds */
+    int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
     int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
     int unmoved;            /* gckpt_positions is used */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
@@ -14615,7 +14615,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
     gckpt_precision precision;      /* that they compute in */
-    const void *data;               /* of a leaf: its values, where the backend reads them */
+    const void *data;               /* of a leaf or cache: its values, where the backend has them */
 } gckpti_exec_node;
 
 typedef struct {
@@ -14668,8 +14668,8 @@ struct gckpt_exec {
     /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
     gckpt_exec *caches_of;
     unsigned char *caches;
-    int64_t capacity, news;       /* rows of each; those that a call adds */
-    int64_t position, cache_rows; /* what they hold: rows of each, of so many rows of the batch */
+    int64_t capacity, news;       /* positions of each; those that a call adds */
+    int64_t position, cache_rows; /* what they hold: positions, of so many rows of the batch */
     uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
     /* this step */
     int state;
@@ -15498,7 +15498,7 @@ static int64_t gckpti_micro_rows(const gckpt_exec *e)
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
-/* The place of cache `id` in the caches. */
+/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
 static void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
     unsigned char *caches = e->caches_of->caches;
