@@ -145,6 +145,16 @@ static inline uint64_t dataset_rows(const dataset *d, int64_t T)
     return d->examples != NULL ? d->count : (targets + (size_t)T - 1) / (size_t)T;
 }
 
+/* The least T that cuts no example; 0: windows, which may have any. */
+static inline int64_t dataset_longest(const dataset *d)
+{
+    size_t most = 1;
+    for (size_t i = 0; i < d->count; i++)
+        if (d->examples[i].end - d->examples[i].begin - 1 > most)
+            most = d->examples[i].end - d->examples[i].begin - 1;
+    return d->examples != NULL ? (int64_t)most : 0;
+}
+
 /* Examples that a row of T tokens is too short for. */
 static inline uint64_t dataset_cut(const dataset *d, int64_t T)
 {

@@ -98,7 +98,7 @@ static const options_row allowed[] = {
     { "hidden", OPTIONS_WHOLE, &o.hidden, "0", 0, 65536, NULL,
       "prefix: of an MLP that makes it in training; 0: none" },
     { "context", OPTIONS_WHOLE, &o.context, "0", 0, 1 << 20, NULL,
-      "tokens T of a row; 0: what the model and the method leave" },
+      "tokens T of a row; 0: what the model and the method leave, or the longest line of JSON" },
     { "batch", OPTIONS_WHOLE, &o.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
     { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &o.micro_batch, "auto", 1, 1 << 20, NULL,
       "rows computed at once; changes bytes, never results; auto: the divisor of --batch that is "
@@ -360,6 +360,11 @@ static int load_data(void)
         return 1;
     const int64_t room = m.config.context - positions_before();
     run.T = o.context > 0 ? o.context : room;
+    int64_t longest = dataset_longest(&run.data);
+    if (dataset_longest(&run.validation) > longest && longest > 0)
+        longest = dataset_longest(&run.validation);
+    if (o.context == 0 && longest > 0 && longest < room)
+        run.T = longest; /* more would be padding */
     if (room < 1)
         return session_fail(2, "--size: the model has %lld positions: that leaves none for a text",
                             (long long)m.config.context);

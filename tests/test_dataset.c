@@ -32,7 +32,7 @@ static void test_windows(void)
         text[i] = i + 1 < sizeof text ? (char)('a' + i * i % 23) : 0;
     CHECK(open_text(&d, "build/test_dataset.txt", text) == 0 && d.examples == NULL && d.all.count > 3 * T);
     const uint64_t rows = dataset_rows(&d, T);
-    CHECK(rows == (d.all.count - 1 + T - 1) / T && dataset_cut(&d, T) == 0);
+    CHECK(rows == (d.all.count - 1 + T - 1) / T && dataset_cut(&d, T) == 0 && dataset_longest(&d) == 0);
     for (uint64_t row = 0; row < rows; row++) {
         dataset_row(&d, row, T, tokens, targets);
         for (size_t t = 0; t < T; t++) {
@@ -68,6 +68,8 @@ static void test_answers(void)
                     "{\"prompt\": \"7 8 9\", \"answer\": \"1 2 3 4 5 6 7 8 9\"}\n"
                     "{\"prompt\": \"<|endoftext|>\", \"answer\": \"\\u00e9\"}") == 0);
     CHECK(d.count == 5 && dataset_rows(&d, T) == 5 && dataset_cut(&d, T) == 3);
+    const int64_t longest = dataset_longest(&d);
+    CHECK(dataset_cut(&d, longest) == 0 && dataset_cut(&d, longest - 1) > 0);
     for (size_t i = 0; i < d.count; i++) {
         const dataset_example *e = &d.examples[i];
         const size_t size = e->end - e->begin, answer = e->end - e->answer;
