@@ -15714,7 +15714,7 @@ static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float
     gckpt_call c;
     gckpti_bare_call(e, &c);
     u.to = to;
-    if (b->own_memory) { /* the mirror of a block */
+    if (b->own_memory && b->unpack) { /* the mirror of a block */
         u.scales = u.scales ? here : NULL;
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
