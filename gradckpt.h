@@ -18557,8 +18557,10 @@ static int gckpti_load_create(gckpti_loader *l)
         gckpti_param *q = &s->params[e->param];
         if (e->slot >= 0)
             continue;
-        if (!gckpti_load_adopt(l, e) && gckpti_values_new(s, q, "load") != GCKPT_OK)
-            return !(l->result = GCKPT_E_MEMORY);
+        if (!gckpti_load_adopt(l, e))
+            l->result = gckpti_values_new(s, q, "load");
+        if (l->result != GCKPT_OK)
+            return 0;
         if (!gckpti_param_state(s, q, e->states))
             return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
                                  e->states);
