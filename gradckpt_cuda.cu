@@ -3185,7 +3185,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
     const Keys sight = by_now(a.keys);
-    const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
+    const int seen = min(sight.there, first + sight.ahead + TILE);
     float o[R][N] = {}, max[R], sum[R];
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
@@ -3201,9 +3201,10 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
+        const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const int sees = min(keys, ty + STEP * r + 1 + ahead - j0);
+            const int sees = min(keys, ty + STEP * r + 1 + ahead);
             float top = -INFINITY, factor = 0.0f;
 #pragma unroll
             for (int c = 0; c < 4; c++) {
@@ -3230,7 +3231,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
         put_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
-            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead - j0);
+            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
