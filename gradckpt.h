@@ -570,6 +570,20 @@ GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for 
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 /* Gives the tensor a name for messages and printed plans (copied); returns it. */
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
+/* What a graph is made of, by id, in order of creation: for pictures and other tools. */
+typedef struct {
+    const char *op;   /* "input", "constant", "parameter", "reshape", or the name of the op */
+    const char *name; /* "" without */
+    gckpt_shape shape;
+    gckpt_type type;
+    int loss;       /* 1: a (sum, count) */
+    int batchless;  /* 1: does not depend on the batch */
+    int inputs;     /* ids of what it reads: */
+    int input[8];
+} gckpt_node;
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1 */
+/* E_ARG: no tensor has this id. */
+GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
  * x is any shape (.., C), f32 unless noted. Shapes that do not fit: E_SHAPE, on the graph. */
@@ -597,6 +611,20 @@ GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
+/* x - max - log(sum(exp(x - max))) over the last axis; the logarithm of softmax, never of 0 */
+GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);  /* natural; -inf at 0, NaN below */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x); /* gradient inf at 0 */
+GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* gradient 0 at 0 */
+GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
+/* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
+GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
+/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 from low to
+ * high, both included, else 0 */
+GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
+/* x, as something that does not depend on parameters: no gradient passes. */
+GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
 /* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
  * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..S-T+t (S >= T), so the last
  * one sees all; keys from a gckpt_cache: all that are there by then. */
@@ -624,6 +652,10 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
+GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
+/* NaN if one is; where both are equal, each gets half of the gradient. */
+GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
+GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
 /* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
  * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */
@@ -647,6 +679,28 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+/* ---- Losses with weights: `weights`, NULL or f32, has the leading axes of the targets, (B) or
+ * (B,T) or all: each scales what is lost behind it. They scale the sum; the count stays what it is
+ * without them (valid targets, rows, elements). To divide by the sum of weights instead, feed
+ * weights times count / their sum over the whole batch. ----
+ *
+ * Cross-entropy against (1 - smoothing) of the target and smoothing / V of every class (Szegedy
+ * 2015), smoothing 0 to 1. */
+GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights, float smoothing);
+/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. */
+GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights);
+/* Elementwise, targets f32, 0 to 1: sum of -(t log s + (1 - t) log(1 - s)), s = sigmoid(logit); as
+ * max(x, 0) - x t + log(1 + exp(-|x|)), so nothing overflows. Count = elements. */
+GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                   gckpt_tensor *weights);
+/* Sum over elements of d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), d = prediction -
+ * target (Huber 1964); delta > 0. Count = elements. */
+GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
+                                    gckpt_tensor *weights, float delta);
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
+                                                      gckpt_tensor *target, gckpt_tensor *weights);
 /* sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
 /* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
@@ -817,8 +871,10 @@ typedef enum {
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
 typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gckpt_optimiser;
-/* What gckpt_fetch may return. Activations and their gradients: of the last micro-batch, in units
- * of the sum. Parameter gradients: divided, before clipping. */
+/* What gckpt_fetch and gckpt_collect may return. Activations and their gradients: of the last
+ * micro-batch, in units of the sum. Parameter gradients: divided, before clipping. The gradient of
+ * an input, a constant or anything else that no trainable parameter leads to is computed when it is
+ * picked. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient;
@@ -1231,7 +1287,7 @@ struct gckpt_backend {
 extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
-/* A step refuses what is not finite or out of range, by name. */
+/* A step refuses what is not finite or out of range, by name. gckpt_hyper_lr: all but lr 0. */
 typedef struct {
     float lr;                /* 0 or more, taken as it is: 0 moves the moments only */
     float weight_decay;      /* 0 or more; decoupled; times the parameter's decay_scale */
@@ -1239,6 +1295,7 @@ typedef struct {
     float momentum;          /* MOMENTUM; 0: 0.9 */
     float clip;              /* greatest global gradient norm; 0: no clipping */
 } gckpt_hyper;
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr);
 /* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter;
  * called once per parameter and step. */
 typedef struct {
@@ -1265,6 +1322,9 @@ typedef struct {
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
+/* E_DATA, and nothing is changed, at the first instruction that makes a NaN of none, or an infinity
+ * of finite values (a mask's are let through): the error text has op, element, row of the batch */
+#define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */
@@ -1325,6 +1385,12 @@ typedef struct {
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
+/* Bytes of a block (gckpt_memory.memory, aligned as malloc's) that suffice for a store with all
+ * that the plan needs of it, made by building its graph or by gckpt_plan_params, and for an
+ * executor (desc as for gckpt_exec_new, or NULL; its memory is not looked at). As gckpt_plan_c
+ * prints them they suffice on every machine. SIZE_MAX: more than there can be. */
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
 typedef struct {
     int input;        /* gckpt_id */
@@ -1360,8 +1426,20 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's next; id -1: none */
-/* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked. */
+/* Gradients and nothing else: as gckpt_step, but for the update: parameters, state and step stay,
+ * bit for bit. Of desc.fetch, or collected; not for plans that update in the backward (E_ARG). */
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report);
+/* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked, or,
+ * within a step (gckpt_run_some), not computed yet in this micro-batch. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
+/* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
+ * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
+ * there, and a call with more is E_ARG before anything runs. Units: values as they are, gradients
+ * of the sum: divided by report.count they are those of report.loss. to NULL: no longer. Where a
+ * call fails, rows of micro-batches that were done are there. */
+GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
+                                     size_t size);
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
