@@ -47,7 +47,7 @@
  *     >>tables     plans as files and as C constants                                     770
  *     >>fast       fast ops: work cut into items for threads                            1140
  *     >>kernels    what is done with an item, for each instruction set                  1810
- *     manual       this comment                                                          310
+ *     manual       this comment                                                          350
  *                  in all                                                              22850
  *
  * == MANUAL =======================================================================================
@@ -73,7 +73,7 @@
  *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
  *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
  *        gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
- *        gckpt_hyper adamw = { 1e-3f, 0, 0, 0, 0, 0, 0 };
+ *        gckpt_hyper adamw = gckpt_hyper_lr(1e-3f);
  *        gckpt_report report;
  *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
  *
@@ -106,7 +106,7 @@
  *    GCKPT_REALLOC, GCKPT_FREE [I] (p,n) and (p), both or none; default realloc and free
  *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
  *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
- *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware, first lessons)
+ *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -302,6 +302,40 @@
  *    first: logits are those of one call, bit for bit. A last chunk that is short is filled up with
  *    anything, and what was too much rewound. examples/gpt2.h, adapters.h, generate.h and
  *    finetune.c do all this for GPT-2.
+ *
+ * 13. What may run at once, what outlives what, what is accepted
+ *    Threads of the program. Nothing is global: what shares no store may run at once. A plan is
+ *    constant, any thread may use it. A graph, a frontier, an executor: one thread at a time. A
+ *    store: one thread at a time for all that changes it (building, planning, making an executor,
+ *    loading, training); while nothing does, calls that take a const store and gckpt_forward of
+ *    different executors may run at once. A game that plays while it trains has two stores, and
+ *    copies values between steps (gckpt_store_get of both, memcpy; or write and read).
+ *    Lifetimes. A store lives longer than its graphs and executors. A graph is needed by what is
+ *    made from it while it is made, and by a frontier; plans and executors go on without. An
+ *    executor copies its plan (but for a C constant). Names, attributes and descs are copied when
+ *    given; what a desc points to for later (memory blocks, arena, backend, callbacks' user, the
+ *    executor of caches_of) lives as long as what was made with it. A constant's data lives as
+ *    long as graph, plans and executors, external values as long as the store; feeds until the
+ *    step ends (copy_feeds: until the call returns); what gckpt_fetch returns, until the next step
+ *    begins; an error's text, until the object's next error.
+ *    Two optimisers of one store (a GAN): freeze one part, make a plan, freeze the other one
+ *    instead, make the other plan, unfreeze. A plan trains what was not frozen when it was made;
+ *    plans may differ in optimiser and executors may share an arena. State, and the updates that
+ *    Adam's correction counts, are each parameter's own; store and report.step count the updates of
+ *    all, so a schedule of a learning rate that is one optimiser's needs a counter of its own.
+ *    Accepted or refused. What is out of range, contradicts itself or names what is not there is
+ *    refused by name, and nothing has changed. In a desc 0 means the default. What is legal is done
+ *    though it be unusual: a learning rate of 0 (moments move), parameters and inputs that no loss
+ *    reads (not trained, need no feed), a store frozen twice, fewer rows than desc.batch, a batch
+ *    that splits with other bits (gckpt_plan_split_exact), values that are not finite (the report
+ *    shows them; skip_nonfinite, GCKPT_DEBUG_FINITE). The last of several settings counts.
+ *    What a build has. gcc and clang for 64-bit processors: kernels for AVX-512, AVX2 with fma, and
+ *    plain C (x86-64), NEON (AArch64); gckpt_isa_available tells. Others, and GCKPT_NO_FAST: plain
+ *    kernels only, the definition of the numbers. Where the compiler's target has no fma
+ *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
+ *    kernels (9 times with -march=native; fast kernels at -O0: 13 times), so NO_FAST is for
+ *    devices and for reading along. The implementation compiles in about 8 s at -O2 and 3 s at
+ *    -O0 (gcc or clang, one core); keep it in a file of its own.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -17213,6 +17247,12 @@ GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
         return (const float *)copy;
     }
     return NULL;
+}
+
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
+{
+    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
+    return hyper;
 }
 
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
