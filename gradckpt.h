@@ -348,7 +348,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -1930,10 +1930,21 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
 /* ---- memory: the one allocation site ---- */
 typedef struct {
     gckpt_memory desc;
-    size_t used;
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had for
+     * the last request that it refused */
+    size_t used, names, wanted;
 } gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything the allocator returns */
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+
+static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
+{
+    gckpti_allocator a;
+    memset(&a, 0, sizeof a);
+    if (memory)
+        a.desc = *memory;
+    return a;
+}
 
 static size_t gckpti_round_up(size_t n, size_t alignment)
 {
@@ -1956,26 +1967,37 @@ static void gckpti_wish_huge(void *ptr, size_t size)
 }
 #endif
 
+/* 1: in a block, and nothing was taken behind it (NULL: it is yet to be taken). */
+static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
+{
+    const unsigned char *base = (const unsigned char *)a->desc.memory;
+    size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t at = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
+    return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
+}
+
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; it is meant for objects that live as long as it does. */
+ * can grow in place or be given back; it is meant for objects that live as long as it does. What
+ * this takes is what gckpti_count_piece adds up. */
 static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
         return NULL;
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
-        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN);
         size_t next = gckpti_round_up(a->used + past, GCKPTI_ALIGN) - past;
         size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : next;
-        if (ptr && gckpti_round_up(at + past + old_size, GCKPTI_ALIGN) - past < a->used) {
-            if (new_size <= old_size) /* not the last piece */
+        if (ptr && !gckpti_is_last(a, ptr, old_size)) {
+            if (new_size <= old_size)
                 return new_size ? ptr : NULL;
             void *fresh = gckpti_resize(a, NULL, 0, new_size);
             if (fresh)
                 memcpy(fresh, ptr, old_size);
             return fresh;
         }
-        if (at > a->desc.size || new_size > a->desc.size - at)
+        a->wanted = at + new_size + a->names;
+        if (a->wanted > a->desc.size || a->wanted < new_size)
             return NULL;
         a->used = at + new_size;
         return new_size ? base + at : NULL;
@@ -2014,6 +2036,45 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
+/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+static void gckpti_count_piece(size_t *used, size_t n, size_t size)
+{
+    const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    if (n && size)
+        *used = n < most / size && n * size < most - at ? at + n * size : most;
+}
+
+/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+static size_t gckpti_count_block(size_t used)
+{
+    return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
+}
+
+/* A name, copied. In a block it goes to the end, so that an array to which things with names are
+ * added can grow where it is. NULL: no memory. */
+static char *gckpti_name_new(gckpti_allocator *a, const char *name)
+{
+    size_t n = strlen(name) + 1;
+    char *copy = NULL;
+    if (!a->desc.memory) {
+        copy = (char *)gckpti_resize(a, NULL, 0, n);
+    } else {
+        a->wanted = a->used + a->names + n;
+        if (a->wanted <= a->desc.size)
+            copy = (char *)a->desc.memory + (a->desc.size - (a->names += n));
+    }
+    return copy ? (char *)memcpy(copy, name, n) : NULL;
+}
+
+/* In a block, the newest first. */
+static void gckpti_name_delete(gckpti_allocator *a, char *name)
+{
+    if (name && a->desc.memory)
+        a->names -= strlen(name) + 1;
+    else
+        gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+}
+
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
  * and end the program when it writes to them. */
@@ -2026,6 +2087,12 @@ static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
     return p != NULL;
 }
 
+/* The next capacity of a growing array: where it is the last piece of a block, it grows in place. */
+static size_t gckpti_larger(size_t capacity, int in_place)
+{
+    return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
+}
+
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
 static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                        size_t size)
@@ -2033,10 +2100,10 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     void *items;
     if (count < *capacity)
         return 1;
-    size_t more = *capacity ? *capacity * 2 : 16;
+    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
+    size_t more = gckpti_larger(*capacity, gckpti_is_last(a, items, *capacity * size));
     if (more > (size_t)PTRDIFF_MAX / size)
         return 0;
-    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
     items = gckpti_resize(a, items, *capacity * size, more * size);
     if (!items)
         return 0;
@@ -3146,10 +3213,7 @@ static int gckpti_note_reserved(const char *key)
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
-    gckpti_allocator memory;
-    memset(&memory, 0, sizeof memory);
-    if (desc)
-        memory.desc = desc->memory;
+    gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
     if (!s)
         return NULL;
@@ -3529,7 +3593,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
-        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+        gckpti_name_delete(&s->memory, name);
     }
 }
 
@@ -3655,17 +3719,17 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
                                       int external, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
+    size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
     if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
-    char *copy = (char *)gckpti_new(&s->memory, length, 1);
+    char *copy = gckpti_name_new(&s->memory, name);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
-        gckpti_delete(&s->memory, copy, length, 1);
+        gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.name = (char *)memcpy(copy, name, length);
+    q.p.name = copy;
     q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
@@ -4279,12 +4343,9 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
-    gckpti_allocator a;
+    gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    memset(&a, 0, sizeof a);
-    if (memory)
-        a.desc = *memory;
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
@@ -7309,7 +7370,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place; /* in the store it was planned with */
+    int place;    /* in the store it was planned with */
+    int external; /* its values are the program's */
     gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
@@ -9990,6 +10052,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     gckpti_is_trained(p, i),
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].external,
                                     p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
@@ -13957,7 +14020,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&p);
@@ -14154,7 +14217,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
         gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
                      d.memory.memory
@@ -14402,7 +14465,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     int in_backward = d.update_in_backward;
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
-        gckpti_allocator memory = { d.memory, 0 };
+        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
         if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
             continue;
         d.update_in_backward = rule;
@@ -14431,7 +14494,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
 static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
-    gckpti_allocator memory = { f->desc.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
     gckpt_cost *costs = NULL;
     size_t before = f->store->count;
     int count = 0;
@@ -15060,7 +15123,7 @@ struct gckpt_exec {
     /* memory: tables and copies are the host's, arena and side the backend's */
     unsigned char *arena;
     void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size;
+    size_t owned_size, tables_size, copies_size, side_size, caches_size;
     unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
     int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
     gckpti_exec_node *nodes;
@@ -15147,7 +15210,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
+    gckpti_give(exec, exec->caches, exec->caches_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -15237,36 +15300,49 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Is it an input that an instruction reads, so that it must be fed? */
+static int gckpti_is_fed(const gckpt_plan *p, size_t id)
+{
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
+        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
+        for (int i = 0; node && node->op && i < node->inputs; i++)
+            if (p->nodes[node->in[i]].base == (int)id)
+                return 1;
+    }
+    return 0;
+}
+
+/* The kernels of an op. */
+static gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_node *node)
+{
+    const gckpt_backend *b = &e->backend;
+    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
+    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
+    if (n.precision == GCKPT_BF16_FAST) {
+        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (!none) {
+        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (!n.forward && !b->own_memory)
+        n.forward = node->op->forward;
+    if (!n.backward && !b->own_memory)
+        n.backward = node->op->backward;
+    return n;
+}
+
 /* Which inputs must be fed, and the kernels that run. */
 static void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = &e->backend;
-    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
-    for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].node = -1;
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = ins->kind == GCKPT_UPDATE ? NULL : &p->nodes[ins->id];
-        if (!node || !node->op)
-            continue;
-        for (int i = 0; i < node->inputs; i++) {
-            int base = p->nodes[node->in[i]].base;
-            if (p->nodes[base].kind == GCKPTI_INPUT)
-                e->inputs[p->nodes[base].index].node = base;
-        }
-        gckpti_exec_node *n = &e->nodes[ins->id];
-        n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
-        n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
-        n->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-        if (n->precision == GCKPT_BF16_FAST) {
-            n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-            n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-        }
-        if (!n->forward && !b->own_memory)
-            n->forward = node->op->forward;
-        if (!n->backward && !b->own_memory)
-            n->backward = node->op->backward;
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (node->kind == GCKPTI_INPUT)
+            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+        else if (node->kind == GCKPTI_OP && node->index >= 0)
+            e->nodes[i] = gckpti_op_kernels(e, node);
     }
 }
 
@@ -15342,19 +15418,17 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
-        if (q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = q->data;
-        if (!e->backend.own_memory || (q->kind == GCKPTI_INPUT && e->inputs[q->index].node < 0))
-            continue;
-        if (q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)gckpti_carve(base, &used, bytes, 1);
-        void *to = q->kind == GCKPTI_CONSTANT ? gckpti_carve(base, &used, bytes, 1) : NULL;
-        if (to) {
+        void *to = NULL;
+        if (e->backend.own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+            to = gckpti_carve(base, &used, bytes, 1);
+        if (base && q->kind == GCKPTI_INPUT)
+            e->inputs[q->index].on_backend = (unsigned char *)to;
+        if (base && q->kind == GCKPTI_CONSTANT)
+            e->nodes[i].data = to ? to : q->data;
+        if (to && q->kind == GCKPTI_CONSTANT)
             e->backend.copy_in(e->backend.context, to, q->data, bytes);
-            e->nodes[i].data = to;
-        }
     }
-    return used;
+    return used + !used; /* for a pointer that is not NULL */
 }
 
 /* n bytes of the backend's memory. */
@@ -15407,7 +15481,6 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
         e->arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
-    e->owned_size = p->arena + p->alignment + GCKPTI_CANARY;
     e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
     if (!e->owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -15438,7 +15511,10 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -15469,10 +15545,14 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
-    for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
-        if (e->inputs[i].node >= 0)
-            e->inputs[i].copy = (unsigned char *)gckpti_carve(
-                base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
+    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        void *to = gckpti_is_fed(p, i)
+                       ? gckpti_carve(base, &used, (size_t)p->batch, gckpti_row_bytes(p, q))
+                       : NULL;
+        if (to)
+            e->inputs[q->index].copy = (unsigned char *)to;
+    }
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
@@ -15743,11 +15823,50 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+/* Blocks of square sums; with tables, where each parameter's are. */
+static size_t gckpti_exec_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t n = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        if (e->params)
+            e->params[i].square = n;
+        if (p->params[i].trained)
+            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    return n;
+}
+
+/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
+ * host has, with structures counted so many times. Needs no tables. */
+static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = &e->backend;
+    const size_t host = !b->own_memory;
+    size_t used = 0;
+    e->square_count = gckpti_exec_squares(e);
+    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->tables_size = gckpti_exec_tables(e, NULL);
+    e->side_size = gckpti_exec_side(e, NULL);
+    e->copies_size = gckpti_exec_copies(e, NULL);
+    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    gckpti_count_piece(&used, times, sizeof *e);
+    gckpti_count_piece(&used, 1, p->block ? gckpti_plan_copy(NULL, p) : 0);
+    gckpti_count_piece(&used, times, e->tables_size);
+    gckpti_count_piece(&used, host, e->side_size);
+    gckpti_count_piece(&used, 1, e->copies_size);
+    gckpti_count_piece(&used, host, e->caches_size);
+    gckpti_count_piece(&used, host, e->owned_size);
+    return gckpti_count_block(used);
+}
+
 /* All memory a run will need. */
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    e->tables_size = gckpti_exec_tables(e, NULL);
+    (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
     if (!e->tables)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
@@ -15757,14 +15876,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
         return result;
     gckpti_bind_nodes(e);
     gckpti_bind_picks(e);
-    for (size_t i = 0; i < p->param_count; i++) {
-        e->params[i].square = e->square_count;
-        if (p->params[i].trained)
-            e->square_count +=
-                ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->side_size += !e->side_size; /* for a pointer that is not NULL */
+    (void)gckpti_exec_squares(e);
     e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
     if (!e->side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -15772,13 +15884,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
-    e->moves = e->backend.own_memory && e->backend.move && !e->desc.offload && p->offloaded;
     if (e->moves)
         e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
     if (e->moves && !e->far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
                             e->backend.name, p->offloaded);
-    e->copies_size = gckpti_exec_copies(e, NULL);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
         e->copies = gckpti_new(&e->memory, e->copies_size, 1);
@@ -15834,10 +15944,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
-    gckpti_allocator a;
-    memset(&a, 0, sizeof a);
-    if (desc)
-        a.desc = desc->memory;
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
@@ -15874,6 +15981,57 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
         result = gckpti_bring(e, &e->store->params[e->params[i].index]);
     return result;
 }
+
+/* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
+static size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+{
+    gckpt_exec e;
+    gckpt_store none; /* for errors that nobody reads */
+    memset(&e, 0, sizeof e);
+    memset(&none, 0, sizeof none);
+    e.plan = plan;
+    e.store = &none;
+    if (desc)
+        e.desc = *desc;
+    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
+        gckpti_choose_backend(&e) != GCKPT_OK)
+        return SIZE_MAX;
+    return gckpti_exec_sizes(&e, times);
+}
+
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    return gckpti_exec_need(plan, desc, 1);
+}
+
+static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_larger(capacity, 1);
+    gckpti_count_piece(&used, times, sizeof(gckpt_store));
+    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].place > plan->params[last].place ? i : last;
+        names += strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.elements = plan->params[i].elements;
+        q.storage = plan->params[i].storage;
+        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_piece(&used, (size_t)plan->params[i].elements, sizeof(float));
+    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
+        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
+    return gckpti_count_block(used + names);
+}
+
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
@@ -15961,7 +16119,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->rows = node->batchless ? 1 : rows;
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
-    c->precision = e->nodes[id].precision;
+    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs; i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -20299,6 +20457,17 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
+ * at most twice as large as where they have 4. */
+static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const size_t times = sizeof(void *) < 8 ? 2 : 1;
+    gckpt_plan constant = *p;
+    constant.block = NULL; /* nobody copies it */
+    gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
+    gckpti_print(k, "#define %s_exec_bytes %z\n", name, gckpti_exec_need(&constant, NULL, times));
+}
+
 /* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
@@ -20348,8 +20517,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
-                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, q->external,
+                     (int)q->storage,
                      (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
@@ -20420,7 +20590,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         k,
         "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
         "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
+        "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
         name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
         p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
@@ -20481,6 +20651,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
     gckpti_c_enum(&k, plan, name);
+    gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
     gckpti_c_arrays(&k, plan, name);
     gckpti_c_words_and_names(&k, plan, name);
