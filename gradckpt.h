@@ -4788,6 +4788,8 @@ struct gckpti_kernels {
     void (*elementwise_backward)(const gckpt_call *call, int kind);
     void (*softmax_forward)(const gckpt_call *call, int64_t row);
     void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
@@ -4817,9 +4819,9 @@ struct gckpti_kernels {
  * kernels in >>fast, too; plain(name) has not. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
-    plain(log_softmax) plain(exp) plain(log) plain(sqrt) plain(abs) plain(reciprocal) plain(pow)   \
-    plain(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)           \
-    plain(div) plain(maximum) plain(minimum)                                                       \
+    fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
+    fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
+    fast(maximum) fast(minimum)                                                                    \
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
@@ -4919,15 +4921,15 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 /* Row and builder of an op without attributes. */
-#define GCKPTI_UNARY(name, kernels, shape, flops, needs)                                           \
-    GCKPTI_ROW(name, kernels, shape, flops, GCKPTI_UNARY_FLAGS, needs);                        \
+#define GCKPTI_UNARY(name, shape, flops, needs)                                                    \
+    GCKPTI_ROW(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, needs);                        \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
 /* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
  * product or quotient. */
-#define GCKPTI_CURVE(name, kernels, rule, flops, needs)                                            \
+#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_unary_forward(call, gckpti_##name);                                                 \
@@ -4936,7 +4938,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
     }                                                                                              \
-    GCKPTI_UNARY(name, kernels, gckpti_unary_shape, flops, needs)
+    GCKPTI_UNARY(name, gckpti_unary_shape, flops, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -4948,7 +4950,7 @@ static void gckpti_relu_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
 }
-GCKPTI_UNARY(relu, GCKPTI_FAST, gckpti_unary_shape, NULL, GCKPT_OUT)
+GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPT_OUT)
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
@@ -4968,7 +4970,7 @@ GCKPTI_INLINE float gckpti_gelu_slope(float x)
     float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
     return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
 }
-GCKPTI_CURVE(gelu, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
@@ -4982,7 +4984,7 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
     float e = gckpti_erf(0.707106781f * x);
     return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
 }
-GCKPTI_CURVE(gelu_erf, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
@@ -4993,35 +4995,35 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
     float s = gckpti_sigmoid(x);
     return gckpti_fma(x * s, 1.0f - s, s);
 }
-GCKPTI_CURVE(silu, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-GCKPTI_CURVE(tanh, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
 
 /* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-GCKPTI_CURVE(sigmoid, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
 /* exp: slope y */
 GCKPTI_INLINE float gckpti_exp_slope(float y) { return y; }
-GCKPTI_CURVE(exp, GCKPTI_PLAIN, product, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_CURVE(exp, product, gckpti_flops_20, GCKPT_OUT)
 
 /* log: dx = g / x;  sqrt: dx = g / (2 y), inf at 0 */
 GCKPTI_INLINE float gckpti_log_slope(float x) { return x; }
-GCKPTI_CURVE(log, GCKPTI_PLAIN, quotient, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
-GCKPTI_CURVE(sqrt, GCKPTI_PLAIN, quotient, gckpti_flops_8, GCKPT_OUT)
+GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
 /* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
 GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
-GCKPTI_CURVE(abs, GCKPTI_PLAIN, product, NULL, GCKPT_IN(0))
+GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
 
 /* reciprocal: y = 1 / x, slope -y^2 */
 GCKPTI_INLINE float gckpti_reciprocal(float x) { return 1.0f / x; }
 GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
-GCKPTI_CURVE(reciprocal, GCKPTI_PLAIN, product, gckpti_flops_8, GCKPT_OUT)
+GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 
 /* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
@@ -5033,6 +5035,12 @@ GCKPTI_INLINE float gckpti_power(float x, float e)
     if (e == 2.0f)
         return x * x;
     return e == 3.0f ? x * x * x : gckpti_pow(x, e);
+}
+static gckpt_result gckpti_pow_shape(gckpt_call *call)
+{
+    float e = *(const float *)call->attributes;
+    return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
+                  : gckpti_unary_shape(call);
 }
 static void gckpti_pow_forward(const gckpt_call *call)
 {
@@ -5053,7 +5061,7 @@ static void gckpti_pow_backward(const gckpt_call *call)
                                e * gckpti_power(call->in[0].data[i], e - 1.0f),
                                call->in[0].accumulate);
 }
-GCKPTI_ROW(pow, GCKPTI_PLAIN, gckpti_unary_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
+GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
@@ -5094,7 +5102,7 @@ static void gckpti_clamp_backward(const gckpt_call *call)
         gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
     }
 }
-GCKPTI_ROW(clamp, GCKPTI_PLAIN, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
+GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     gckpti_clamp o = { low, high };
@@ -5150,7 +5158,7 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     return gckpti_unary_shape(call);
 }
 
-GCKPTI_UNARY(softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
 
 /* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
  * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
@@ -5177,7 +5185,7 @@ static void gckpti_log_softmax_backward(const gckpt_call *call)
             gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
     }
 }
-GCKPTI_UNARY(log_softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
@@ -5406,12 +5414,12 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 }
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, kernels, flops, flags, ...)                                                              \
+#define GCKPTI_PAIR(name, flops, flags, ...)                                                                       \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
-    GCKPTI_ROW(name, kernels, gckpti_broadcast_shape, flops,                                       \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
@@ -5428,11 +5436,11 @@ static void gckpti_add_gradients(const gckpt_call *call, float sign)
 }
 GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
-GCKPTI_PAIR(add, GCKPTI_FAST, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(add, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
 
 GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_PAIR(sub, GCKPTI_FAST, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(sub, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
@@ -5442,7 +5450,7 @@ static void gckpti_mul_backward(const gckpt_call *call)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-GCKPTI_PAIR(mul, GCKPTI_FAST, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
 
 /* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
 GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
@@ -5463,7 +5471,7 @@ static void gckpti_div_backward(const gckpt_call *call)
     if (call->in[1].grad)
         gckpti_pair_gradient(call, 1, gckpti_div_part_b);
 }
-GCKPTI_PAIR(div, GCKPTI_PLAIN, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
+GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
 
 /* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
@@ -5494,8 +5502,8 @@ static void gckpti_minimum_backward(const gckpt_call *call)
         gckpti_pair_gradient(call, 1, gckpti_not_less);
 }
 #define GCKPTI_BOTH GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
-GCKPTI_PAIR(maximum, GCKPTI_PLAIN, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
-GCKPTI_PAIR(minimum, GCKPTI_PLAIN, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
 #undef GCKPTI_BOTH
 #undef GCKPTI_PAIR
 
@@ -21125,18 +21133,18 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+#define GCKPTI_CURVES(X)                                                                           \
+    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
+    X(reciprocal) X(pow) X(clamp)
+#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+#define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
-    GCKPTI_RELU,
-    GCKPTI_GELU,
-    GCKPTI_GELU_ERF,
-    GCKPTI_SILU,
-    GCKPTI_TANH,
-    GCKPTI_SIGMOID,
-    GCKPTI_ADD, /* from here on there are two inputs */
-    GCKPTI_SUB,
-    GCKPTI_MUL,
+    GCKPTI_CURVES(GCKPTI_KIND)
+    GCKPTI_PAIRS(GCKPTI_KIND)
+    GCKPTI_PAIR = GCKPTI_KIND_add, /* from here on there are two inputs */
     GCKPTI_ELEMENTS = 4096
 };
+#undef GCKPTI_KIND
 
 typedef struct {
     const gckpt_call *call;
@@ -21169,7 +21177,7 @@ static int gckpti_elementwise(const gckpt_call *call, int kind,
                               void (*kernel)(const gckpt_call *piece, int kind))
 {
     gckpti_pieces s = { call, kernel, kind };
-    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_ADD ? 16 : 4;
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
@@ -21199,26 +21207,28 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE(name, kind, backward)                                                   \
+#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
     static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
     {                                                                                              \
-        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_forward))         \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_forward))                     \
             gckpti_##name##_forward(call);                                                         \
     }                                                                                              \
     static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
     {                                                                                              \
-        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_backward))        \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_backward))                    \
             backward(call);                                                                        \
     }
-GCKPTI_ELEMENTWISE(relu, GCKPTI_RELU, gckpti_relu_backward)
-GCKPTI_ELEMENTWISE(gelu, GCKPTI_GELU, gckpti_gelu_backward)
-GCKPTI_ELEMENTWISE(gelu_erf, GCKPTI_GELU_ERF, gckpti_gelu_erf_backward)
-GCKPTI_ELEMENTWISE(silu, GCKPTI_SILU, gckpti_silu_backward)
-GCKPTI_ELEMENTWISE(tanh, GCKPTI_TANH, gckpti_tanh_backward)
-GCKPTI_ELEMENTWISE(sigmoid, GCKPTI_SIGMOID, gckpti_sigmoid_backward)
-GCKPTI_ELEMENTWISE(add, GCKPTI_ADD, gckpti_add_backward_repeated)
-GCKPTI_ELEMENTWISE(sub, GCKPTI_SUB, gckpti_sub_backward)
-GCKPTI_ELEMENTWISE(mul, GCKPTI_MUL, gckpti_mul_backward)
+#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
+GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
+GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub)
+GCKPTI_ELEMENTWISE(mul)
+GCKPTI_ELEMENTWISE(div)
+GCKPTI_ELEMENTWISE(maximum)
+GCKPTI_ELEMENTWISE(minimum)
+#undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 
 /* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
@@ -21274,7 +21284,7 @@ static void gckpti_fast_embed_backward(const gckpt_call *call)
     gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
 }
 
-/* ---- softmax: an item is a row ---- */
+/* ---- softmax and its logarithm: an item is a row ---- */
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
     gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
@@ -21284,6 +21294,17 @@ static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
         gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
+}
+
+static void gckpti_fast_log_softmax_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
+}
+
+static void gckpti_fast_log_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
@@ -21549,7 +21570,7 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     c.out = fast[0];
     kernels->softmax_forward(&c, 0);
     c.out = fast[1];
-    kernels->elementwise_forward(&c, GCKPTI_GELU);
+    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -21740,6 +21761,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
 #undef GCKPTI_BF16
+#undef GCKPTI_CURVES
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
 #undef GCKPTI_EXP_MAX
@@ -21760,6 +21782,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
+#undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
@@ -21997,6 +22020,12 @@ GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
 GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+/* a == b ? c : d */
+GCKPTI_INLINED FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    INTS mask = (INTS)(a == b);
+    return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
+}
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
@@ -22451,6 +22480,11 @@ GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
     return p;
 }
 
+GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
+{
+    return V(fma)(V(poly)(gckpti_exp_c, 5, r), r, V(set1)(1.0f));
+}
+
 GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
 {
     const FLOATS round = V(set1)(GCKPTI_ROUND);
@@ -22459,22 +22493,26 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
     *n = V(bits)(t) - V(bits)(round);
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
-    return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
+    return V(exp_poly)(*r);
 }
 
-/* gckpti_exp: 2^n = 2^half 2^(n - half), so that neither leaves the range. */
+/* 2^n = 2^half 2^(n - half), so that neither leaves the range. */
+GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, INTS n)
+{
+    INTS half = (n + 254) >> 1;
+    FLOATS s = V(exponent)(half);
+    p = V(fma)(r * s, p, s);
+    return V(fma)(p, V(exponent)(n + 254 - half), V(zero)());
+}
+
 GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
-    FLOATS r, p, s;
-    INTS n, half;
+    FLOATS r, p;
+    INTS n;
     x = V(max)(V(set1)(GCKPTI_EXP_MIN), x);
     x = V(min)(V(set1)(GCKPTI_EXP_MAX), x);
     p = V(exp_reduce)(x, &r, &n);
-    n = n + 254;
-    half = n >> 1;
-    s = V(exponent)(half);
-    p = V(fma)(r * s, p, s);
-    return V(fma)(p, V(exponent)(n - half), V(zero)());
+    return V(exp_scale)(p, r, n);
 }
 
 /* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
@@ -22510,21 +22548,95 @@ GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
     return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
 
-/* Of finite x >= 1. */
+/* gckpti_split */
+GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
+{
+    const FLOATS least = V(set1)(1.17549435e-38f);
+    const INTS u = V(bits)(V(less)(x, least, x * V(set1)(8388608.0f), x)) + 0x00555555;
+    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
+    *n = V(floats)((u >> 23) + 0x4b000000) - *n; /* these bits are 2^23 + n */
+    return V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+}
+
 GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
-    const INTS u = V(bits)(x) + 0x00555555;
-    FLOATS n = V(floats)((u >> 23) + 0x4b000000), f, f2, p;
-    FLOATS high, low;
-    n = n - V(set1)(8388608.0f + 127.0f); /* the bits above were 2^23 + n */
-    f = V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
+    FLOATS n, f, f2, p, high, low;
+    f = V(split)(x, &n);
     f = f - V(set1)(1.0f), f2 = f * f;
     p = V(poly)(gckpti_log_c, 9, f);
     high = V(fma)(n, V(set1)(0.693359375f), f);
     low = high - n * V(set1)(0.693359375f);
     low = f - low;
     low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
-    return high + V(fma)(f * f2, p, low);
+    p = high + V(fma)(f * f2, p, low);
+    p = V(less)(zero, x, p, V(less)(x, zero, V(set1)(GCKPTI_NAN), zero - inf));
+    return V(less)(x, inf, p, x);
+}
+
+/* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
+ * may be wider than any the processor has). */
+typedef double V(doubles) __attribute__((vector_size(8 * W)));
+GCKPTI_INLINED void V(wide)(FLOATS x, V(doubles) *y)
+{
+    for (int i = 0; i < W; i++)
+        (*y)[i] = (double)x[i];
+}
+GCKPTI_INLINED FLOATS V(narrow_doubles)(const V(doubles) *y)
+{
+    FLOATS x = V(zero)();
+    for (int i = 0; i < W; i++)
+        x[i] = (float)(*y)[i];
+    return x;
+}
+GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
+{
+    const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
+    const FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    const int whole = gckpti_whole(e);
+    V(doubles) m, k, s, d, l, high, low;
+    FLOATS n, t, u, r;
+    V(wide)(V(split)(a, &n), &m);
+    V(wide)(n, &k);
+    s = 2.0 * (m - 1.0) / (m + 1.0);
+    l = s * s;
+    u = V(narrow_doubles)(&l);
+    V(wide)(u, &m);
+    t = V(fma)(V(set1)(-0.00684453873f), u, V(set1)(-0.0514065102f));
+    V(wide)(V(fma)(t, u, V(set1)(-1.80000055f)), &d);
+    l = s + s * s * s / (m * d + 12.0);
+    l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
+    t = V(narrow_doubles)(&l);
+    V(wide)(t, &high);
+    l = l - high;
+    V(wide)(V(narrow_doubles)(&l), &low);
+    l = (double)limited * high + (double)limited * low;
+    u = V(narrow_doubles)(&l);
+    t = V(fma)(u, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
+    V(wide)(t - V(set1)(GCKPTI_ROUND), &k);
+    l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
+    r = V(narrow_doubles)(&l);
+    r = V(exp_scale)(V(exp_poly)(r), r, V(bits)(t) - V(bits)(V(set1)(GCKPTI_ROUND)));
+    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
+    if (whole == 1)
+        r = V(either)(r, sign);
+    if (whole == 0)
+        r = V(less)(x, zero, V(less)(zero - inf, x, nan, r), r);
+    return V(equal)(x, x, r, x);
+}
+GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
+{
+    if (e == 0.0f)
+        return V(set1)(1.0f);
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    if (e == 3.0f)
+        return x * x * x;
+    return V(pow)(x, e);
 }
 
 /* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
@@ -22688,44 +22800,72 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
 }
 
 /* The value of an elementwise op, by the steps of gckpti_gelu and the others in >>ops (a change of
- * one is a change of both); of curves y is not used. */
-GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
+ * one is a change of both); of curves y is not used. o: its attributes. */
+GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
-    if (kind == GCKPTI_ADD)
+    if (kind == GCKPTI_KIND_add)
         return x + y;
-    if (kind == GCKPTI_SUB)
+    if (kind == GCKPTI_KIND_sub)
         return x - y;
-    if (kind == GCKPTI_MUL)
+    if (kind == GCKPTI_KIND_mul)
         return x * y;
-    if (kind == GCKPTI_RELU)
+    if (kind == GCKPTI_KIND_div)
+        return x / y;
+    if (kind == GCKPTI_KIND_maximum)
+        return V(equal)(y, y, V(less)(x, y, y, x), y);
+    if (kind == GCKPTI_KIND_minimum)
+        return V(equal)(y, y, V(less)(y, x, y, x), y);
+    if (kind == GCKPTI_KIND_relu)
         return V(less)(x, zero, zero, x);
-    if (kind == GCKPTI_GELU)
+    if (kind == GCKPTI_KIND_gelu)
         return V(fma)(half, V(gelu_tanh)(x), half);
-    if (kind == GCKPTI_GELU_ERF)
+    if (kind == GCKPTI_KIND_gelu_erf)
         return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
-    if (kind == GCKPTI_TANH)
+    if (kind == GCKPTI_KIND_tanh)
         return V(tanh)(x);
-    return (kind == GCKPTI_SILU ? x : one) / V(one_and_exp)(x);
+    if (kind == GCKPTI_KIND_exp)
+        return V(exp)(x);
+    if (kind == GCKPTI_KIND_log)
+        return V(log)(x);
+    if (kind == GCKPTI_KIND_sqrt)
+        return V(sqrt)(x);
+    if (kind == GCKPTI_KIND_abs)
+        return V(differ)(x, V(both)(x, V(set1)(-0.0f)));
+    if (kind == GCKPTI_KIND_reciprocal)
+        return one / x;
+    if (kind == GCKPTI_KIND_pow)
+        return V(power)(x, o[0]);
+    if (kind == GCKPTI_KIND_clamp) {
+        x = V(less)(x, V(set1)(o[0]), V(set1)(o[0]), x);
+        return V(less)(V(set1)(o[1]), x, V(set1)(o[1]), x);
+    }
+    return (kind == GCKPTI_KIND_silu ? x : one) / V(one_and_exp)(x);
 }
 
-/* By this the gradient is multiplied (relu: it is taken or left). tanh and sigmoid take their slope
- * at the result; mul's is the other input. */
-GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
+/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is the
+ * other input. */
+GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
 {
-    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f);
+    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f), zero = V(zero)();
     FLOATS t, u;
-    if (kind == GCKPTI_MUL)
+    if (kind == GCKPTI_KIND_mul || kind == GCKPTI_KIND_exp)
         return x;
-    if (kind == GCKPTI_TANH)
+    if (kind == GCKPTI_KIND_abs)
+        return V(less)(zero, x, one, V(less)(x, zero, zero - one, zero));
+    if (kind == GCKPTI_KIND_reciprocal)
+        return V(differ)(x, V(set1)(-0.0f)) * x;
+    if (kind == GCKPTI_KIND_pow)
+        return V(set1)(o[0]) * V(power)(x, o[0] - 1.0f);
+    if (kind == GCKPTI_KIND_tanh)
         return V(fnma)(x, x, one);
-    if (kind == GCKPTI_SIGMOID)
+    if (kind == GCKPTI_KIND_sigmoid)
         return V(fnma)(x, x, x);
-    if (kind == GCKPTI_SILU) {
+    if (kind == GCKPTI_KIND_silu) {
         t = one / V(one_and_exp)(x);
         return V(fma)(x * t, one - t, t);
     }
-    if (kind == GCKPTI_GELU_ERF) {
+    if (kind == GCKPTI_KIND_gelu_erf) {
         t = V(erf)(V(set1)(0.707106781f) * x);
         u = V(exp)(V(set1)(-0.5f) * x * x);
         return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
@@ -22737,69 +22877,97 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 }
 
 /* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
-#define GCKPTI_EACH_CURVE(X)                                                                       \
-    X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_PAIR ? 0 : 1].data;
+    const float *o = (const float *)call->attributes;
     float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
-#define GCKPTI_KIND(k)                                                                             \
-    case k:                                                                                        \
+#define GCKPTI_KIND(name)                                                                          \
+    case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < n; j += W) {                                                       \
-            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
-            V(store_n)(out + j, V(value)(k, u, v), n - j);                                         \
+            const int k = GCKPTI_KIND_##name;                                                      \
+            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_PAIR ? u : V(load_n)(y + j, n - j); \
+            V(store_n)(out + j, V(value)(k, u, v, o), n - j);                                      \
         }                                                                                          \
         break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_KIND)
-        GCKPTI_KIND(GCKPTI_ADD)
-        GCKPTI_KIND(GCKPTI_SUB)
-        GCKPTI_KIND(GCKPTI_MUL)
+        GCKPTI_CURVES(GCKPTI_KIND)
+        GCKPTI_PAIRS(GCKPTI_KIND)
     }
 #undef GCKPTI_KIND
 }
 
-/* d (+)= g times the slope at x */
-GCKPTI_INLINED void V(put_slope)(int kind, float *d, FLOATS g, FLOATS x, int accumulate, int64_t n)
+/* gckpti_put */
+GCKPTI_INLINED void V(put_sum)(float *d, FLOATS g, int accumulate, int64_t n)
 {
-    if (kind == GCKPTI_RELU) {
-        g = V(less)(V(zero)(), x, g, V(zero)());
-        if (accumulate)
-            g = V(load_n)(d, n) + g;
-        V(store_n)(d, g, n);
-    } else {
-        V(put)(d, g, V(slope)(kind, x), accumulate, n);
-    }
+    if (accumulate)
+        g = V(load_n)(d, n) + g;
+    V(store_n)(d, g, n);
+}
+
+/* d (+)= g times the slope, or over it, or g where it is not lost. x: where the slope is taken; of
+ * pairs the other input, y being the own one. second: the input is the second one. */
+GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOATS x, FLOATS y,
+                                 const float *o, int accumulate, int64_t n)
+{
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f);
+    if (kind == GCKPTI_KIND_relu)
+        V(put_sum)(d, V(less)(zero, x, g, zero), accumulate, n);
+    else if (kind == GCKPTI_KIND_clamp)
+        V(put_sum)(d, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero),
+                   accumulate, n);
+    else if (kind == GCKPTI_KIND_sqrt)
+        V(put_sum)(d, g / (x + x), accumulate, n);
+    else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
+        V(put_sum)(d, g / x, accumulate, n);
+    else if (kind == GCKPTI_KIND_div)
+        V(put)(d, V(differ)(g, V(set1)(-0.0f)), x / y / y, accumulate, n);
+    else if (kind == GCKPTI_KIND_maximum)
+        V(put)(d, V(less)(y, x, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
+    else if (kind == GCKPTI_KIND_minimum)
+        V(put)(d, V(less)(x, y, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
+    else if (kind == GCKPTI_KIND_pow && o[0] == 0.0f)
+        V(put_sum)(d, zero, accumulate, n);
+    else
+        V(put)(d, g, V(slope)(kind, x, o), accumulate, n);
 }
 
 /* The gradient of input i. */
 static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 {
-    int at_out = kind == GCKPTI_RELU || kind == GCKPTI_TANH || kind == GCKPTI_SIGMOID;
-    const float *x = at_out ? call->out : call->in[kind == GCKPTI_MUL ? 1 - i : 0].data;
-    const float *g = call->grad_out;
+    const int64_t at_out = INT64_C(1) << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
+                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp |
+                           1 << GCKPTI_KIND_sqrt | 1 << GCKPTI_KIND_reciprocal |
+                           1 << GCKPTI_KIND_clamp;
+    const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
+    const float *x = at_out >> kind & 1 ? call->out : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].data;
+    const float *y = both ? call->in[i].data : x, *g = call->grad_out;
+    const float *o = (const float *)call->attributes;
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
     int accumulate = call->in[i].accumulate;
-#define GCKPTI_KIND(k)                                                                             \
-    case k:                                                                                        \
+#define GCKPTI_KIND(name)                                                                          \
+    case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < n; j += W)                                                         \
             V(put_slope)                                                                           \
-        (k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j), accumulate, n - j);           \
+        (GCKPTI_KIND_##name, i, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),           \
+         V(load_n)(y + j, n - j), o, accumulate, n - j);                                           \
         break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_KIND)
-        GCKPTI_KIND(GCKPTI_MUL)
+        GCKPTI_CURVES(GCKPTI_KIND)
+        GCKPTI_KIND(mul)
+        GCKPTI_KIND(div)
+        GCKPTI_KIND(maximum)
+        GCKPTI_KIND(minimum)
     }
 #undef GCKPTI_KIND
 }
-#undef GCKPTI_EACH_CURVE
 
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    if (kind == GCKPTI_ADD || kind == GCKPTI_SUB)
-        (kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(call);
+    if (kind == GCKPTI_KIND_add || kind == GCKPTI_KIND_sub)
+        (kind == GCKPTI_KIND_add ? gckpti_add_backward : gckpti_sub_backward)(call);
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad)
@@ -22825,6 +22993,29 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
         V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *x = call->in[0].data + r * n;
+    float max, sum, *y = call->out + r * n;
+    V(online)(x, NULL, n, 1, &max, &sum);
+    gckpti_softmax_end(&max, &sum);
+    const FLOATS top = V(set1)(max), rest = V(set1)(gckpti_log(sum));
+    for (int64_t j = 0; j < n; j += W)
+        V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS sum = V(set1)(V(sum)(g, n));
+    for (int64_t j = 0; j < n; j += W)
+        V(put_sum)(d + j, V(fnma)(V(exp)(V(load_n)(y + j, n - j)), sum, V(load_n)(g + j, n - j)),
+                   call->in[0].accumulate, n - j);
 }
 
 /* Formulas and aux of these two: see layernorm among the plain ops. */
@@ -23485,9 +23676,6 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += W)
         V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
-    for (int64_t r = 0; r < m; r++) /* V(log) is right for what is finite and 1 or more */
-        if (!(sum[r] < GCKPTI_INFINITY))
-            aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
@@ -23579,6 +23767,7 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
+        V(log_softmax_forward), V(log_softmax_backward),                                           \
         V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
         V(attention_backward), V(classes_backward), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
