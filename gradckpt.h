@@ -654,8 +654,8 @@ GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
-/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 from low to
- * high, both included, else 0 */
+/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low and
+ * high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
@@ -2640,17 +2640,30 @@ GCKPTI_INLINE float gckpti_log(float x)
     return x < GCKPTI_INFINITY ? y : x;
 }
 
-/* x^y for x >= 0; NaN for a negative x (also when y is an integer). log(x) is kept to about 2^-37
- * in doubles: log(m) = s + s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ...,
- * fit 2^-40. Double products that meet an addition have two 24-bit factors: they are exact. */
+/* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
+GCKPTI_INLINE int gckpti_whole(float y)
+{
+    int large = y >= 16777216.0f || y <= -16777216.0f;
+    int32_t n = large || y != y ? 0 : (int32_t)y;
+    return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}
+
+/* x^y, in all of C's cases: of a negative x only for whole y (else NaN, but inf or 0 of -inf), and
+ * its sign stays where y is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s + s^3/D(s^2),
+ * s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products that meet
+ * an addition have two 24-bit factors: they are exact. */
 GCKPTI_INLINE float gckpti_pow(float x, float y)
 {
+    uint32_t sign = gckpti_bits(x) & 0x80000000u;
+    int whole = sign ? gckpti_whole(y) : 2;
     if (x == 1.0f || y == 0.0f)
         return 1.0f;
-    if (x < 0.0f || x != x || y != y)
+    if (x != x || y != y || (!whole && x < 0.0f && x > -GCKPTI_INFINITY))
         return GCKPTI_NAN;
+    x = gckpti_float(gckpti_bits(x) ^ sign);
+    sign = whole == 1 ? sign : 0;
     if (x == 0.0f || x >= GCKPTI_INFINITY)
-        return (x == 0.0f) == (y > 0.0f) ? 0.0f : GCKPTI_INFINITY;
+        return gckpti_float(sign | ((x == 0.0f) == (y > 0.0f) ? 0 : 0x7f800000u));
     float n;
     double m = (double)gckpti_split(x, &n), s = 2.0 * (m - 1.0) / (m + 1.0);
     float u = (float)(s * s);
@@ -2666,7 +2679,8 @@ GCKPTI_INLINE float gckpti_pow(float x, float y)
     k = (double)(t - GCKPTI_ROUND);
     z = (z - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
     float r = (float)z;
-    return gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
+    r = gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
+    return gckpti_float(gckpti_bits(r) | sign);
 }
 
 /* An angle: quadrants and hi + lo, |hi| <= pi/4. */
@@ -2790,7 +2804,7 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 }
 
 GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+static double gckpti_size(double x) { return x < 0 ? -x : x; }
 
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
@@ -2914,6 +2928,31 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
 {
     if (*sum == 0.0f)
         *max = 0.0f, *sum = 1.0f;
+}
+
+/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
+ * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
+ * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
+ * factor (first: 0). */
+GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
+                                  float *sum)
+{
+    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    float shift = gckpti_shift(top);
+    for (int64_t j = 0; j < n; j++) {
+        float e = gckpti_exp(x[j] - shift);
+        lane[j & 31] += e;
+        if (p)
+            p[j] = e;
+    }
+    float added = gckpti_lanes_sum(lane);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+    return factor;
 }
 
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
@@ -3917,9 +3956,9 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             q->p.name, name);
     if (!gckpti_is_made(q)) {
         const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
-        const double peak = 6 * gckpti_abs((double)q->init.normal) +
-                            gckpti_abs((double)q->init.uniform) +
-                            gckpti_abs((double)q->init.constant);
+        const double peak = 6 * gckpti_size((double)q->init.normal) +
+                            gckpti_size((double)q->init.uniform) +
+                            gckpti_size((double)q->init.constant);
         if (peak <= most || as.storage <= GCKPT_STORED_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
@@ -4717,7 +4756,9 @@ struct gckpti_kernels {
  * kernels in >>fast, too; plain(name) has not. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
-    plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
+    plain(log_softmax) plain(exp) plain(log) plain(sqrt) plain(abs) plain(reciprocal) plain(pow)   \
+    plain(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)           \
+    plain(div) plain(maximum) plain(minimum)                                                       \
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
@@ -4782,9 +4823,14 @@ GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
 }
+GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
+{
+    gckpti_put(d, a / b, accumulate);
+}
 
-/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y.
- * Kernels go element by element, so that out may be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y (or
+ * g / slope, which is then that of the inverse function and rounded once). Kernels go element by element, so that out may
+ * be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -4800,34 +4846,36 @@ GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float
 }
 
 GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
-                                         float (*slope)(float at))
+                                         float (*slope)(float at),
+                                         void (*put)(float *d, float a, float b, int accumulate))
 {
     const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
-        gckpti_put_product(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
+        put(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 /* Row and builder of an op without attributes. */
-#define GCKPTI_UNARY(name, shape, flops, needs)                                                    \
-    GCKPTI_ROW(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, needs);                        \
+#define GCKPTI_UNARY(name, kernels, shape, flops, needs)                                           \
+    GCKPTI_ROW(name, kernels, shape, flops, GCKPTI_UNARY_FLAGS, needs);                        \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says. */
-#define GCKPTI_CURVE(name, needs)                                                                  \
+/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
+ * product or quotient. */
+#define GCKPTI_CURVE(name, kernels, rule, flops, needs)                                            \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_unary_forward(call, gckpti_##name);                                                 \
     }                                                                                              \
     static void gckpti_##name##_backward(const gckpt_call *call)                                   \
     {                                                                                              \
-        gckpti_unary_backward(call, needs, gckpti_##name##_slope);                                 \
+        gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
     }                                                                                              \
-    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_flops_20, needs)
+    GCKPTI_UNARY(name, kernels, gckpti_unary_shape, flops, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -4839,7 +4887,7 @@ static void gckpti_relu_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
 }
-GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPT_OUT)
+GCKPTI_UNARY(relu, GCKPTI_FAST, gckpti_unary_shape, NULL, GCKPT_OUT)
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
@@ -4859,7 +4907,7 @@ GCKPTI_INLINE float gckpti_gelu_slope(float x)
     float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
     return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
 }
-GCKPTI_CURVE(gelu, GCKPT_IN(0))
+GCKPTI_CURVE(gelu, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
@@ -4873,7 +4921,7 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
     float e = gckpti_erf(0.707106781f * x);
     return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
 }
-GCKPTI_CURVE(gelu_erf, GCKPT_IN(0))
+GCKPTI_CURVE(gelu_erf, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
@@ -4884,16 +4932,130 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
     float s = gckpti_sigmoid(x);
     return gckpti_fma(x * s, 1.0f - s, s);
 }
-GCKPTI_CURVE(silu, GCKPT_IN(0))
+GCKPTI_CURVE(silu, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-GCKPTI_CURVE(tanh, GCKPT_OUT)
+GCKPTI_CURVE(tanh, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_OUT)
 
 /* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-GCKPTI_CURVE(sigmoid, GCKPT_OUT)
+GCKPTI_CURVE(sigmoid, GCKPTI_FAST, product, gckpti_flops_20, GCKPT_OUT)
+
+/* exp: slope y */
+GCKPTI_INLINE float gckpti_exp_slope(float y) { return y; }
+GCKPTI_CURVE(exp, GCKPTI_PLAIN, product, gckpti_flops_20, GCKPT_OUT)
+
+/* log: dx = g / x;  sqrt: dx = g / (2 y), inf at 0 */
+GCKPTI_INLINE float gckpti_log_slope(float x) { return x; }
+GCKPTI_CURVE(log, GCKPTI_PLAIN, quotient, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
+GCKPTI_CURVE(sqrt, GCKPTI_PLAIN, quotient, gckpti_flops_8, GCKPT_OUT)
+
+/* abs: slope 1 or -1, 0 at 0 and NaN */
+GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
+GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
+GCKPTI_CURVE(abs, GCKPTI_PLAIN, product, NULL, GCKPT_IN(0))
+
+/* reciprocal: y = 1 / x, slope -y^2 */
+GCKPTI_INLINE float gckpti_reciprocal(float x) { return 1.0f / x; }
+GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
+GCKPTI_CURVE(reciprocal, GCKPTI_PLAIN, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
+
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
+ * where e is 1 or 2, x x x where it is 3. */
+GCKPTI_INLINE float gckpti_power(float x, float e)
+{
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
+}
+static void gckpti_pow_forward(const gckpt_call *call)
+{
+    float e = *(const float *)call->attributes;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_power(call->in[0].data[i], e);
+}
+static void gckpti_pow_backward(const gckpt_call *call)
+{
+    float e = *(const float *)call->attributes, *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++)
+        if (e == 0.0f)
+            gckpti_put(&d[i], 0.0f, call->in[0].accumulate);
+        else
+            gckpti_put_product(&d[i], call->grad_out[i],
+                               e * gckpti_power(call->in[0].data[i], e - 1.0f),
+                               call->in[0].accumulate);
+}
+GCKPTI_ROW(pow, GCKPTI_PLAIN, gckpti_unary_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
+GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
+{
+    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
+}
+
+/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < y < high, else +0 */
+typedef struct {
+    float low, high;
+} gckpti_clamp;
+
+static gckpt_result gckpti_clamp_shape(gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    if (!(o->low <= o->high))
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "clamp: low = %g must not be above high = %g (nor one of them NaN); an "
+                          "infinite one is no limit",
+                          (double)o->low, (double)o->high);
+    return gckpti_unary_shape(call);
+}
+static void gckpti_clamp_forward(const gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++) {
+        float x = call->in[0].data[i];
+        x = x < o->low ? o->low : x;
+        call->out[i] = x > o->high ? o->high : x;
+    }
+}
+static void gckpti_clamp_backward(const gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    float *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++) {
+        int inside = call->out[i] > o->low && call->out[i] < o->high;
+        gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
+    }
+}
+GCKPTI_ROW(clamp, GCKPTI_PLAIN, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
+GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
+{
+    gckpti_clamp o = { low, high };
+    return gckpt_apply(&gckpti_op_clamp, &x, 1, &o, sizeof o);
+}
+
+/* detach: y = x, in place where nothing else reads x later. */
+static void gckpti_detach_forward(const gckpt_call *call)
+{
+    if (call->out != call->in[0].data)
+        memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
+}
+/* clang-format off */
+static const gckpt_op gckpti_op_detach = {
+    "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
+    GCKPT_INPLACE(0) | GCKPTI_OWN_detach, NULL, NULL, NULL
+};
+/* clang-format on */
+GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
+}
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * A row is read to its end before it is written, so the bytes may coincide here too. */
@@ -4927,7 +5089,34 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     return gckpti_unary_shape(call);
 }
 
-GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY(softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+
+/* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
+ * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
+static void gckpti_log_softmax_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * n;
+        float *y = call->out + r * n, max, sum;
+        gckpti_online(x, NULL, n, 1, &max, &sum);
+        gckpti_softmax_end(&max, &sum);
+        sum = gckpti_log(sum);
+        for (int64_t j = 0; j < n; j++)
+            y[j] = x[j] - max - sum;
+    }
+}
+static void gckpti_log_softmax_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
+        const float *y = call->out + r * n, *g = call->grad_out + r * n;
+        float *d = call->in[0].grad + r * n, sum = gckpti_sum(g, n);
+        for (int64_t j = 0; j < n; j++)
+            gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
+    }
+}
+GCKPTI_UNARY(log_softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
@@ -4986,8 +5175,8 @@ static void gckpti_dropout_forward(const gckpt_call *call)
 {
     if (call->training)
         gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
-    else if (call->out != call->in[0].data)
-        memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
+    else
+        gckpti_detach_forward(call);
 }
 static void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
 {
@@ -5046,7 +5235,7 @@ static int gckpti_walk_next(gckpti_walk *w)
     return 0;
 }
 
-/* ---- add, sub, mul with broadcasting: axes match from the last; 1 or a missing axis is repeated.
+/* ---- pairs with broadcasting: axes match from the last; 1 or a missing axis is repeated.
  * The gradient of a repeated input sums over the repetitions, in the row-major order of the output,
  * one after the other, with a low part: where the batch is cut, the sum goes on where it stopped
  * (5e). */
@@ -5110,6 +5299,32 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
+/* Input i's gradient where it depends on g, a and b: the product of part() and what it leaves in
+ * *factor. */
+static inline void gckpti_pair_gradient(const gckpt_call *call, int i,
+                                        float (*part)(float g, float a, float b, float *factor))
+{
+    const gckpt_arg *in = &call->in[i];
+    const float *g = call->grad_out;
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0], step = w.step[i][0];
+    if (in->low && !in->accumulate)
+        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
+    do {
+        const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
+        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
+        for (int64_t j = 0; j < n; j++) {
+            float factor = 1.0f, u = part(g[j], a[j * sa], b[j * sb], &factor);
+            if (low)
+                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
+            else
+                gckpti_put_product(&d[j], u, factor, in->accumulate);
+        }
+        g += n;
+    } while (gckpti_walk_next(&w));
+}
+
 /* out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
@@ -5130,12 +5345,12 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 }
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, flags, ...)                                                              \
+#define GCKPTI_PAIR(name, kernels, flops, flags, ...)                                                              \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, NULL,                                    \
+    GCKPTI_ROW(name, kernels, gckpti_broadcast_shape, flops,                                       \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
@@ -5152,11 +5367,11 @@ static void gckpti_add_gradients(const gckpt_call *call, float sign)
 }
 GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
-GCKPTI_PAIR(add, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(add, GCKPTI_FAST, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
 
 GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_PAIR(sub, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(sub, GCKPTI_FAST, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
@@ -5166,7 +5381,61 @@ static void gckpti_mul_backward(const gckpt_call *call)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-GCKPTI_PAIR(mul, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+GCKPTI_PAIR(mul, GCKPTI_FAST, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+
+/* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
+GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
+GCKPTI_INLINE float gckpti_div_part_a(float g, float a, float b, float *factor)
+{
+    (void)a, (void)factor;
+    return g / b;
+}
+GCKPTI_INLINE float gckpti_div_part_b(float g, float a, float b, float *factor)
+{
+    *factor = a / b / b;
+    return -g;
+}
+static void gckpti_div_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_pair_gradient(call, 0, gckpti_div_part_a);
+    if (call->in[1].grad)
+        gckpti_pair_gradient(call, 1, gckpti_div_part_b);
+}
+GCKPTI_PAIR(div, GCKPTI_PLAIN, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
+
+/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+ * a < b; g where they do not compare.  minimum: the same with < for >. */
+GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_not_less(float g, float a, float b, float *factor)
+{
+    *factor = a == b ? 0.5f : 1.0f;
+    return a < b ? 0.0f : g;
+}
+GCKPTI_INLINE float gckpti_not_greater(float g, float a, float b, float *factor)
+{
+    return gckpti_not_less(g, b, a, factor);
+}
+static void gckpti_maximum_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_pair_gradient(call, 0, gckpti_not_less);
+    if (call->in[1].grad)
+        gckpti_pair_gradient(call, 1, gckpti_not_greater);
+}
+static void gckpti_minimum_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_pair_gradient(call, 0, gckpti_not_greater);
+    if (call->in[1].grad)
+        gckpti_pair_gradient(call, 1, gckpti_not_less);
+}
+#define GCKPTI_BOTH GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
+GCKPTI_PAIR(maximum, GCKPTI_PLAIN, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+GCKPTI_PAIR(minimum, GCKPTI_PLAIN, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+#undef GCKPTI_BOTH
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
@@ -6200,30 +6469,6 @@ static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
         sight.keys -= o->causal - 1 - call->position;
     sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
     return sight;
-}
-
-/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
- * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
- * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
- * factor (first: 0). */
-static float gckpti_online(const float *x, float *p, int64_t n, int first, float *max, float *sum)
-{
-    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    float shift = gckpti_shift(top);
-    for (int64_t j = 0; j < n; j++) {
-        float e = gckpti_exp(x[j] - shift);
-        lane[j & 31] += e;
-        if (p)
-            p[j] = e;
-    }
-    float added = gckpti_lanes_sum(lane);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
-    return factor;
 }
 
 /* Whole heads; causal needs a key for each query. */
@@ -17653,7 +17898,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_loss_total *seen = &e->terms[i].seen;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
-        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
+        size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
     return size;
 }
@@ -17696,7 +17941,7 @@ static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe
     v->slope[half] = (loss[0] - loss[1]) / step;
     v->even[half] = loss[0] + loss[1] - 2 * t->loss;
     v->expected = dot / step;
-    v->reproduced = v->reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
+    v->reproduced = v->reproduced && gckpti_size(same / 2 - gg) < 0.25 * gg;
     v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
     return result;
 }
@@ -17721,12 +17966,12 @@ static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, 
         result = gckpti_check_sides(b, t, 1, gg, &v);
     double found = (4 * v.slope[1] - v.slope[0]) / 3;
     t->noise = 4e-7 * gckpti_loss_size(b->e);
-    t->change = gckpti_abs(v.expected) * h / width;
-    t->gap = gckpti_abs(found - v.expected);
+    t->change = gckpti_size(v.expected) * h / width;
+    t->gap = gckpti_size(found - v.expected);
     int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_abs(v.slope[1] - v.slope[0]),
-                               gckpti_abs(v.even[0] - 4 * v.even[1]) / (4 * h));
-    double scale = gckpti_greater(gckpti_abs(found), gckpti_abs(v.expected));
+    t->spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
+                               gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
+    double scale = gckpti_greater(gckpti_size(found), gckpti_size(v.expected));
     scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
     t->spread /= scale;
