@@ -16770,6 +16770,171 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
+/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
+    s->kinds |= kind;
+    if (s->id < 0 && kind & s->sought) {
+        s->id = id;
+        s->gradient = gradient;
+        s->at = at;
+        s->value = x;
+    }
+}
+
+/* All n floats of an array of the backend's, or as many bf16. NULL: none. */
+static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
+                           int64_t n, int id, int gradient)
+{
+    const unsigned char *next = (const unsigned char *)x;
+    for (int64_t at = 0, piece; next && at < n; at += piece) {
+        float wide[64];
+        uint16_t half[64];
+        piece = gckpti_min(n - at, 64);
+        size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
+        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next, bytes);
+        next += bytes;
+        for (int64_t i = 0; i < piece; i++)
+            gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
+                       at + i);
+    }
+}
+
+/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
+                            int gradient, int scratch)
+{
+    const gckpti_node *q = &e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
+    if (q->type == GCKPT_F32)
+        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+}
+
+/* What an instruction is about to read, or has written. */
+static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                int written)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
+    int loss = node->op && node->op->flags & GCKPT_LOSS;
+    unsigned needs = backward ? 0 : UINT32_MAX;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs && backward; i++)
+        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
+        gckpti_loss_total sum;
+        e->backend.copy_out(e->backend.context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
+                            sizeof sum);
+        gckpti_see(s, sum.sum, ins->id, 0, -1);
+    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
+                        0);
+    }
+    if (backward && !written)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+    for (int u = 1; u < ins->uses && !written; u++)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+    for (int i = 0; i < node->inputs; i++) {
+        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
+        if (!written && needs & GCKPT_IN(i))
+            gckpti_see_node(e, s,
+                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
+                                                         : e->nodes[id].data,
+                            id, 0, 0);
+        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+        if (backward)
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+    }
+}
+
+/* The error about what was seen: who made it, and what is known. */
+static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
+                                      const char *name, const char *why)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[s->id];
+    int64_t rows = gckpti_micro_rows(e), left = s->at;
+    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
+    char where[112] = "";
+    gckpti_text t = { where, sizeof where - 1 };
+    for (int i = at.n; i-- > 0; left /= shape.d[i])
+        at.d[i] = left % shape.d[i];
+    if (s->at >= 0)
+        gckpti_text_add(&t, " at %S of %S", &at, &shape);
+    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
+        gckpti_text_add(&t, ", row %I of the batch",
+                        e->row + s->at / (gckpti_elements(&shape) / rows));
+    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
+                        s->value,
+                        s->at < 0     ? "the sum of"
+                        : s->gradient ? "the gradient of"
+                                      : "the value of",
+                        gckpti_node_name(p, s->id), s->id, where, why);
+}
+
+/* What an instruction wrote, when it had read such kinds: a NaN may come of a NaN, an infinity of
+ * either. */
+static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    gckpti_see_operands(e, &s, ins, 1);
+    if (s.id < 0)
+        return GCKPT_OK;
+    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                             node->op ? node->op->name : "param",
+                             read ? "it read infinities, but no NaN; nothing was changed"
+                                  : "all it read is finite; nothing was changed");
+}
+
+/* A parameter's gradient before its update, and what that made of it. */
+static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    int id = p->params[ins->id].node;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    if (!done)
+        gckpti_see_node(e, &s, gckpti_at_any(e, o.gradient), id, 1, 0);
+    int slot = done ? -1 : p->state_slots;
+    for (; slot < p->state_slots && s.id < 0; slot++)
+        gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
+    const char *who = !done ? "the batch" : slot > 0 ? "the update's optimiser state" : "the update";
+    const char *why = "nothing was changed";
+    if (done || e->updating)
+        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
+}
+
+/* A parameter or constant that a step begins with: NaN, or, where it is trained, an infinity. */
+static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int trained)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
+    s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
+    gckpti_see_node(e, &s, values, id, 0, 0);
+    return s.id < 0 ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\" is %g at position %I",
+                                   gckpti_node_name(e->plan, id), s.value, s.at);
+}
+
 /* Before the first update of a step that clips or may be skipped: all gradients, then norm and
  * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
@@ -16777,6 +16942,10 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    for (size_t x = 0; x < e->plan->length && e->desc.debug & GCKPT_DEBUG_FINITE; x++)
+        if (e->plan->list[x].kind == GCKPT_UPDATE &&
+            gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
     if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
@@ -16950,6 +17119,20 @@ static void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
+/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
+static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\": NaN was fed at row %I, position %I",
+                                e->plan->names + q->name, e->row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
 static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows)
@@ -16966,7 +17149,9 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->inputs[i];
-        if (!in->copy)
+        if (in->node >= 0 && e->desc.debug & GCKPT_DEBUG_FINITE)
+            result = gckpti_check_fed(e, in, rows);
+        if (!in->copy || result != GCKPT_OK)
             continue;
         memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
         in->feed = in->copy;
@@ -17150,7 +17335,14 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
+        if (e->desc.debug & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+            gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
+            return GCKPT_E_DATA;
     }
+    for (size_t i = 0; i < p->node_count && e->desc.debug & GCKPT_DEBUG_FINITE; i++)
+        if (p->nodes[i].kind == GCKPTI_CONSTANT &&
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
     return GCKPT_OK;
 }
 
@@ -17303,26 +17495,39 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
-static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
+static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    /* else the norm is only reported: one pass is enough */
-    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
-    if (ins->kind == GCKPT_FORWARD)
-        return gckpti_run_forward(e, ins);
-    if (ins->kind >= GCKPT_OFFLOAD)
-        return gckpti_run_copies(e, ins);
-    if (ins->kind == GCKPT_BACKWARD) {
-        gckpti_run_backward(e, ins);
-        return GCKPT_OK;
-    }
+    int finite = (e->desc.debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result == GCKPT_OK && finite && early)
+        result = gckpti_check_update(e, ins, 0);
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
     if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return GCKPT_OK;
+    return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
+}
+
+static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_look read = { 0, 0, -1, 0, 0, 0 };
+    gckpt_result result = GCKPT_OK;
+    int finite = e->desc.debug & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    if (finite)
+        gckpti_see_operands(e, &read, ins, 0);
+    if (ins->kind == GCKPT_FORWARD)
+        result = gckpti_run_forward(e, ins);
+    else if (ins->kind == GCKPT_BACKWARD)
+        gckpti_run_backward(e, ins);
+    else if (ins->kind == GCKPT_UPDATE)
+        result = gckpti_run_one_update(e, ins);
+    else
+        result = gckpti_run_copies(e, ins);
+    return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
 
 /* How far a run goes: the whole step, what comes before its first update, or all but updates. */
