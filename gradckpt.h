@@ -17113,6 +17113,12 @@ GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
     return NULL;
 }
 
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
+{
+    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
+    return hyper;
+}
+
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr)
 {

@@ -145,7 +145,7 @@ static int make(way *w)
 /* The gradient of the batch, this way's way. */
 static int accumulate(way *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
 {
-    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    const gckpt_hyper hyper = gckpt_hyper_lr(0);
     double parts = (double)BATCH / w->rows;
     w->loss = w->total = 0;
     w->count = 0;

@@ -1218,7 +1218,7 @@ static void test_reference(const test_case *c, unsigned fixed)
         gckpt_feed feeds[24];
         gckpt_pick picks[40];
         gckpt_result result;
-        gckpt_hyper still = { 0 };
+        gckpt_hyper still = gckpt_hyper_lr(0);
         int n_feeds, n_picks, n_probes, inference = modes[m] == GCKPT_INFERENCE;
 
         net_start(&n, c, fixed);
@@ -1598,7 +1598,7 @@ static void test_dropout(void)
     gckpt_tensor *y = gckpt_dropout(h, 0.25f);
     gckpt_term loss = { NULL, 1, 0 };
     gckpt_feed feeds[2];
-    gckpt_hyper still = { 0 };
+    gckpt_hyper still = gckpt_hyper_lr(0);
     uint64_t state = 9;
     loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
     gckpt_pick picks[2] = { { y, 0 }, { h, 1 } };
@@ -1699,7 +1699,7 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
 
 static void test_bad_ops(void)
 {
-    const gckpt_hyper hyper = { 0.01f, 0, 0, 0, 0, 0, 0 };
+    const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
     for (int i = 0; i < 4; i++) {       /* square, wrong_square; noisy, also with the debug aid */
         gckpt_store *store = gckpt_store_new(NULL);
         gckpt_plan *plan;
