@@ -1467,7 +1467,7 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
                                        int64_t rows, gckpt_report *report);
 /* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked, or,
  * within a step (gckpt_run_some), not computed yet in this micro-batch. */
-GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
  * there, and a call with more is E_ARG before anything runs. Units: values as they are, gradients
@@ -7448,7 +7448,7 @@ typedef struct gckpti_planner {
     int failed; /* out of memory somewhere */
     gckpti_scratch scratch;
     /* the model */
-    unsigned char *active, *rounding; /* by id: needs a gradient; GCKPTI_ROUNDED, .. */
+    unsigned char *active, *rounding; /* by id: GCKPTI_WANTED, ..; GCKPTI_ROUNDED, .. */
     size_t *work_forward, *work_backward;
     gckpt_cost *cost, *model;              /* model: by the model, whatever desc.costs say */
     const gckpt_cost *built, *built_model; /* the same of the graph as it was built, if it is not */
@@ -7485,6 +7485,9 @@ typedef struct gckpti_planner {
     gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
     double most;              /* of store-all; 0: not drafted yet */
 } gckpti_planner;
+
+/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
@@ -7785,7 +7788,7 @@ static int gckpti_form(gckpt_tensor *t, int form)
 static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
 {
     const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !p->active[t->id] || p->desc->precision == GCKPT_BF16_FAST)
+    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
         return 0; /* a backend's fast kernels have one form */
     if (as->in[0]->base == gone)
         return 1;
@@ -7843,9 +7846,11 @@ static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 }
 
 /* ---- the model ---- */
-/* Which tensors get a gradient: they depend on a trainable parameter and reach a loss. */
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable parameter
+ * or on what is picked. Which ops have a backward: an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
+    const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     memset(p->active, 0, (size_t)p->n);
     for (int i = 0; i < p->term_count && reach; i++)
@@ -7856,14 +7861,26 @@ static void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward)
                 reach[t->in[k]->base->id] = 1;
     }
+    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
+        const gckpt_tensor *t = d->fetch[i].tensor;
+        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
+            p->active[t->base->id] = reach[t->base->id] ? GCKPTI_WANTED : 0;
+    }
     for (int i = 0; i < p->n && reach; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_PARAM)
-            p->active[i] = reach[i] && !p->inference && !p->g->store->params[t->index].p.frozen;
+        if (t->kind == GCKPTI_PARAM && !p->inference && !p->g->store->params[t->index].p.frozen)
+            p->active[i] = reach[i] ? GCKPTI_WANTED : 0;
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
-                p->active[i] = 1;
+                p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
     }
+}
+
+/* A parameter that is updated. */
+static int gckpti_is_trained(const gckpti_planner *p, int id)
+{
+    const gckpt_tensor *t = p->tensors[id];
+    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
@@ -7924,12 +7941,12 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
-    if (p->active[i] && call.mixes_rows > mixes)
+    if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
     size_t forward = gckpti_copy_bytes(p, t, 0);
-    size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
+    size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
     p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
     p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
@@ -7963,7 +7980,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP)
             continue;
-        unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
+        unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
         if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
             needed[i] = 1;
         needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
@@ -7986,7 +8003,7 @@ static int gckpti_add_link(gckpti_planner *p, int first, int unit)
 /* What unit u, an op, reads: its forward, its backward; what it may replace. */
 static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
 {
-    unsigned mask = p->active[u->id] ? gckpti_needs(p, t) : 0;
+    unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
     int sources = 0;
     u->in = p->link_count;
     for (int k = 0; k < t->inputs; k++) {
@@ -8029,7 +8046,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     gckpti_unit *u = &p->unit[p->units];
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
-    u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
+    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
     u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
@@ -8155,7 +8172,7 @@ static void gckpti_order_begin(gckpti_ordering *o)
                 later = p->target[next].next;
             if (later >= 0 && !(apart && p->looped))
                 gckpti_order_edge(o, u, p->target[later].unit);
-            if (p->tensors[id]->kind == GCKPTI_OP)
+            if (p->active[id] & GCKPTI_RUNS)
                 gckpti_order_edge(o, u, p->of[id]);
             k = next;
         }
@@ -8360,7 +8377,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
+        for (int k = 0; p->active[i] & GCKPTI_RUNS && k < t->inputs; k++) {
             const gckpt_tensor *q = t->in[k]->base;
             if (!p->active[q->id] || !gckpti_sums_uses(q))
                 continue;
@@ -8506,8 +8523,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i] && !p->looped &&
-            !p->desc->update_in_backward)
+        if (gckpti_is_trained(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
@@ -9017,7 +9033,7 @@ static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int 
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (p->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || last[q] < 0 || last[q] > x)
+        if (!gckpti_is_trained(p, q) || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -9084,7 +9100,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (p->tensors[id]->kind == GCKPTI_PARAM && p->active[id])
+        if (gckpti_is_trained(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -9748,7 +9764,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
             gckpti_plan_param q = { gckpti_name_add(plan, stored),
                                     gckpti_elements(&t->shape),
-                                    p->active[i],
+                                    gckpti_is_trained(p, i),
                                     i,
                                     t->index,
                                     p->g->store->params[t->index].p.storage,
@@ -9811,7 +9827,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
             caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
-        if (t->kind != GCKPTI_PARAM || !p->active[i])
+        if (!gckpti_is_trained(p, i))
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
@@ -13247,6 +13263,38 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     return GCKPT_OK;
 }
 
+/* Why a picked tensor gets no gradient. `seen`: room for a mark by id. */
+static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
+{
+    const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
+    int leads = 0;
+    if (p->inference)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+                            "training, and gckpt_gradients changes nothing (%T)",
+                            i, t);
+    if (t->type == GCKPT_I32 || gckpti_is_loss(t))
+        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
+                            t->type == GCKPT_I32 ? "i32" : "a loss");
+    seen[t->base->id] = 1;
+    for (int id = 0; id < p->n; id++) { /* where does it lead? */
+        const gckpt_tensor *user = p->tensors[id];
+        for (int k = 0; user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            seen[id] |= seen[user->in[k]->base->id];
+            end = seen[user->in[k]->base->id] && !user->op->backward ? user : end;
+        }
+    }
+    for (int k = 0; k < p->term_count; k++)
+        leads = leads || seen[p->terms[k].loss->id];
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        leads && end
+                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                              "loss passes ops without a backward, like %T"
+                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                              "it",
+                        i, t, end);
+}
+
 /* Whether all that is to be fetched has a value or a gradient in the arena. */
 static gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
@@ -13263,12 +13311,10 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "caller's, of parameters the store's, of losses the report's, of caches the "
                 "executor's)",
                 i, t);
-        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "plan: fetch %i: %T has no gradient: it does not lead from a trainable "
-                "parameter to a loss",
-                i, t);
+        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
+            unsigned char *seen = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+            return seen ? gckpti_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
+        }
     }
     return GCKPT_OK;
 }
@@ -13357,14 +13403,14 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
-        trains = trains || (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i]);
+        trains = trains || p->active[i];
     }
     if (result == GCKPT_OK && !p->failed)
         result = gckpti_check_fetches(p);
     if (result == GCKPT_OK && !p->failed && !trains)
         result = gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: no trainable parameter leads to a loss "
-                              "(all frozen?); there is nothing to train");
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
     gckpti_model_units(p);
@@ -14766,6 +14812,12 @@ typedef struct {
 } gckpti_exec_input;
 
 typedef struct {
+    int ready;   /* the instruction it is complete with; the plan's length: the end of the step */
+    float *to;   /* gckpt_collect; NULL: it is not collected */
+    size_t size; /* floats that are there */
+} gckpti_exec_pick;
+
+typedef struct {
     gckpti_loss_total seen; /* a copy */
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
@@ -14792,6 +14844,7 @@ struct gckpt_exec {
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
+    gckpti_exec_pick *picked; /* by pick of the plan */
     uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
@@ -14811,7 +14864,7 @@ struct gckpt_exec {
     gckpt_hyper hyper;
     float clip_scale;
     double grad_norm;
-    int pc;
+    int pc, finished;               /* finished: it came to its end */
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
     int streamed;       /* rows stream in: nothing is known of those to come */
@@ -14994,6 +15047,33 @@ static void gckpti_bind_nodes(gckpt_exec *e)
     }
 }
 
+/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
+ * batch axis, whether it adds all parts up. */
+static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
+{
+    int own = gckpti_ins_tensor(p, ins), reads = 0;
+    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
+    if (!gradient)
+        return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+               p->operands[ins->operands] != GCKPTI_NONE;
+    for (int i = 0; i < p->nodes[own].inputs; i++)
+        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
+    return backward && (p->nodes[id].batchless ? own == id : reads);
+}
+
+/* Finds the instruction that each pick is complete with. */
+static void gckpti_bind_picks(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_plan_pick *pick = &p->picks[k];
+        int x = (int)p->length, id = p->nodes[pick->id].base;
+        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
+            continue;
+        e->picked[k].ready = x < 0 ? (int)p->length : x;
+    }
+}
+
 /* The next piece of a block that begins at base; NULL while its size is only counted. */
 static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
 {
@@ -15013,6 +15093,7 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
     e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
     e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
+    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
     e->hashes = hashes ? (uint64_t *)at : NULL;
     return used;
@@ -15452,6 +15533,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
+    gckpti_bind_picks(e);
     for (size_t i = 0; i < p->param_count; i++) {
         e->params[i].square = e->square_count;
         if (p->params[i].trained)
@@ -15585,8 +15667,10 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->team = team ? plan->threads : 1;
     e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++)
-        e->writes_back = e->writes_back || plan->picks[i].gradient;
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
+        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
+    }
     e->repeats = gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
@@ -16131,6 +16215,31 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_gradient_end(e, ins, &o, &c, i);
 }
 
+/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[user];
+    const gckpti_ins *ins = p->list;
+    gckpti_operands o;
+    gckpt_call c;
+    int reads = 0;
+    for (int i = 0; i < node->inputs && node->op; i++)
+        reads = reads || p->nodes[node->in[i]].base == id;
+    for (size_t x = 0; x < p->length && reads; x++, ins++)
+        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
+            break;
+    if (!reads || ins == p->list + p->length)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_at(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            e->backend.add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+    }
+}
+
 /* =================================================================================================
  * >>training: division, norm, clipping, optimisers, steps
  * ============================================================================================== */
@@ -16279,7 +16388,7 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (e->nonfinite) {
+    if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
         e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
@@ -16539,6 +16648,30 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
+static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
+{
+    return rows / p->rows * n + n / p->rows * (rows % p->rows);
+}
+
+/* Whether all that is collected has room for so many rows. */
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_exec_pick *at = &e->picked[k];
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
+        if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
+                                "is room for (%I a micro-batch of %I rows)",
+                                rows, gckpti_node_name(p, p->picks[k].id), p->picks[k].id, at->size,
+                                n, p->rows);
+    }
+    return GCKPT_OK;
+}
+
 /* As many rows as the plan takes in a step or call. */
 static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -16553,7 +16686,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
             rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    return GCKPT_OK;
+    return gckpti_check_collected(e, e->row_end + rows);
 }
 
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters),
@@ -16658,7 +16791,6 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
         return result;
     if (hyper)
         e->hyper = *hyper;
-    e->pc = 0;
     e->step = e->store->step;
     e->packs = e->store->packs;
     e->streamed = 0;
@@ -16671,9 +16803,24 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
     return gckpti_ok(e);
 }
 
+/* At the end of a micro-batch: its rows of all that is collected. */
+static void gckpti_collect_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
+        if (e->picked[k].to)
+            e->backend.copy_out(e->backend.context,
+                                e->picked[k].to + gckpti_elements_of(p, n, e->row),
+                                e->arena + p->picks[k].offset, count * sizeof(float));
+    }
+}
+
 static void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
+    e->pc = e->finished = 0;
     e->accumulators_cleared = 0;
     gckpti_fill(e, e->losses, 0, e->plan->term_count * sizeof *e->losses);
 }
@@ -16805,8 +16952,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_OK;
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
-    if (e->repeating && e->pc == p->body && gckpti_repeat(e))
+    if (e->repeating && e->pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect_rows(e);
         return GCKPT_MORE;
+    }
     const gckpti_ins *ins = &p->list[e->pc];
     if (e->pc >= e->due)
         gckpti_join(e);
@@ -16835,6 +16984,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_join(e);
     if (e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
+    if (e->pc == p->epilogue && result == GCKPT_OK)
+        gckpti_collect_rows(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -16881,17 +17032,40 @@ static void gckpti_uncount_updates(gckpt_exec *e)
     }
 }
 
+/* Looped plans: adds up the accumulators of each picked gradient that no instruction does: of what
+ * has no batch axis and depends on nothing that is trained. In the contract's order (manual, 5f). */
+static void gckpti_add_uses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count && p->looped && e->row_end > 0; k++) {
+        int id = p->nodes[p->picks[k].id].base, done = 0;
+        float *sum = gckpti_at(e, p->picks[k].offset);
+        for (size_t i = 0; i < k; i++) /* picked twice */
+            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
+        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
+            e->picked[k].ready < (int)p->length)
+            continue;
+        for (size_t i = 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            if (p->nodes[user].batchless == (i >= p->node_count))
+                gckpti_add_use(e, user, id, sum);
+        }
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->state = GCKPTI_IDLE;
+    gckpti_add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result != GCKPT_OK)
         return result;
+    e->finished = e->row_end > 0;
     int64_t count = p->term_count ? e->terms[0].seen.count : 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
@@ -16907,7 +17081,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
         if (bad && e->nonfinite)
             gckpti_uncount_updates(e);
-        e->store->step += !bad;
+        e->store->step += e->updating && !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -17020,6 +17194,39 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     return result;
 }
 
+/* Everything before the first instruction of a step that ends before its updates; */
+static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows)
+{
+    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+}
+
+/* and its end, when all micro-batches have run, or failed with `result`. */
+static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
+{
+    e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report)
+{
+    if (exec && exec->plan->update_in_backward)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "gradients: this plan updates in the backward "
+                            "(desc.update_in_backward); make one that does not");
+    gckpt_result result = gckpti_start_gradients(exec, feeds, count, rows);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(exec, INT64_MAX, GCKPTI_GRADIENTS);
+    return gckpti_end_gradients(exec, result, report);
+}
+
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
     return exec ? exec->caches_of->position : 0;
@@ -17090,27 +17297,69 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
     exec->state = GCKPTI_RUNNING;
-    exec->pc = exec->plan->epilogue;
     if (exec->row_end == 0) /* nothing was added: nothing to do */
         return gckpti_finish_step(exec, report);
+    exec->pc = exec->plan->epilogue;
     return gckpti_run_all(exec, report);
 }
 
-GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
+/* A pick's number; -1, and an error: it is none. */
+static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
 {
-    size_t used = 0;
-    for (size_t i = 0; exec && i < exec->plan->pick_count; i++) {
-        const gckpti_plan_pick *pick = &exec->plan->picks[i];
-        size_t bytes = gckpti_pick_bytes(exec->plan, pick);
-        void *copy = gckpti_carve(exec->picks, &used, bytes, 1);
-        if (pick->id != id || !pick->gradient != !gradient)
-            continue;
-        if (!exec->backend.own_memory)
-            return gckpti_at(exec, pick->offset);
-        exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
-        return (const float *)copy;
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++)
+        if (p->picks[k].id == id && !p->picks[k].gradient == !gradient)
+            return (int)k;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
+                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
+    return -1;
+}
+
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
+{
+    size_t used = 0, bytes = 0;
+    void *copy = NULL;
+    int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
+    if (k < 0)
+        return NULL;
+    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
+        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
+                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
+                     id,
+                     exec->picked[k].ready < (int)exec->plan->length
+                         ? "the step has not come so far"
+                         : "it is complete at the end of the step");
+        return NULL;
     }
-    return NULL;
+    if (!exec->backend.own_memory)
+        return gckpti_at(exec, exec->plan->picks[k].offset);
+    for (int i = 0; i <= k; i++) {
+        bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
+        copy = gckpti_carve(exec->picks, &used, bytes, 1);
+    }
+    exec->backend.copy_out(exec->backend.context, copy, exec->arena + exec->plan->picks[k].offset,
+                           bytes);
+    return (const float *)copy;
+}
+
+GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
+{
+    int k = exec ? gckpti_find_pick(exec, "collect", id, gradient) : -1;
+    if (k < 0)
+        return GCKPT_E_ARG;
+    if (exec->plan->nodes[id].batchless)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            gckpt_plan_name(exec->plan, id), id);
+    gckpti_exec_pick before = exec->picked[k];
+    exec->picked[k].to = to;
+    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
+    if (gckpti_check_collected(exec, rows) == GCKPT_OK)
+        return gckpti_ok(exec);
+    exec->picked[k] = before;
+    return GCKPT_E_ARG;
 }
 
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
@@ -17144,28 +17393,17 @@ typedef struct {
 
 static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
-    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
-    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
+    return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
 }
 
-/* When all micro-batches have run, or failed with `result`: gradients and loss, but no update. */
+/* When all micro-batches have run, or failed with `result`: gradients and loss. */
 static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
                                      gckpt_report *report)
 {
-    gckpt_exec *e = b->e;
-    e->state = GCKPTI_IDLE;
-    if (result == GCKPT_OK)
-        result = gckpti_settle_counts(e);
-    if (result != GCKPT_OK)
-        return result;
-    if (!gckpti_count(e))
-        return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
-    uint64_t step = e->store->step;
-    result = gckpti_finish_gradients(e);
-    if (result == GCKPT_OK)
-        result = gckpti_finish_step(e, report);
-    e->store->step = step;
-    return result;
+    result = gckpti_end_gradients(b->e, result, report);
+    return result != GCKPT_OK || gckpti_count(b->e)
+               ? result
+               : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
 }
 
 /* Loss, and gradients as a program may see them. */
@@ -19540,7 +19778,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != r->p.active[i])
+        if (trained != gckpti_is_trained(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
