@@ -408,7 +408,8 @@ typedef struct {
 } gckpt_memory;
 
 /* Shapes are row-major. Axis 0 of every input is the batch; it is the outermost axis everywhere. */
-#define GCKPT_MAX_DIMS 6
+#define GCKPT_MAX_DIMS   6
+#define GCKPT_MAX_INPUTS 8 /* of an op */
 typedef struct {
     int n;
     int64_t d[GCKPT_MAX_DIMS];
@@ -606,17 +607,18 @@ GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 /* What a graph is made of, by id, in order of creation: for pictures and other tools. */
 typedef struct {
-    const char *op;   /* "input", "constant", "parameter", "reshape", or the name of the op */
+    const char *op;   /* "input", "constant", "param", "reshape", or the name of the op */
     const char *name; /* "" without */
     gckpt_shape shape;
     gckpt_type type;
-    int loss;       /* 1: a (sum, count) */
-    int batchless;  /* 1: does not depend on the batch */
-    int inputs;     /* ids of what it reads: */
-    int input[8];
+    int loss;      /* 1: a (sum, count) */
+    int batchless; /* 1: depends on no input */
+    int inputs;    /* how many tensors it reads; their ids: */
+    int input[GCKPT_MAX_INPUTS];
+    const void *data; /* of a constant */
 } gckpt_node;
-GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1 */
-/* E_ARG: no tensor has this id. */
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
+/* E_ARG: no tensor has this id. Texts live as long as the graph. */
 GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
@@ -759,7 +761,6 @@ GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the 
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
  * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
-#define GCKPT_MAX_INPUTS 8
 typedef struct gckpt_call gckpt_call;
 typedef struct {
     const float *data;    /* values; NULL while shaping and where a backward does not need them */
@@ -4537,6 +4538,27 @@ GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
     if (tensor && name)
         tensor->name = (const char *)gckpti_graph_copy(tensor->graph, name, strlen(name) + 1);
     return tensor;
+}
+
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph) { return graph ? (int)graph->count : 0; }
+
+GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out)
+{
+    if (!out || id < 0 || id >= gckpt_graph_size(graph))
+        return GCKPT_E_ARG;
+    const gckpt_tensor *t = graph->tensors[id];
+    memset(out, 0, sizeof *out);
+    out->op = gckpti_kind_name(t);
+    out->name = t->name ? t->name : "";
+    out->shape = t->shape;
+    out->type = t->type;
+    out->loss = t->op && t->op->flags & GCKPT_LOSS;
+    out->batchless = t->batchless;
+    out->inputs = t->inputs;
+    for (int i = 0; i < t->inputs; i++)
+        out->input[i] = t->in[i]->id;
+    out->data = t->data;
+    return GCKPT_OK;
 }
 
 static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
