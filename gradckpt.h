@@ -18650,6 +18650,8 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
     int64_t most = gckpti_most_elements(p);
+    if (most == 0)
+        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
@@ -18812,7 +18814,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
+    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
