@@ -84,7 +84,7 @@ typedef struct {
     const char *save; /* a file for all that is needed to go on, after each epoch; if it is there,
                          training goes on from it. SAVE.best: the best weights so far */
     int quiet;        /* epochs between lines on stdout, 0: 1; -1: none, and no clock on stderr */
-    int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: that is all */
+    int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: enough */
     void *user;                                        /* for watch and the model's function */
 } train_options;
 
@@ -142,6 +142,7 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
     t->data = data;
     t->o = o;
     t->r = r;
+    r->accuracy = -1;
     t->trained = data->rows - data->validation;
     if (data->validation < 0 || t->trained < 1)
         return train_fail(t, "data: %.0f rows, %.0f of them for validation: none to train on",
@@ -169,13 +170,10 @@ static inline void train_free(train_run *t)
     free(t->weights);
 }
 
-/* gckpt_fit's gckpt_build: the columns as inputs, then the user's model. */
-static inline int train_graph(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
+/* The columns as inputs, then the user's model. */
+static inline int train_graph(train_run *t, gckpt_graph *graph, int64_t rows, gckpt_term *terms)
 {
-    train_run *t = (train_run *)run;
     train_net net;
-    if (t->plan == NULL && t->o->micro_batch > 0 && rows != t->o->micro_batch)
-        return -1;
     memset(&net, 0, sizeof net);
     net.graph = graph;
     net.rows = rows;
@@ -199,13 +197,21 @@ static inline int train_graph(gckpt_graph *graph, int64_t rows, gckpt_term *term
     return 1 + net.mores;
 }
 
+/* gckpt_fit's gckpt_build */
+static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
+{
+    train_run *t = (train_run *)run;
+    const int wanted = t->o->micro_batch <= 0 || rows == t->o->micro_batch;
+    return wanted ? train_graph(t, graph, rows, terms) : -1;
+}
+
 /* The plan that only computes: losses (where all columns are known) and the output. */
 static inline int train_plan_forward(train_run *t, int64_t rows)
 {
     gckpt_plan_desc desc = t->o->plan;
     gckpt_term terms[GCKPT_MAX_TERMS];
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
-    const int count = train_graph(g, rows, terms, t);
+    const int count = train_graph(t, g, rows, terms);
     const gckpt_pick pick = { t->result, 0 };
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
@@ -398,7 +404,10 @@ static inline int train_ready(train_run *t)
     if (t->known < t->columns || t->columns == 0)
         return train_fail(t, "data: column %i has no %s", t->known,
                           t->columns > 0 ? "values" : "name");
-    t->plan = gckpt_fit(t->store, train_graph, t, t->batch, &t->o->plan, NULL);
+    if (t->o->micro_batch > 0 && t->batch % t->o->micro_batch != 0)
+        return train_fail(t, "options: a batch of %.0f rows is no multiple of micro_batch %.0f",
+                          (double)t->batch, (double)t->o->micro_batch);
+    t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o->plan, NULL);
     if (t->plan == NULL)
         return train_fail(t, "%s", gckpt_error_text(t->store));
     const int whole = !gckpt_plan_split_exact(t->plan, &op);
@@ -447,16 +456,16 @@ static inline void train_print(train_run *t, const char *what, const train_repor
     printf("\n");
 }
 
-/* An epoch and its validation; 1: `watch` has ended it; -1: an error. */
+/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does not
+ * count; -1: an error. */
 static inline int train_epoch(train_run *t, int64_t resumed)
 {
     const train_options *o = t->o;
     train_report *r = t->r;
     const int64_t all = r->epochs * r->steps;
     double sum = 0, count = 0;
-    int ended = 0;
     train_shuffle(t->order, t->trained, o->seed, r->epoch);
-    for (r->step = 1; r->step <= r->steps && !ended; r->step++) {
+    for (r->step = 1; r->step <= r->steps; r->step++) {
         gckpt_report report = { 0, 0, 0, 0 };
         const int64_t done = (r->epoch - 1) * r->steps + r->step - 1;
         r->lr = gckpt_lr_cosine((uint64_t)done, (uint64_t)o->warmup, (uint64_t)all, o->hyper.lr,
@@ -466,7 +475,8 @@ static inline int train_epoch(train_run *t, int64_t resumed)
         sum += report.loss * (double)report.count;
         count += (double)report.count;
         train_clock(t, done + 1 - resumed, all - resumed);
-        ended = o->watch != NULL && o->watch(o->user, r) != 0;
+        if (o->watch != NULL && o->watch(o->user, r) != 0)
+            return 2;
     }
     r->step = 0;
     r->loss = r->validation = count > 0 ? sum / count : 0;
@@ -475,9 +485,9 @@ static inline int train_epoch(train_run *t, int64_t resumed)
         return -1;
     r->best = t->best.epoch == 0 || t->checked == 0 || r->validation < t->best.validation;
     r->output = t->checked > 0 && t->result != NULL ? t->outputs : NULL;
-    ended = ended || (o->watch != NULL && o->watch(o->user, r) != 0);
+    const int enough = o->watch != NULL && o->watch(o->user, r) != 0;
     r->output = NULL;
-    return ended;
+    return enough;
 }
 
 /* Trains the model's parameters in `store`; those that are there are taken, and frozen ones stay.
@@ -495,16 +505,18 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
            (options->patience <= 0 || r->epoch - t.best.epoch < options->patience)) {
         r->epoch++;
         state = train_epoch(&t, resumed);
-        if (state >= 0 && r->best)
+        if (state < 0 || state == 2)
+            break;
+        if (r->best) {
             t.best = *r;
-        if (state >= 0 && r->best)
             train_keep(&t, 1);
-        if (state >= 0 && options->quiet >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
+        }
+        if (options->quiet >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
             train_print(&t, "epoch", r);
-        if (state >= 0 && options->save != NULL && train_save(&t) != 0)
+        if (options->save != NULL && train_save(&t) != 0)
             state = -1;
     }
-    if (state >= 0) {
+    if (state >= 0 && t.best.epoch > 0) {
         train_keep(&t, -1);
         t.best.epochs = r->epochs;
         t.best.bytes = r->bytes;
