@@ -72,6 +72,8 @@ check "graph draws two graphs" sh -c "build/graph $work/neuron.svg $work/graph.s
 check "graph: a path that cannot be written" fails_with 1 "cannot write" build/graph /nonexistent/n.svg "$work/g.svg"
 check "accumulation runs" sh -c "build/accumulation $work/curves.svg > $work/accumulation.out"
 check "accumulation: equal bits for every cut" grep -q 'equal bits' "$work/accumulation.out"
+check "accumulation: the mean of means ends with too much loss" test "$(grep -c '0\.1[0-9]* too much' \
+    "$work/accumulation.out")" = 2
 check "accumulation draws curves" grep -q '</svg>' "$work/curves.svg"
 check "accumulation: three equal gradients, the naive ones differ" sh -c "
     sed -n 's/^\(sum, one\|mean of\|sum, never\).* \([0-9a-f]\{16\}\)\$/\2/p' $work/accumulation.out |
