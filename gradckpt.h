@@ -348,7 +348,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -656,8 +656,8 @@ GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
-/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 from low to
- * high, both included, else 0 */
+/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low and
+ * high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
@@ -1931,10 +1931,21 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
 /* ---- memory: the one allocation site ---- */
 typedef struct {
     gckpt_memory desc;
-    size_t used;
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had for
+     * the last request that it refused */
+    size_t used, names, wanted;
 } gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything the allocator returns */
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+
+static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
+{
+    gckpti_allocator a;
+    memset(&a, 0, sizeof a);
+    if (memory)
+        a.desc = *memory;
+    return a;
+}
 
 static size_t gckpti_round_up(size_t n, size_t alignment)
 {
@@ -1957,26 +1968,37 @@ static void gckpti_wish_huge(void *ptr, size_t size)
 }
 #endif
 
+/* 1: in a block, and nothing was taken behind it (NULL: it is yet to be taken). */
+static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
+{
+    const unsigned char *base = (const unsigned char *)a->desc.memory;
+    size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t at = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
+    return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
+}
+
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; it is meant for objects that live as long as it does. */
+ * can grow in place or be given back; it is meant for objects that live as long as it does. What
+ * this takes is what gckpti_count_piece adds up. */
 static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
         return NULL;
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
-        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN);
         size_t next = gckpti_round_up(a->used + past, GCKPTI_ALIGN) - past;
         size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : next;
-        if (ptr && gckpti_round_up(at + past + old_size, GCKPTI_ALIGN) - past < a->used) {
-            if (new_size <= old_size) /* not the last piece */
+        if (ptr && !gckpti_is_last(a, ptr, old_size)) {
+            if (new_size <= old_size)
                 return new_size ? ptr : NULL;
             void *fresh = gckpti_resize(a, NULL, 0, new_size);
             if (fresh)
                 memcpy(fresh, ptr, old_size);
             return fresh;
         }
-        if (at > a->desc.size || new_size > a->desc.size - at)
+        a->wanted = at + new_size + a->names;
+        if (a->wanted > a->desc.size || a->wanted < new_size)
             return NULL;
         a->used = at + new_size;
         return new_size ? base + at : NULL;
@@ -2015,6 +2037,45 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
+/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+static void gckpti_count_piece(size_t *used, size_t n, size_t size)
+{
+    const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    if (n && size)
+        *used = n < most / size && n * size < most - at ? at + n * size : most;
+}
+
+/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+static size_t gckpti_count_block(size_t used)
+{
+    return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
+}
+
+/* A name, copied. In a block it goes to the end, so that an array to which things with names are
+ * added can grow where it is. NULL: no memory. */
+static char *gckpti_name_new(gckpti_allocator *a, const char *name)
+{
+    size_t n = strlen(name) + 1;
+    char *copy = NULL;
+    if (!a->desc.memory) {
+        copy = (char *)gckpti_resize(a, NULL, 0, n);
+    } else {
+        a->wanted = a->used + a->names + n;
+        if (a->wanted <= a->desc.size)
+            copy = (char *)a->desc.memory + (a->desc.size - (a->names += n));
+    }
+    return copy ? (char *)memcpy(copy, name, n) : NULL;
+}
+
+/* In a block, the newest first. */
+static void gckpti_name_delete(gckpti_allocator *a, char *name)
+{
+    if (name && a->desc.memory)
+        a->names -= strlen(name) + 1;
+    else
+        gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+}
+
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
  * and end the program when it writes to them. */
@@ -2027,6 +2088,12 @@ static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
     return p != NULL;
 }
 
+/* The next capacity of a growing array: where it is the last piece of a block, it grows in place. */
+static size_t gckpti_larger(size_t capacity, int in_place)
+{
+    return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
+}
+
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
 static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                        size_t size)
@@ -2034,10 +2101,10 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     void *items;
     if (count < *capacity)
         return 1;
-    size_t more = *capacity ? *capacity * 2 : 16;
+    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
+    size_t more = gckpti_larger(*capacity, gckpti_is_last(a, items, *capacity * size));
     if (more > (size_t)PTRDIFF_MAX / size)
         return 0;
-    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
     items = gckpti_resize(a, items, *capacity * size, more * size);
     if (!items)
         return 0;
@@ -2641,17 +2708,30 @@ GCKPTI_INLINE float gckpti_log(float x)
     return x < GCKPTI_INFINITY ? y : x;
 }
 
-/* x^y for x >= 0; NaN for a negative x (also when y is an integer). log(x) is kept to about 2^-37
- * in doubles: log(m) = s + s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ...,
- * fit 2^-40. Double products that meet an addition have two 24-bit factors: they are exact. */
+/* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
+GCKPTI_INLINE int gckpti_whole(float y)
+{
+    int large = y >= 16777216.0f || y <= -16777216.0f;
+    int32_t n = large || y != y ? 0 : (int32_t)y;
+    return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}
+
+/* x^y, in all of C's cases: of a negative x only for whole y (else NaN, but inf or 0 of -inf), and
+ * its sign stays where y is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s + s^3/D(s^2),
+ * s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products that meet
+ * an addition have two 24-bit factors: they are exact. */
 GCKPTI_INLINE float gckpti_pow(float x, float y)
 {
+    uint32_t sign = gckpti_bits(x) & 0x80000000u;
+    int whole = sign ? gckpti_whole(y) : 2;
     if (x == 1.0f || y == 0.0f)
         return 1.0f;
-    if (x < 0.0f || x != x || y != y)
+    if (x != x || y != y || (!whole && x < 0.0f && x > -GCKPTI_INFINITY))
         return GCKPTI_NAN;
+    x = gckpti_float(gckpti_bits(x) ^ sign);
+    sign = whole == 1 ? sign : 0;
     if (x == 0.0f || x >= GCKPTI_INFINITY)
-        return (x == 0.0f) == (y > 0.0f) ? 0.0f : GCKPTI_INFINITY;
+        return gckpti_float(sign | ((x == 0.0f) == (y > 0.0f) ? 0 : 0x7f800000u));
     float n;
     double m = (double)gckpti_split(x, &n), s = 2.0 * (m - 1.0) / (m + 1.0);
     float u = (float)(s * s);
@@ -2667,7 +2747,8 @@ GCKPTI_INLINE float gckpti_pow(float x, float y)
     k = (double)(t - GCKPTI_ROUND);
     z = (z - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
     float r = (float)z;
-    return gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
+    r = gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
+    return gckpti_float(gckpti_bits(r) | sign);
 }
 
 /* An angle: quadrants and hi + lo, |hi| <= pi/4. */
@@ -2791,7 +2872,7 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 }
 
 GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+static double gckpti_size(double x) { return x < 0 ? -x : x; }
 
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
@@ -2915,6 +2996,31 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
 {
     if (*sum == 0.0f)
         *max = 0.0f, *sum = 1.0f;
+}
+
+/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
+ * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
+ * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
+ * factor (first: 0). */
+GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
+                                  float *sum)
+{
+    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    float shift = gckpti_shift(top);
+    for (int64_t j = 0; j < n; j++) {
+        float e = gckpti_exp(x[j] - shift);
+        lane[j & 31] += e;
+        if (p)
+            p[j] = e;
+    }
+    float added = gckpti_lanes_sum(lane);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+    return factor;
 }
 
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
@@ -3108,10 +3214,7 @@ static int gckpti_note_reserved(const char *key)
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
-    gckpti_allocator memory;
-    memset(&memory, 0, sizeof memory);
-    if (desc)
-        memory.desc = desc->memory;
+    gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
     if (!s)
         return NULL;
@@ -3491,7 +3594,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
-        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+        gckpti_name_delete(&s->memory, name);
     }
 }
 
@@ -3617,17 +3720,17 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
                                       int external, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
+    size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
     if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
-    char *copy = (char *)gckpti_new(&s->memory, length, 1);
+    char *copy = gckpti_name_new(&s->memory, name);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
-        gckpti_delete(&s->memory, copy, length, 1);
+        gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.name = (char *)memcpy(copy, name, length);
+    q.p.name = copy;
     q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
@@ -3918,9 +4021,9 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             q->p.name, name);
     if (!gckpti_is_made(q)) {
         const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
-        const double peak = 6 * gckpti_abs((double)q->init.normal) +
-                            gckpti_abs((double)q->init.uniform) +
-                            gckpti_abs((double)q->init.constant);
+        const double peak = 6 * gckpti_size((double)q->init.normal) +
+                            gckpti_size((double)q->init.uniform) +
+                            gckpti_size((double)q->init.constant);
         if (peak <= most || as.storage <= GCKPT_STORED_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
@@ -4241,12 +4344,9 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
-    gckpti_allocator a;
+    gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    memset(&a, 0, sizeof a);
-    if (memory)
-        a.desc = *memory;
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
@@ -4710,6 +4810,8 @@ struct gckpti_kernels {
     void (*elementwise_backward)(const gckpt_call *call, int kind);
     void (*softmax_forward)(const gckpt_call *call, int64_t row);
     void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
@@ -4739,7 +4841,9 @@ struct gckpti_kernels {
  * kernels in >>fast, too; plain(name) has not. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
-    plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
+    fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
+    fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
+    fast(maximum) fast(minimum)                                                                    \
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
@@ -4804,9 +4908,14 @@ GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
 }
+GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
+{
+    gckpti_put(d, a / b, accumulate);
+}
 
-/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y.
- * Kernels go element by element, so that out may be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y (or
+ * g / slope, which is then that of the inverse function and rounded once). Kernels go element by element, so that out may
+ * be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -4822,13 +4931,14 @@ GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float
 }
 
 GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
-                                         float (*slope)(float at))
+                                         float (*slope)(float at),
+                                         void (*put)(float *d, float a, float b, int accumulate))
 {
     const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
-        gckpti_put_product(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
+        put(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -4839,17 +4949,18 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says. */
-#define GCKPTI_CURVE(name, needs)                                                                  \
+/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
+ * product or quotient. */
+#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_unary_forward(call, gckpti_##name);                                                 \
     }                                                                                              \
     static void gckpti_##name##_backward(const gckpt_call *call)                                   \
     {                                                                                              \
-        gckpti_unary_backward(call, needs, gckpti_##name##_slope);                                 \
+        gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
     }                                                                                              \
-    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_flops_20, needs)
+    GCKPTI_UNARY(name, gckpti_unary_shape, flops, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -4881,7 +4992,7 @@ GCKPTI_INLINE float gckpti_gelu_slope(float x)
     float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
     return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
 }
-GCKPTI_CURVE(gelu, GCKPT_IN(0))
+GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
@@ -4895,7 +5006,7 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
     float e = gckpti_erf(0.707106781f * x);
     return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
 }
-GCKPTI_CURVE(gelu_erf, GCKPT_IN(0))
+GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
@@ -4906,16 +5017,136 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
     float s = gckpti_sigmoid(x);
     return gckpti_fma(x * s, 1.0f - s, s);
 }
-GCKPTI_CURVE(silu, GCKPT_IN(0))
+GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-GCKPTI_CURVE(tanh, GCKPT_OUT)
+GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
 
 /* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-GCKPTI_CURVE(sigmoid, GCKPT_OUT)
+GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
+
+/* exp: slope y */
+GCKPTI_INLINE float gckpti_exp_slope(float y) { return y; }
+GCKPTI_CURVE(exp, product, gckpti_flops_20, GCKPT_OUT)
+
+/* log: dx = g / x;  sqrt: dx = g / (2 y), inf at 0 */
+GCKPTI_INLINE float gckpti_log_slope(float x) { return x; }
+GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
+GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
+
+/* abs: slope 1 or -1, 0 at 0 and NaN */
+GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
+GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
+GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
+
+/* reciprocal: y = 1 / x, slope -y^2 */
+GCKPTI_INLINE float gckpti_reciprocal(float x) { return 1.0f / x; }
+GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
+GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
+
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
+ * where e is 1 or 2, x x x where it is 3. */
+GCKPTI_INLINE float gckpti_power(float x, float e)
+{
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
+}
+static gckpt_result gckpti_pow_shape(gckpt_call *call)
+{
+    float e = *(const float *)call->attributes;
+    return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
+                  : gckpti_unary_shape(call);
+}
+static void gckpti_pow_forward(const gckpt_call *call)
+{
+    float e = *(const float *)call->attributes;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_power(call->in[0].data[i], e);
+}
+static void gckpti_pow_backward(const gckpt_call *call)
+{
+    float e = *(const float *)call->attributes, *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++)
+        if (e == 0.0f)
+            gckpti_put(&d[i], 0.0f, call->in[0].accumulate);
+        else
+            gckpti_put_product(&d[i], call->grad_out[i],
+                               e * gckpti_power(call->in[0].data[i], e - 1.0f),
+                               call->in[0].accumulate);
+}
+GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
+GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
+{
+    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
+}
+
+/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < y < high, else +0 */
+typedef struct {
+    float low, high;
+} gckpti_clamp;
+
+static gckpt_result gckpti_clamp_shape(gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    if (!(o->low <= o->high))
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "clamp: low = %g must not be above high = %g (nor one of them NaN); an "
+                          "infinite one is no limit",
+                          (double)o->low, (double)o->high);
+    return gckpti_unary_shape(call);
+}
+static void gckpti_clamp_forward(const gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++) {
+        float x = call->in[0].data[i];
+        x = x < o->low ? o->low : x;
+        call->out[i] = x > o->high ? o->high : x;
+    }
+}
+static void gckpti_clamp_backward(const gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    float *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++) {
+        int inside = call->out[i] > o->low && call->out[i] < o->high;
+        gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
+    }
+}
+GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
+GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
+{
+    gckpti_clamp o = { low, high };
+    return gckpt_apply(&gckpti_op_clamp, &x, 1, &o, sizeof o);
+}
+
+/* detach: y = x, in place where nothing else reads x later. */
+static void gckpti_detach_forward(const gckpt_call *call)
+{
+    if (call->out != call->in[0].data)
+        memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
+}
+/* clang-format off */
+static const gckpt_op gckpti_op_detach = {
+    "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
+    GCKPT_INPLACE(0) | GCKPTI_OWN_detach, NULL, NULL, NULL
+};
+/* clang-format on */
+GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
+}
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * A row is read to its end before it is written, so the bytes may coincide here too. */
@@ -4950,6 +5181,33 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 }
 
 GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+
+/* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
+ * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
+static void gckpti_log_softmax_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * n;
+        float *y = call->out + r * n, max, sum;
+        gckpti_online(x, NULL, n, 1, &max, &sum);
+        gckpti_softmax_end(&max, &sum);
+        sum = gckpti_log(sum);
+        for (int64_t j = 0; j < n; j++)
+            y[j] = x[j] - max - sum;
+    }
+}
+static void gckpti_log_softmax_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
+        const float *y = call->out + r * n, *g = call->grad_out + r * n;
+        float *d = call->in[0].grad + r * n, sum = gckpti_sum(g, n);
+        for (int64_t j = 0; j < n; j++)
+            gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
+    }
+}
+GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
@@ -5008,8 +5266,8 @@ static void gckpti_dropout_forward(const gckpt_call *call)
 {
     if (call->training)
         gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
-    else if (call->out != call->in[0].data)
-        memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
+    else
+        gckpti_detach_forward(call);
 }
 static void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
 {
@@ -5068,7 +5326,7 @@ static int gckpti_walk_next(gckpti_walk *w)
     return 0;
 }
 
-/* ---- add, sub, mul with broadcasting: axes match from the last; 1 or a missing axis is repeated.
+/* ---- pairs with broadcasting: axes match from the last; 1 or a missing axis is repeated.
  * The gradient of a repeated input sums over the repetitions, in the row-major order of the output,
  * one after the other, with a low part: where the batch is cut, the sum goes on where it stopped
  * (5e). */
@@ -5132,6 +5390,32 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
+/* Input i's gradient where it depends on g, a and b: the product of part() and what it leaves in
+ * *factor. */
+static inline void gckpti_pair_gradient(const gckpt_call *call, int i,
+                                        float (*part)(float g, float a, float b, float *factor))
+{
+    const gckpt_arg *in = &call->in[i];
+    const float *g = call->grad_out;
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0], step = w.step[i][0];
+    if (in->low && !in->accumulate)
+        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
+    do {
+        const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
+        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
+        for (int64_t j = 0; j < n; j++) {
+            float factor = 1.0f, u = part(g[j], a[j * sa], b[j * sb], &factor);
+            if (low)
+                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
+            else
+                gckpti_put_product(&d[j], u, factor, in->accumulate);
+        }
+        g += n;
+    } while (gckpti_walk_next(&w));
+}
+
 /* out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
@@ -5152,12 +5436,12 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 }
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, flags, ...)                                                              \
+#define GCKPTI_PAIR(name, flops, flags, ...)                                                                       \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, NULL,                                    \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
@@ -5174,11 +5458,11 @@ static void gckpti_add_gradients(const gckpt_call *call, float sign)
 }
 GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
-GCKPTI_PAIR(add, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(add, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
 
 GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_PAIR(sub, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(sub, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
@@ -5188,7 +5472,61 @@ static void gckpti_mul_backward(const gckpt_call *call)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-GCKPTI_PAIR(mul, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+
+/* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
+GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
+GCKPTI_INLINE float gckpti_div_part_a(float g, float a, float b, float *factor)
+{
+    (void)a, (void)factor;
+    return g / b;
+}
+GCKPTI_INLINE float gckpti_div_part_b(float g, float a, float b, float *factor)
+{
+    *factor = a / b / b;
+    return -g;
+}
+static void gckpti_div_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_pair_gradient(call, 0, gckpti_div_part_a);
+    if (call->in[1].grad)
+        gckpti_pair_gradient(call, 1, gckpti_div_part_b);
+}
+GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
+
+/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+ * a < b; g where they do not compare.  minimum: the same with < for >. */
+GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_not_less(float g, float a, float b, float *factor)
+{
+    *factor = a == b ? 0.5f : 1.0f;
+    return a < b ? 0.0f : g;
+}
+GCKPTI_INLINE float gckpti_not_greater(float g, float a, float b, float *factor)
+{
+    return gckpti_not_less(g, b, a, factor);
+}
+static void gckpti_maximum_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_pair_gradient(call, 0, gckpti_not_less);
+    if (call->in[1].grad)
+        gckpti_pair_gradient(call, 1, gckpti_not_greater);
+}
+static void gckpti_minimum_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_pair_gradient(call, 0, gckpti_not_greater);
+    if (call->in[1].grad)
+        gckpti_pair_gradient(call, 1, gckpti_not_less);
+}
+#define GCKPTI_BOTH GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
+GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+#undef GCKPTI_BOTH
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
@@ -6224,30 +6562,6 @@ static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
     return sight;
 }
 
-/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
- * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
- * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
- * factor (first: 0). */
-static float gckpti_online(const float *x, float *p, int64_t n, int first, float *max, float *sum)
-{
-    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    float shift = gckpti_shift(top);
-    for (int64_t j = 0; j < n; j++) {
-        float e = gckpti_exp(x[j] - shift);
-        lane[j & 31] += e;
-        if (p)
-            p[j] = e;
-    }
-    float added = gckpti_lanes_sum(lane);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
-    return factor;
-}
-
 /* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
@@ -7086,7 +7400,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place; /* in the store it was planned with */
+    int place;    /* in the store it was planned with */
+    int external; /* its values are the program's */
     gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
@@ -9767,6 +10082,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     gckpti_is_trained(p, i),
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].external,
                                     p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
@@ -13734,7 +14050,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&p);
@@ -13931,7 +14247,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
         gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
                      d.memory.memory
@@ -14179,7 +14495,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     int in_backward = d.update_in_backward;
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
-        gckpti_allocator memory = { d.memory, 0 };
+        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
         if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
             continue;
         d.update_in_backward = rule;
@@ -14208,7 +14524,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
 static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
-    gckpti_allocator memory = { f->desc.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
     gckpt_cost *costs = NULL;
     size_t before = f->store->count;
     int count = 0;
@@ -14837,7 +15153,7 @@ struct gckpt_exec {
     /* memory: tables and copies are the host's, arena and side the backend's */
     unsigned char *arena;
     void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size;
+    size_t owned_size, tables_size, copies_size, side_size, caches_size;
     unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
     int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
     gckpti_exec_node *nodes;
@@ -14924,7 +15240,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
+    gckpti_give(exec, exec->caches, exec->caches_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -15014,36 +15330,49 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Is it an input that an instruction reads, so that it must be fed? */
+static int gckpti_is_fed(const gckpt_plan *p, size_t id)
+{
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
+        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
+        for (int i = 0; node && node->op && i < node->inputs; i++)
+            if (p->nodes[node->in[i]].base == (int)id)
+                return 1;
+    }
+    return 0;
+}
+
+/* The kernels of an op. */
+static gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_node *node)
+{
+    const gckpt_backend *b = &e->backend;
+    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
+    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
+    if (n.precision == GCKPT_BF16_FAST) {
+        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (!none) {
+        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (!n.forward && !b->own_memory)
+        n.forward = node->op->forward;
+    if (!n.backward && !b->own_memory)
+        n.backward = node->op->backward;
+    return n;
+}
+
 /* Which inputs must be fed, and the kernels that run. */
 static void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = &e->backend;
-    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
-    for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].node = -1;
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = ins->kind == GCKPT_UPDATE ? NULL : &p->nodes[ins->id];
-        if (!node || !node->op)
-            continue;
-        for (int i = 0; i < node->inputs; i++) {
-            int base = p->nodes[node->in[i]].base;
-            if (p->nodes[base].kind == GCKPTI_INPUT)
-                e->inputs[p->nodes[base].index].node = base;
-        }
-        gckpti_exec_node *n = &e->nodes[ins->id];
-        n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
-        n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
-        n->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-        if (n->precision == GCKPT_BF16_FAST) {
-            n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-            n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-        }
-        if (!n->forward && !b->own_memory)
-            n->forward = node->op->forward;
-        if (!n->backward && !b->own_memory)
-            n->backward = node->op->backward;
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (node->kind == GCKPTI_INPUT)
+            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+        else if (node->kind == GCKPTI_OP && node->index >= 0)
+            e->nodes[i] = gckpti_op_kernels(e, node);
     }
 }
 
@@ -15119,19 +15448,17 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
-        if (q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = q->data;
-        if (!e->backend.own_memory || (q->kind == GCKPTI_INPUT && e->inputs[q->index].node < 0))
-            continue;
-        if (q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)gckpti_carve(base, &used, bytes, 1);
-        void *to = q->kind == GCKPTI_CONSTANT ? gckpti_carve(base, &used, bytes, 1) : NULL;
-        if (to) {
+        void *to = NULL;
+        if (e->backend.own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+            to = gckpti_carve(base, &used, bytes, 1);
+        if (base && q->kind == GCKPTI_INPUT)
+            e->inputs[q->index].on_backend = (unsigned char *)to;
+        if (base && q->kind == GCKPTI_CONSTANT)
+            e->nodes[i].data = to ? to : q->data;
+        if (to && q->kind == GCKPTI_CONSTANT)
             e->backend.copy_in(e->backend.context, to, q->data, bytes);
-            e->nodes[i].data = to;
-        }
     }
-    return used;
+    return used + !used; /* for a pointer that is not NULL */
 }
 
 /* n bytes of the backend's memory. */
@@ -15184,7 +15511,6 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
         e->arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
-    e->owned_size = p->arena + p->alignment + GCKPTI_CANARY;
     e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
     if (!e->owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -15215,7 +15541,10 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -15246,10 +15575,14 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
-    for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
-        if (e->inputs[i].node >= 0)
-            e->inputs[i].copy = (unsigned char *)gckpti_carve(
-                base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
+    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        void *to = gckpti_is_fed(p, i)
+                       ? gckpti_carve(base, &used, (size_t)p->batch, gckpti_row_bytes(p, q))
+                       : NULL;
+        if (to)
+            e->inputs[q->index].copy = (unsigned char *)to;
+    }
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
@@ -15520,11 +15853,50 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+/* Blocks of square sums; with tables, where each parameter's are. */
+static size_t gckpti_exec_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t n = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        if (e->params)
+            e->params[i].square = n;
+        if (p->params[i].trained)
+            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    return n;
+}
+
+/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
+ * host has, with structures counted so many times. Needs no tables. */
+static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = &e->backend;
+    const size_t host = !b->own_memory;
+    size_t used = 0;
+    e->square_count = gckpti_exec_squares(e);
+    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->tables_size = gckpti_exec_tables(e, NULL);
+    e->side_size = gckpti_exec_side(e, NULL);
+    e->copies_size = gckpti_exec_copies(e, NULL);
+    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    gckpti_count_piece(&used, times, sizeof *e);
+    gckpti_count_piece(&used, 1, p->block ? gckpti_plan_copy(NULL, p) : 0);
+    gckpti_count_piece(&used, times, e->tables_size);
+    gckpti_count_piece(&used, host, e->side_size);
+    gckpti_count_piece(&used, 1, e->copies_size);
+    gckpti_count_piece(&used, host, e->caches_size);
+    gckpti_count_piece(&used, host, e->owned_size);
+    return gckpti_count_block(used);
+}
+
 /* All memory a run will need. */
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    e->tables_size = gckpti_exec_tables(e, NULL);
+    (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
     if (!e->tables)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
@@ -15534,14 +15906,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
         return result;
     gckpti_bind_nodes(e);
     gckpti_bind_picks(e);
-    for (size_t i = 0; i < p->param_count; i++) {
-        e->params[i].square = e->square_count;
-        if (p->params[i].trained)
-            e->square_count +=
-                ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->side_size += !e->side_size; /* for a pointer that is not NULL */
+    (void)gckpti_exec_squares(e);
     e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
     if (!e->side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -15549,13 +15914,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
-    e->moves = e->backend.own_memory && e->backend.move && !e->desc.offload && p->offloaded;
     if (e->moves)
         e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
     if (e->moves && !e->far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
                             e->backend.name, p->offloaded);
-    e->copies_size = gckpti_exec_copies(e, NULL);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
         e->copies = gckpti_new(&e->memory, e->copies_size, 1);
@@ -15611,10 +15974,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
-    gckpti_allocator a;
-    memset(&a, 0, sizeof a);
-    if (desc)
-        a.desc = desc->memory;
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
@@ -15651,6 +16011,57 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
         result = gckpti_bring(e, &e->store->params[e->params[i].index]);
     return result;
 }
+
+/* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
+static size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+{
+    gckpt_exec e;
+    gckpt_store none; /* for errors that nobody reads */
+    memset(&e, 0, sizeof e);
+    memset(&none, 0, sizeof none);
+    e.plan = plan;
+    e.store = &none;
+    if (desc)
+        e.desc = *desc;
+    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
+        gckpti_choose_backend(&e) != GCKPT_OK)
+        return SIZE_MAX;
+    return gckpti_exec_sizes(&e, times);
+}
+
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    return gckpti_exec_need(plan, desc, 1);
+}
+
+static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_larger(capacity, 1);
+    gckpti_count_piece(&used, times, sizeof(gckpt_store));
+    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].place > plan->params[last].place ? i : last;
+        names += strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.elements = plan->params[i].elements;
+        q.storage = plan->params[i].storage;
+        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_piece(&used, (size_t)plan->params[i].elements, sizeof(float));
+    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
+        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
+    return gckpti_count_block(used + names);
+}
+
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
@@ -15738,7 +16149,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->rows = node->batchless ? 1 : rows;
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
-    c->precision = e->nodes[id].precision;
+    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs; i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -16381,6 +16792,171 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
+/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
+    s->kinds |= kind;
+    if (s->id < 0 && kind & s->sought) {
+        s->id = id;
+        s->gradient = gradient;
+        s->at = at;
+        s->value = x;
+    }
+}
+
+/* All n floats of an array of the backend's, or as many bf16. NULL: none. */
+static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
+                           int64_t n, int id, int gradient)
+{
+    const unsigned char *next = (const unsigned char *)x;
+    for (int64_t at = 0, piece; next && at < n; at += piece) {
+        float wide[64];
+        uint16_t half[64];
+        piece = gckpti_min(n - at, 64);
+        size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
+        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next, bytes);
+        next += bytes;
+        for (int64_t i = 0; i < piece; i++)
+            gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
+                       at + i);
+    }
+}
+
+/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
+                            int gradient, int scratch)
+{
+    const gckpti_node *q = &e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
+    if (q->type == GCKPT_F32)
+        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+}
+
+/* What an instruction is about to read, or has written. */
+static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                int written)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
+    int loss = node->op && node->op->flags & GCKPT_LOSS;
+    unsigned needs = backward ? 0 : UINT32_MAX;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs && backward; i++)
+        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
+        gckpti_loss_total sum;
+        e->backend.copy_out(e->backend.context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
+                            sizeof sum);
+        gckpti_see(s, sum.sum, ins->id, 0, -1);
+    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
+                        0);
+    }
+    if (backward && !written)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+    for (int u = 1; u < ins->uses && !written; u++)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+    for (int i = 0; i < node->inputs; i++) {
+        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
+        if (!written && needs & GCKPT_IN(i))
+            gckpti_see_node(e, s,
+                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
+                                                         : e->nodes[id].data,
+                            id, 0, 0);
+        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+        if (backward)
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+    }
+}
+
+/* The error about what was seen: who made it, and what is known. */
+static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
+                                      const char *name, const char *why)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[s->id];
+    int64_t rows = gckpti_micro_rows(e), left = s->at;
+    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
+    char where[112] = "";
+    gckpti_text t = { where, sizeof where - 1 };
+    for (int i = at.n; i-- > 0; left /= shape.d[i])
+        at.d[i] = left % shape.d[i];
+    if (s->at >= 0)
+        gckpti_text_add(&t, " at %S of %S", &at, &shape);
+    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
+        gckpti_text_add(&t, ", row %I of the batch",
+                        e->row + s->at / (gckpti_elements(&shape) / rows));
+    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
+                        s->value,
+                        s->at < 0     ? "the sum of"
+                        : s->gradient ? "the gradient of"
+                                      : "the value of",
+                        gckpti_node_name(p, s->id), s->id, where, why);
+}
+
+/* What an instruction wrote, when it had read such kinds: a NaN may come of a NaN, an infinity of
+ * either. */
+static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    gckpti_see_operands(e, &s, ins, 1);
+    if (s.id < 0)
+        return GCKPT_OK;
+    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                             node->op ? node->op->name : "param",
+                             read ? "it read infinities, but no NaN; nothing was changed"
+                                  : "all it read is finite; nothing was changed");
+}
+
+/* A parameter's gradient before its update, and what that made of it. */
+static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    int id = p->params[ins->id].node;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    if (!done)
+        gckpti_see_node(e, &s, gckpti_at_any(e, o.gradient), id, 1, 0);
+    int slot = done ? -1 : p->state_slots;
+    for (; slot < p->state_slots && s.id < 0; slot++)
+        gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
+    const char *who = !done ? "the batch" : slot > 0 ? "the update's optimiser state" : "the update";
+    const char *why = "nothing was changed";
+    if (done || e->updating)
+        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
+}
+
+/* A parameter or constant that a step begins with: NaN, or, where it is trained, an infinity. */
+static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int trained)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
+    s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
+    gckpti_see_node(e, &s, values, id, 0, 0);
+    return s.id < 0 ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\" is %g at position %I",
+                                   gckpti_node_name(e->plan, id), s.value, s.at);
+}
+
 /* Before the first update of a step that clips or may be skipped: all gradients, then norm and
  * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
@@ -16388,6 +16964,10 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    for (size_t x = 0; x < e->plan->length && e->desc.debug & GCKPT_DEBUG_FINITE; x++)
+        if (e->plan->list[x].kind == GCKPT_UPDATE &&
+            gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
     if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
@@ -16561,6 +17141,20 @@ static void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
+/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
+static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\": NaN was fed at row %I, position %I",
+                                e->plan->names + q->name, e->row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
 static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows)
@@ -16577,7 +17171,9 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->inputs[i];
-        if (!in->copy)
+        if (in->node >= 0 && e->desc.debug & GCKPT_DEBUG_FINITE)
+            result = gckpti_check_fed(e, in, rows);
+        if (!in->copy || result != GCKPT_OK)
             continue;
         memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
         in->feed = in->copy;
@@ -16761,7 +17357,14 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
+        if (e->desc.debug & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+            gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
+            return GCKPT_E_DATA;
     }
+    for (size_t i = 0; i < p->node_count && e->desc.debug & GCKPT_DEBUG_FINITE; i++)
+        if (p->nodes[i].kind == GCKPTI_CONSTANT &&
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
     return GCKPT_OK;
 }
 
@@ -16914,26 +17517,39 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
-static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
+static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    /* else the norm is only reported: one pass is enough */
-    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
-    if (ins->kind == GCKPT_FORWARD)
-        return gckpti_run_forward(e, ins);
-    if (ins->kind >= GCKPT_OFFLOAD)
-        return gckpti_run_copies(e, ins);
-    if (ins->kind == GCKPT_BACKWARD) {
-        gckpti_run_backward(e, ins);
-        return GCKPT_OK;
-    }
+    int finite = (e->desc.debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result == GCKPT_OK && finite && early)
+        result = gckpti_check_update(e, ins, 0);
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
     if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return GCKPT_OK;
+    return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
+}
+
+static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_look read = { 0, 0, -1, 0, 0, 0 };
+    gckpt_result result = GCKPT_OK;
+    int finite = e->desc.debug & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    if (finite)
+        gckpti_see_operands(e, &read, ins, 0);
+    if (ins->kind == GCKPT_FORWARD)
+        result = gckpti_run_forward(e, ins);
+    else if (ins->kind == GCKPT_BACKWARD)
+        gckpti_run_backward(e, ins);
+    else if (ins->kind == GCKPT_UPDATE)
+        result = gckpti_run_one_update(e, ins);
+    else
+        result = gckpti_run_copies(e, ins);
+    return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
 
 /* How far a run goes: the whole step, what comes before its first update, or all but updates. */
@@ -17470,7 +18086,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_loss_total *seen = &e->terms[i].seen;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
-        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
+        size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
     return size;
 }
@@ -17513,7 +18129,7 @@ static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe
     v->slope[half] = (loss[0] - loss[1]) / step;
     v->even[half] = loss[0] + loss[1] - 2 * t->loss;
     v->expected = dot / step;
-    v->reproduced = v->reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
+    v->reproduced = v->reproduced && gckpti_size(same / 2 - gg) < 0.25 * gg;
     v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
     return result;
 }
@@ -17538,12 +18154,12 @@ static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, 
         result = gckpti_check_sides(b, t, 1, gg, &v);
     double found = (4 * v.slope[1] - v.slope[0]) / 3;
     t->noise = 4e-7 * gckpti_loss_size(b->e);
-    t->change = gckpti_abs(v.expected) * h / width;
-    t->gap = gckpti_abs(found - v.expected);
+    t->change = gckpti_size(v.expected) * h / width;
+    t->gap = gckpti_size(found - v.expected);
     int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_abs(v.slope[1] - v.slope[0]),
-                               gckpti_abs(v.even[0] - 4 * v.even[1]) / (4 * h));
-    double scale = gckpti_greater(gckpti_abs(found), gckpti_abs(v.expected));
+    t->spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
+                               gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
+    double scale = gckpti_greater(gckpti_size(found), gckpti_size(v.expected));
     scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
     t->spread /= scale;
@@ -20076,6 +20692,17 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
+ * at most twice as large as where they have 4. */
+static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const size_t times = sizeof(void *) < 8 ? 2 : 1;
+    gckpt_plan constant = *p;
+    constant.block = NULL; /* nobody copies it */
+    gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
+    gckpti_print(k, "#define %s_exec_bytes %z\n", name, gckpti_exec_need(&constant, NULL, times));
+}
+
 /* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
@@ -20125,8 +20752,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
-                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, q->external,
+                     (int)q->storage,
                      (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
@@ -20197,7 +20825,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         k,
         "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
         "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
+        "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
         name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
         p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
@@ -20258,6 +20886,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
     gckpti_c_enum(&k, plan, name);
+    gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
     gckpti_c_arrays(&k, plan, name);
     gckpti_c_words_and_names(&k, plan, name);
@@ -20731,18 +21360,18 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+#define GCKPTI_CURVES(X)                                                                           \
+    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
+    X(reciprocal) X(pow) X(clamp)
+#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+#define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
-    GCKPTI_RELU,
-    GCKPTI_GELU,
-    GCKPTI_GELU_ERF,
-    GCKPTI_SILU,
-    GCKPTI_TANH,
-    GCKPTI_SIGMOID,
-    GCKPTI_ADD, /* from here on there are two inputs */
-    GCKPTI_SUB,
-    GCKPTI_MUL,
+    GCKPTI_CURVES(GCKPTI_KIND)
+    GCKPTI_PAIRS(GCKPTI_KIND)
+    GCKPTI_PAIR = GCKPTI_KIND_add, /* from here on there are two inputs */
     GCKPTI_ELEMENTS = 4096
 };
+#undef GCKPTI_KIND
 
 typedef struct {
     const gckpt_call *call;
@@ -20775,7 +21404,7 @@ static int gckpti_elementwise(const gckpt_call *call, int kind,
                               void (*kernel)(const gckpt_call *piece, int kind))
 {
     gckpti_pieces s = { call, kernel, kind };
-    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_ADD ? 16 : 4;
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
@@ -20805,26 +21434,28 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE(name, kind, backward)                                                   \
+#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
     static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
     {                                                                                              \
-        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_forward))         \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_forward))                     \
             gckpti_##name##_forward(call);                                                         \
     }                                                                                              \
     static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
     {                                                                                              \
-        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_backward))        \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_backward))                    \
             backward(call);                                                                        \
     }
-GCKPTI_ELEMENTWISE(relu, GCKPTI_RELU, gckpti_relu_backward)
-GCKPTI_ELEMENTWISE(gelu, GCKPTI_GELU, gckpti_gelu_backward)
-GCKPTI_ELEMENTWISE(gelu_erf, GCKPTI_GELU_ERF, gckpti_gelu_erf_backward)
-GCKPTI_ELEMENTWISE(silu, GCKPTI_SILU, gckpti_silu_backward)
-GCKPTI_ELEMENTWISE(tanh, GCKPTI_TANH, gckpti_tanh_backward)
-GCKPTI_ELEMENTWISE(sigmoid, GCKPTI_SIGMOID, gckpti_sigmoid_backward)
-GCKPTI_ELEMENTWISE(add, GCKPTI_ADD, gckpti_add_backward_repeated)
-GCKPTI_ELEMENTWISE(sub, GCKPTI_SUB, gckpti_sub_backward)
-GCKPTI_ELEMENTWISE(mul, GCKPTI_MUL, gckpti_mul_backward)
+#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
+GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
+GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub)
+GCKPTI_ELEMENTWISE(mul)
+GCKPTI_ELEMENTWISE(div)
+GCKPTI_ELEMENTWISE(maximum)
+GCKPTI_ELEMENTWISE(minimum)
+#undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 
 /* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
@@ -20880,7 +21511,7 @@ static void gckpti_fast_embed_backward(const gckpt_call *call)
     gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
 }
 
-/* ---- softmax: an item is a row ---- */
+/* ---- softmax and its logarithm: an item is a row ---- */
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
     gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
@@ -20890,6 +21521,17 @@ static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
         gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
+}
+
+static void gckpti_fast_log_softmax_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
+}
+
+static void gckpti_fast_log_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
@@ -21155,7 +21797,7 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     c.out = fast[0];
     kernels->softmax_forward(&c, 0);
     c.out = fast[1];
-    kernels->elementwise_forward(&c, GCKPTI_GELU);
+    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -21346,6 +21988,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
 #undef GCKPTI_BF16
+#undef GCKPTI_CURVES
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
 #undef GCKPTI_EXP_MAX
@@ -21366,6 +22009,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
+#undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
@@ -21603,6 +22247,12 @@ GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
 GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+/* a == b ? c : d */
+GCKPTI_INLINED FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    INTS mask = (INTS)(a == b);
+    return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
+}
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
@@ -22057,6 +22707,11 @@ GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
     return p;
 }
 
+GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
+{
+    return V(fma)(V(poly)(gckpti_exp_c, 5, r), r, V(set1)(1.0f));
+}
+
 GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
 {
     const FLOATS round = V(set1)(GCKPTI_ROUND);
@@ -22065,22 +22720,26 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
     *n = V(bits)(t) - V(bits)(round);
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
-    return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
+    return V(exp_poly)(*r);
 }
 
-/* gckpti_exp: 2^n = 2^half 2^(n - half), so that neither leaves the range. */
+/* 2^n = 2^half 2^(n - half), so that neither leaves the range. */
+GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, INTS n)
+{
+    INTS half = (n + 254) >> 1;
+    FLOATS s = V(exponent)(half);
+    p = V(fma)(r * s, p, s);
+    return V(fma)(p, V(exponent)(n + 254 - half), V(zero)());
+}
+
 GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
-    FLOATS r, p, s;
-    INTS n, half;
+    FLOATS r, p;
+    INTS n;
     x = V(max)(V(set1)(GCKPTI_EXP_MIN), x);
     x = V(min)(V(set1)(GCKPTI_EXP_MAX), x);
     p = V(exp_reduce)(x, &r, &n);
-    n = n + 254;
-    half = n >> 1;
-    s = V(exponent)(half);
-    p = V(fma)(r * s, p, s);
-    return V(fma)(p, V(exponent)(n - half), V(zero)());
+    return V(exp_scale)(p, r, n);
 }
 
 /* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
@@ -22116,21 +22775,95 @@ GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
     return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
 
-/* Of finite x >= 1. */
+/* gckpti_split */
+GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
+{
+    const FLOATS least = V(set1)(1.17549435e-38f);
+    const INTS u = V(bits)(V(less)(x, least, x * V(set1)(8388608.0f), x)) + 0x00555555;
+    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
+    *n = V(floats)((u >> 23) + 0x4b000000) - *n; /* these bits are 2^23 + n */
+    return V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+}
+
 GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
-    const INTS u = V(bits)(x) + 0x00555555;
-    FLOATS n = V(floats)((u >> 23) + 0x4b000000), f, f2, p;
-    FLOATS high, low;
-    n = n - V(set1)(8388608.0f + 127.0f); /* the bits above were 2^23 + n */
-    f = V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
+    FLOATS n, f, f2, p, high, low;
+    f = V(split)(x, &n);
     f = f - V(set1)(1.0f), f2 = f * f;
     p = V(poly)(gckpti_log_c, 9, f);
     high = V(fma)(n, V(set1)(0.693359375f), f);
     low = high - n * V(set1)(0.693359375f);
     low = f - low;
     low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
-    return high + V(fma)(f * f2, p, low);
+    p = high + V(fma)(f * f2, p, low);
+    p = V(less)(zero, x, p, V(less)(x, zero, V(set1)(GCKPTI_NAN), zero - inf));
+    return V(less)(x, inf, p, x);
+}
+
+/* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
+ * may be wider than any the processor has). */
+typedef double V(doubles) __attribute__((vector_size(8 * W)));
+GCKPTI_INLINED void V(wide)(FLOATS x, V(doubles) *y)
+{
+    for (int i = 0; i < W; i++)
+        (*y)[i] = (double)x[i];
+}
+GCKPTI_INLINED FLOATS V(narrow_doubles)(const V(doubles) *y)
+{
+    FLOATS x = V(zero)();
+    for (int i = 0; i < W; i++)
+        x[i] = (float)(*y)[i];
+    return x;
+}
+GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
+{
+    const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
+    const FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    const int whole = gckpti_whole(e);
+    V(doubles) m, k, s, d, l, high, low;
+    FLOATS n, t, u, r;
+    V(wide)(V(split)(a, &n), &m);
+    V(wide)(n, &k);
+    s = 2.0 * (m - 1.0) / (m + 1.0);
+    l = s * s;
+    u = V(narrow_doubles)(&l);
+    V(wide)(u, &m);
+    t = V(fma)(V(set1)(-0.00684453873f), u, V(set1)(-0.0514065102f));
+    V(wide)(V(fma)(t, u, V(set1)(-1.80000055f)), &d);
+    l = s + s * s * s / (m * d + 12.0);
+    l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
+    t = V(narrow_doubles)(&l);
+    V(wide)(t, &high);
+    l = l - high;
+    V(wide)(V(narrow_doubles)(&l), &low);
+    l = (double)limited * high + (double)limited * low;
+    u = V(narrow_doubles)(&l);
+    t = V(fma)(u, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
+    V(wide)(t - V(set1)(GCKPTI_ROUND), &k);
+    l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
+    r = V(narrow_doubles)(&l);
+    r = V(exp_scale)(V(exp_poly)(r), r, V(bits)(t) - V(bits)(V(set1)(GCKPTI_ROUND)));
+    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
+    if (whole == 1)
+        r = V(either)(r, sign);
+    if (whole == 0)
+        r = V(less)(x, zero, V(less)(zero - inf, x, nan, r), r);
+    return V(equal)(x, x, r, x);
+}
+GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
+{
+    if (e == 0.0f)
+        return V(set1)(1.0f);
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    if (e == 3.0f)
+        return x * x * x;
+    return V(pow)(x, e);
 }
 
 /* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
@@ -22294,44 +23027,72 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
 }
 
 /* The value of an elementwise op, by the steps of gckpti_gelu and the others in >>ops (a change of
- * one is a change of both); of curves y is not used. */
-GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
+ * one is a change of both); of curves y is not used. o: its attributes. */
+GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
-    if (kind == GCKPTI_ADD)
+    if (kind == GCKPTI_KIND_add)
         return x + y;
-    if (kind == GCKPTI_SUB)
+    if (kind == GCKPTI_KIND_sub)
         return x - y;
-    if (kind == GCKPTI_MUL)
+    if (kind == GCKPTI_KIND_mul)
         return x * y;
-    if (kind == GCKPTI_RELU)
+    if (kind == GCKPTI_KIND_div)
+        return x / y;
+    if (kind == GCKPTI_KIND_maximum)
+        return V(equal)(y, y, V(less)(x, y, y, x), y);
+    if (kind == GCKPTI_KIND_minimum)
+        return V(equal)(y, y, V(less)(y, x, y, x), y);
+    if (kind == GCKPTI_KIND_relu)
         return V(less)(x, zero, zero, x);
-    if (kind == GCKPTI_GELU)
+    if (kind == GCKPTI_KIND_gelu)
         return V(fma)(half, V(gelu_tanh)(x), half);
-    if (kind == GCKPTI_GELU_ERF)
+    if (kind == GCKPTI_KIND_gelu_erf)
         return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
-    if (kind == GCKPTI_TANH)
+    if (kind == GCKPTI_KIND_tanh)
         return V(tanh)(x);
-    return (kind == GCKPTI_SILU ? x : one) / V(one_and_exp)(x);
+    if (kind == GCKPTI_KIND_exp)
+        return V(exp)(x);
+    if (kind == GCKPTI_KIND_log)
+        return V(log)(x);
+    if (kind == GCKPTI_KIND_sqrt)
+        return V(sqrt)(x);
+    if (kind == GCKPTI_KIND_abs)
+        return V(differ)(x, V(both)(x, V(set1)(-0.0f)));
+    if (kind == GCKPTI_KIND_reciprocal)
+        return one / x;
+    if (kind == GCKPTI_KIND_pow)
+        return V(power)(x, o[0]);
+    if (kind == GCKPTI_KIND_clamp) {
+        x = V(less)(x, V(set1)(o[0]), V(set1)(o[0]), x);
+        return V(less)(V(set1)(o[1]), x, V(set1)(o[1]), x);
+    }
+    return (kind == GCKPTI_KIND_silu ? x : one) / V(one_and_exp)(x);
 }
 
-/* By this the gradient is multiplied (relu: it is taken or left). tanh and sigmoid take their slope
- * at the result; mul's is the other input. */
-GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
+/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is the
+ * other input. */
+GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
 {
-    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f);
+    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f), zero = V(zero)();
     FLOATS t, u;
-    if (kind == GCKPTI_MUL)
+    if (kind == GCKPTI_KIND_mul || kind == GCKPTI_KIND_exp)
         return x;
-    if (kind == GCKPTI_TANH)
+    if (kind == GCKPTI_KIND_abs)
+        return V(less)(zero, x, one, V(less)(x, zero, zero - one, zero));
+    if (kind == GCKPTI_KIND_reciprocal)
+        return V(differ)(x, V(set1)(-0.0f)) * x;
+    if (kind == GCKPTI_KIND_pow)
+        return V(set1)(o[0]) * V(power)(x, o[0] - 1.0f);
+    if (kind == GCKPTI_KIND_tanh)
         return V(fnma)(x, x, one);
-    if (kind == GCKPTI_SIGMOID)
+    if (kind == GCKPTI_KIND_sigmoid)
         return V(fnma)(x, x, x);
-    if (kind == GCKPTI_SILU) {
+    if (kind == GCKPTI_KIND_silu) {
         t = one / V(one_and_exp)(x);
         return V(fma)(x * t, one - t, t);
     }
-    if (kind == GCKPTI_GELU_ERF) {
+    if (kind == GCKPTI_KIND_gelu_erf) {
         t = V(erf)(V(set1)(0.707106781f) * x);
         u = V(exp)(V(set1)(-0.5f) * x * x);
         return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
@@ -22343,69 +23104,97 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 }
 
 /* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
-#define GCKPTI_EACH_CURVE(X)                                                                       \
-    X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_PAIR ? 0 : 1].data;
+    const float *o = (const float *)call->attributes;
     float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
-#define GCKPTI_KIND(k)                                                                             \
-    case k:                                                                                        \
+#define GCKPTI_KIND(name)                                                                          \
+    case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < n; j += W) {                                                       \
-            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
-            V(store_n)(out + j, V(value)(k, u, v), n - j);                                         \
+            const int k = GCKPTI_KIND_##name;                                                      \
+            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_PAIR ? u : V(load_n)(y + j, n - j); \
+            V(store_n)(out + j, V(value)(k, u, v, o), n - j);                                      \
         }                                                                                          \
         break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_KIND)
-        GCKPTI_KIND(GCKPTI_ADD)
-        GCKPTI_KIND(GCKPTI_SUB)
-        GCKPTI_KIND(GCKPTI_MUL)
+        GCKPTI_CURVES(GCKPTI_KIND)
+        GCKPTI_PAIRS(GCKPTI_KIND)
     }
 #undef GCKPTI_KIND
 }
 
-/* d (+)= g times the slope at x */
-GCKPTI_INLINED void V(put_slope)(int kind, float *d, FLOATS g, FLOATS x, int accumulate, int64_t n)
+/* gckpti_put */
+GCKPTI_INLINED void V(put_sum)(float *d, FLOATS g, int accumulate, int64_t n)
 {
-    if (kind == GCKPTI_RELU) {
-        g = V(less)(V(zero)(), x, g, V(zero)());
-        if (accumulate)
-            g = V(load_n)(d, n) + g;
-        V(store_n)(d, g, n);
-    } else {
-        V(put)(d, g, V(slope)(kind, x), accumulate, n);
-    }
+    if (accumulate)
+        g = V(load_n)(d, n) + g;
+    V(store_n)(d, g, n);
+}
+
+/* d (+)= g times the slope, or over it, or g where it is not lost. x: where the slope is taken; of
+ * pairs the other input, y being the own one. second: the input is the second one. */
+GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOATS x, FLOATS y,
+                                 const float *o, int accumulate, int64_t n)
+{
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f);
+    if (kind == GCKPTI_KIND_relu)
+        V(put_sum)(d, V(less)(zero, x, g, zero), accumulate, n);
+    else if (kind == GCKPTI_KIND_clamp)
+        V(put_sum)(d, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero),
+                   accumulate, n);
+    else if (kind == GCKPTI_KIND_sqrt)
+        V(put_sum)(d, g / (x + x), accumulate, n);
+    else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
+        V(put_sum)(d, g / x, accumulate, n);
+    else if (kind == GCKPTI_KIND_div)
+        V(put)(d, V(differ)(g, V(set1)(-0.0f)), x / y / y, accumulate, n);
+    else if (kind == GCKPTI_KIND_maximum)
+        V(put)(d, V(less)(y, x, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
+    else if (kind == GCKPTI_KIND_minimum)
+        V(put)(d, V(less)(x, y, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
+    else if (kind == GCKPTI_KIND_pow && o[0] == 0.0f)
+        V(put_sum)(d, zero, accumulate, n);
+    else
+        V(put)(d, g, V(slope)(kind, x, o), accumulate, n);
 }
 
 /* The gradient of input i. */
 static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 {
-    int at_out = kind == GCKPTI_RELU || kind == GCKPTI_TANH || kind == GCKPTI_SIGMOID;
-    const float *x = at_out ? call->out : call->in[kind == GCKPTI_MUL ? 1 - i : 0].data;
-    const float *g = call->grad_out;
+    const int64_t at_out = INT64_C(1) << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
+                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp |
+                           1 << GCKPTI_KIND_sqrt | 1 << GCKPTI_KIND_reciprocal |
+                           1 << GCKPTI_KIND_clamp;
+    const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
+    const float *x = at_out >> kind & 1 ? call->out : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].data;
+    const float *y = both ? call->in[i].data : x, *g = call->grad_out;
+    const float *o = (const float *)call->attributes;
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
     int accumulate = call->in[i].accumulate;
-#define GCKPTI_KIND(k)                                                                             \
-    case k:                                                                                        \
+#define GCKPTI_KIND(name)                                                                          \
+    case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < n; j += W)                                                         \
             V(put_slope)                                                                           \
-        (k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j), accumulate, n - j);           \
+        (GCKPTI_KIND_##name, i, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),           \
+         V(load_n)(y + j, n - j), o, accumulate, n - j);                                           \
         break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_KIND)
-        GCKPTI_KIND(GCKPTI_MUL)
+        GCKPTI_CURVES(GCKPTI_KIND)
+        GCKPTI_KIND(mul)
+        GCKPTI_KIND(div)
+        GCKPTI_KIND(maximum)
+        GCKPTI_KIND(minimum)
     }
 #undef GCKPTI_KIND
 }
-#undef GCKPTI_EACH_CURVE
 
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    if (kind == GCKPTI_ADD || kind == GCKPTI_SUB)
-        (kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(call);
+    if (kind == GCKPTI_KIND_add || kind == GCKPTI_KIND_sub)
+        (kind == GCKPTI_KIND_add ? gckpti_add_backward : gckpti_sub_backward)(call);
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad)
@@ -22431,6 +23220,29 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
         V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *x = call->in[0].data + r * n;
+    float max, sum, *y = call->out + r * n;
+    V(online)(x, NULL, n, 1, &max, &sum);
+    gckpti_softmax_end(&max, &sum);
+    const FLOATS top = V(set1)(max), rest = V(set1)(gckpti_log(sum));
+    for (int64_t j = 0; j < n; j += W)
+        V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS sum = V(set1)(V(sum)(g, n));
+    for (int64_t j = 0; j < n; j += W)
+        V(put_sum)(d + j, V(fnma)(V(exp)(V(load_n)(y + j, n - j)), sum, V(load_n)(g + j, n - j)),
+                   call->in[0].accumulate, n - j);
 }
 
 /* Formulas and aux of these two: see layernorm among the plain ops. */
@@ -23091,9 +23903,6 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += W)
         V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
-    for (int64_t r = 0; r < m; r++) /* V(log) is right for what is finite and 1 or more */
-        if (!(sum[r] < GCKPTI_INFINITY))
-            aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
@@ -23185,6 +23994,7 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
+        V(log_softmax_forward), V(log_softmax_backward),                                           \
         V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
         V(attention_backward), V(classes_backward), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };

@@ -611,19 +611,41 @@ static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64
     try_problem(&p);
 }
 
+/* Curves, those with attributes with others each time. */
+static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
+{
+    static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,     -2,
+                                       2.5f, -1.5f, 1e-3f, 7.0f, 1e9f, -3e4f, 1 / 3.0f };
+    const float inf = INFINITY, limits[][2] = { { -1, 1 }, { 0, inf }, { -inf, 0.5f }, { 0, 0 } };
+    static int64_t turn;
+    problem p = { .op = op, .style = style, .cost = 8.0 * (double)(rows * n), .inputs = 1,
+            .shape[0] = gckpt_shape2(rows, n) };
+    if (op == &gckpti_op_pow)
+        p.attributes = &exponents[turn++ % (int64_t)(sizeof exponents / sizeof *exponents)];
+    else if (op == &gckpti_op_clamp)
+        p.attributes = limits[turn++ % 4];
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %g %ld x %ld, style %d", op->name,
+            p.attributes ? (double)*(const float *)p.attributes : 0.0, (long)rows, (long)n, style);
+    try_problem(&p);
+}
+
 static void row_ops(int64_t rows, int64_t n, int style)
 {
     static const gckpti_norm norms[6] = { { 1, 0, 0 }, { 1, 1, 0 }, { 1, 0, 1 },
                                           { 1, 1, 2 }, { 0, 0, 0 }, { 0, 1, 0 } };
-    static const gckpt_op *const curves[7] = {
-        &gckpti_op_softmax, &gckpti_op_relu, &gckpti_op_gelu, &gckpti_op_gelu_erf,
-        &gckpti_op_silu, &gckpti_op_tanh, &gckpti_op_sigmoid
+    static const gckpt_op *const curves[] = {
+        &gckpti_op_softmax, &gckpti_op_relu, &gckpti_op_gelu,  &gckpti_op_gelu_erf,
+        &gckpti_op_silu,    &gckpti_op_tanh, &gckpti_op_sigmoid, &gckpti_op_log_softmax,
+        &gckpti_op_exp,     &gckpti_op_log,  &gckpti_op_sqrt,  &gckpti_op_abs,
+        &gckpti_op_reciprocal, &gckpti_op_pow, &gckpti_op_clamp
     };
     for (int i = 0; i < 6; i++)
         row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
                style);
-    for (int i = 0; i < 7; i++)
-        row_op(curves[i], NULL, rows, n, style);
+    for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
+        curve(curves[i], rows, n, style);
 }
 
 static void test_rows(void)
@@ -638,7 +660,7 @@ static void test_rows(void)
         row_ops(pick(1, 9), n, (int)(n % STYLES));
 }
 
-/* == add, sub, mul ============================================================================ */
+/* == pairs ==================================================================================== */
 enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is repeated, if it is */
 
 static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
@@ -657,9 +679,10 @@ static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int
 
 static void test_pairs(void)
 {
-    static const gckpt_op *const ops[3] = { &gckpti_op_add, &gckpti_op_sub, &gckpti_op_mul };
+    static const gckpt_op *const ops[] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
+                                           &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
     static const int16_t sizes[][2] = { { 1, 4096 }, { 4097, 1 }, { 300, 300 }, { 5, 4095 } };
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         for (int layout = 0; layout < LAYOUTS; layout++) {
             for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
                 pair_op(ops[i], sizes[k][0], sizes[k][1], layout, (int)k);
