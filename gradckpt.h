@@ -1,4 +1,4 @@
-/* gradckpt.h - v0.1.0 - trains neural networks inside a byte budget, to the same bits.  MIT
+/* gradckpt.h - v0.2.0 - trains neural networks inside a byte budget, to the same bits.  MIT
  * licence.
  *
  *     Do this in ONE C or C++ file, before the include, to create the implementation:
@@ -345,7 +345,7 @@
 #include <stdint.h>
 
 #define GCKPT_VERSION_MAJOR    0
-#define GCKPT_VERSION_MINOR    1
+#define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
