@@ -1,4 +1,4 @@
-/* gradckpt.h - v0.1.0 - trains neural networks inside a byte budget, to the same bits.  MIT
+/* gradckpt.h - v0.2.0 - trains neural networks inside a byte budget, to the same bits.  MIT
  * licence.
  *
  *     Do this in ONE C or C++ file, before the include, to create the implementation:
@@ -345,10 +345,10 @@
 #include <stdint.h>
 
 #define GCKPT_VERSION_MAJOR    0
-#define GCKPT_VERSION_MINOR    1
+#define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -408,7 +408,8 @@ typedef struct {
 } gckpt_memory;
 
 /* Shapes are row-major. Axis 0 of every input is the batch; it is the outermost axis everywhere. */
-#define GCKPT_MAX_DIMS 6
+#define GCKPT_MAX_DIMS   6
+#define GCKPT_MAX_INPUTS 8 /* of an op */
 typedef struct {
     int n;
     int64_t d[GCKPT_MAX_DIMS];
@@ -606,17 +607,18 @@ GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 /* What a graph is made of, by id, in order of creation: for pictures and other tools. */
 typedef struct {
-    const char *op;   /* "input", "constant", "parameter", "reshape", or the name of the op */
+    const char *op;   /* "input", "constant", "param", "reshape", or the name of the op */
     const char *name; /* "" without */
     gckpt_shape shape;
     gckpt_type type;
-    int loss;       /* 1: a (sum, count) */
-    int batchless;  /* 1: does not depend on the batch */
-    int inputs;     /* ids of what it reads: */
-    int input[8];
+    int loss;      /* 1: a (sum, count) */
+    int batchless; /* 1: depends on no input */
+    int inputs;    /* how many tensors it reads; their ids: */
+    int input[GCKPT_MAX_INPUTS];
+    const void *data; /* of a constant */
 } gckpt_node;
-GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1 */
-/* E_ARG: no tensor has this id. */
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
+/* E_ARG: no tensor has this id. Texts live as long as the graph. */
 GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
@@ -759,7 +761,6 @@ GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the 
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
  * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
-#define GCKPT_MAX_INPUTS 8
 typedef struct gckpt_call gckpt_call;
 typedef struct {
     const float *data;    /* values; NULL while shaping and where a backward does not need them */
@@ -1468,7 +1469,7 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
                                        int64_t rows, gckpt_report *report);
 /* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked, or,
  * within a step (gckpt_run_some), not computed yet in this micro-batch. */
-GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
  * there, and a call with more is E_ARG before anything runs. Units: values as they are, gradients
@@ -1932,10 +1933,21 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
 /* ---- memory: the one allocation site ---- */
 typedef struct {
     gckpt_memory desc;
-    size_t used;
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had for
+     * the last request that it refused */
+    size_t used, names, wanted;
 } gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything the allocator returns */
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+
+static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
+{
+    gckpti_allocator a;
+    memset(&a, 0, sizeof a);
+    if (memory)
+        a.desc = *memory;
+    return a;
+}
 
 static size_t gckpti_round_up(size_t n, size_t alignment)
 {
@@ -1958,26 +1970,37 @@ static void gckpti_wish_huge(void *ptr, size_t size)
 }
 #endif
 
+/* 1: in a block, and nothing was taken behind it (NULL: it is yet to be taken). */
+static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
+{
+    const unsigned char *base = (const unsigned char *)a->desc.memory;
+    size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t at = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
+    return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
+}
+
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; it is meant for objects that live as long as it does. */
+ * can grow in place or be given back; it is meant for objects that live as long as it does. What
+ * this takes is what gckpti_count_piece adds up. */
 static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
         return NULL;
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
-        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN);
         size_t next = gckpti_round_up(a->used + past, GCKPTI_ALIGN) - past;
         size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : next;
-        if (ptr && gckpti_round_up(at + past + old_size, GCKPTI_ALIGN) - past < a->used) {
-            if (new_size <= old_size) /* not the last piece */
+        if (ptr && !gckpti_is_last(a, ptr, old_size)) {
+            if (new_size <= old_size)
                 return new_size ? ptr : NULL;
             void *fresh = gckpti_resize(a, NULL, 0, new_size);
             if (fresh)
                 memcpy(fresh, ptr, old_size);
             return fresh;
         }
-        if (at > a->desc.size || new_size > a->desc.size - at)
+        a->wanted = at + new_size + a->names;
+        if (a->wanted > a->desc.size || a->wanted < new_size)
             return NULL;
         a->used = at + new_size;
         return new_size ? base + at : NULL;
@@ -2016,6 +2039,45 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
+/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+static void gckpti_count_piece(size_t *used, size_t n, size_t size)
+{
+    const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    if (n && size)
+        *used = n < most / size && n * size < most - at ? at + n * size : most;
+}
+
+/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+static size_t gckpti_count_block(size_t used)
+{
+    return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
+}
+
+/* A name, copied. In a block it goes to the end, so that an array to which things with names are
+ * added can grow where it is. NULL: no memory. */
+static char *gckpti_name_new(gckpti_allocator *a, const char *name)
+{
+    size_t n = strlen(name) + 1;
+    char *copy = NULL;
+    if (!a->desc.memory) {
+        copy = (char *)gckpti_resize(a, NULL, 0, n);
+    } else {
+        a->wanted = a->used + a->names + n;
+        if (a->wanted <= a->desc.size)
+            copy = (char *)a->desc.memory + (a->desc.size - (a->names += n));
+    }
+    return copy ? (char *)memcpy(copy, name, n) : NULL;
+}
+
+/* In a block, the newest first. */
+static void gckpti_name_delete(gckpti_allocator *a, char *name)
+{
+    if (name && a->desc.memory)
+        a->names -= strlen(name) + 1;
+    else
+        gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+}
+
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
  * and end the program when it writes to them. */
@@ -2028,6 +2090,12 @@ static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
     return p != NULL;
 }
 
+/* The next capacity of a growing array: where it is the last piece of a block, it grows in place. */
+static size_t gckpti_larger(size_t capacity, int in_place)
+{
+    return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
+}
+
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
 static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                        size_t size)
@@ -2035,10 +2103,10 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     void *items;
     if (count < *capacity)
         return 1;
-    size_t more = *capacity ? *capacity * 2 : 16;
+    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
+    size_t more = gckpti_larger(*capacity, gckpti_is_last(a, items, *capacity * size));
     if (more > (size_t)PTRDIFF_MAX / size)
         return 0;
-    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
     items = gckpti_resize(a, items, *capacity * size, more * size);
     if (!items)
         return 0;
@@ -3156,10 +3224,7 @@ static int gckpti_note_reserved(const char *key)
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
-    gckpti_allocator memory;
-    memset(&memory, 0, sizeof memory);
-    if (desc)
-        memory.desc = desc->memory;
+    gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
     if (!s)
         return NULL;
@@ -3539,7 +3604,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
-        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+        gckpti_name_delete(&s->memory, name);
     }
 }
 
@@ -3665,17 +3730,17 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
                                       int external, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
+    size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
     if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
-    char *copy = (char *)gckpti_new(&s->memory, length, 1);
+    char *copy = gckpti_name_new(&s->memory, name);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
-        gckpti_delete(&s->memory, copy, length, 1);
+        gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.name = (char *)memcpy(copy, name, length);
+    q.p.name = copy;
     q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
@@ -4289,12 +4354,9 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
-    gckpti_allocator a;
+    gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    memset(&a, 0, sizeof a);
-    if (memory)
-        a.desc = *memory;
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
@@ -4486,6 +4548,27 @@ GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
     if (tensor && name)
         tensor->name = (const char *)gckpti_graph_copy(tensor->graph, name, strlen(name) + 1);
     return tensor;
+}
+
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph) { return graph ? (int)graph->count : 0; }
+
+GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out)
+{
+    if (!out || id < 0 || id >= gckpt_graph_size(graph))
+        return GCKPT_E_ARG;
+    const gckpt_tensor *t = graph->tensors[id];
+    memset(out, 0, sizeof *out);
+    out->op = gckpti_kind_name(t);
+    out->name = t->name ? t->name : "";
+    out->shape = t->shape;
+    out->type = t->type;
+    out->loss = t->op && t->op->flags & GCKPT_LOSS;
+    out->batchless = t->batchless;
+    out->inputs = t->inputs;
+    for (int i = 0; i < t->inputs; i++)
+        out->input[i] = t->in[i]->id;
+    out->data = t->data;
+    return GCKPT_OK;
 }
 
 static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
@@ -5322,23 +5405,24 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
-/* Input i's gradient where it depends on g, a and b: the product of part() and what it leaves in
- * *factor. */
-static inline void gckpti_pair_gradient(const gckpt_call *call, int i,
-                                        float (*part)(float g, float a, float b, float *factor))
+/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
+ * product of part() and what it leaves in *factor, 1 at first. */
+static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
+                                        float (*part)(float g, float own, float other,
+                                                      float *factor))
 {
     const gckpt_arg *in = &call->in[i];
     const float *g = call->grad_out;
     gckpti_walk w;
     gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0], step = w.step[i][0];
+    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
     if (in->low && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
+        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
         float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
         for (int64_t j = 0; j < n; j++) {
-            float factor = 1.0f, u = part(g[j], a[j * sa], b[j * sb], &factor);
+            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
             if (low)
                 gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
             else
@@ -5408,12 +5492,12 @@ GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
 
 /* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
 GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
-GCKPTI_INLINE float gckpti_div_part_a(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
 {
     (void)a, (void)factor;
     return g / b;
 }
-GCKPTI_INLINE float gckpti_div_part_b(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
 {
     *factor = a / b / b;
     return -g;
@@ -5421,9 +5505,9 @@ GCKPTI_INLINE float gckpti_div_part_b(float g, float a, float b, float *factor)
 static void gckpti_div_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, gckpti_div_part_a);
+        gckpti_pair_gradient(call, 0, 0, gckpti_part_above);
     if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, gckpti_div_part_b);
+        gckpti_pair_gradient(call, 1, 1, gckpti_part_below);
 }
 GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
@@ -5432,28 +5516,26 @@ GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
  * a < b; g where they do not compare.  minimum: the same with < for >. */
 GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_not_less(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
 {
-    *factor = a == b ? 0.5f : 1.0f;
-    return a < b ? 0.0f : g;
+    *factor = own == other ? 0.5f : 1.0f;
+    return own < other ? 0.0f : g;
 }
-GCKPTI_INLINE float gckpti_not_greater(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
 {
-    return gckpti_not_less(g, b, a, factor);
+    return gckpti_part_greater(g, other, own, factor);
 }
 static void gckpti_maximum_backward(const gckpt_call *call)
 {
-    if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, gckpti_not_less);
-    if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, gckpti_not_greater);
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad)
+            gckpti_pair_gradient(call, i, 1, gckpti_part_greater);
 }
 static void gckpti_minimum_backward(const gckpt_call *call)
 {
-    if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, gckpti_not_greater);
-    if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, gckpti_not_less);
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad)
+            gckpti_pair_gradient(call, i, 1, gckpti_part_less);
 }
 #define GCKPTI_BOTH GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
 GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
@@ -7660,7 +7742,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place; /* in the store it was planned with */
+    int place;    /* in the store it was planned with */
+    int external; /* its values are the program's */
     gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
@@ -8022,7 +8105,7 @@ typedef struct gckpti_planner {
     int failed; /* out of memory somewhere */
     gckpti_scratch scratch;
     /* the model */
-    unsigned char *active, *rounding; /* by id: needs a gradient; GCKPTI_ROUNDED, .. */
+    unsigned char *active, *rounding; /* by id: GCKPTI_WANTED, ..; GCKPTI_ROUNDED, .. */
     size_t *work_forward, *work_backward;
     gckpt_cost *cost, *model;              /* model: by the model, whatever desc.costs say */
     const gckpt_cost *built, *built_model; /* the same of the graph as it was built, if it is not */
@@ -8059,6 +8142,9 @@ typedef struct gckpti_planner {
     gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
     double most;              /* of store-all; 0: not drafted yet */
 } gckpti_planner;
+
+/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
@@ -8359,7 +8445,7 @@ static int gckpti_form(gckpt_tensor *t, int form)
 static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
 {
     const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !p->active[t->id] || p->desc->precision == GCKPT_BF16_FAST)
+    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
         return 0; /* a backend's fast kernels have one form */
     if (as->in[0]->base == gone)
         return 1;
@@ -8417,9 +8503,11 @@ static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 }
 
 /* ---- the model ---- */
-/* Which tensors get a gradient: they depend on a trainable parameter and reach a loss. */
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable parameter
+ * or on what is picked. Which ops have a backward: an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
+    const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     memset(p->active, 0, (size_t)p->n);
     for (int i = 0; i < p->term_count && reach; i++)
@@ -8430,14 +8518,26 @@ static void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward)
                 reach[t->in[k]->base->id] = 1;
     }
+    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
+        const gckpt_tensor *t = d->fetch[i].tensor;
+        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
+            p->active[t->base->id] = reach[t->base->id] ? GCKPTI_WANTED : 0;
+    }
     for (int i = 0; i < p->n && reach; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_PARAM)
-            p->active[i] = reach[i] && !p->inference && !p->g->store->params[t->index].p.frozen;
+        if (t->kind == GCKPTI_PARAM && !p->inference && !p->g->store->params[t->index].p.frozen)
+            p->active[i] = reach[i] ? GCKPTI_WANTED : 0;
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
-                p->active[i] = 1;
+                p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
     }
+}
+
+/* A parameter that is updated. */
+static int gckpti_is_trained(const gckpti_planner *p, int id)
+{
+    const gckpt_tensor *t = p->tensors[id];
+    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
@@ -8498,12 +8598,12 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
-    if (p->active[i] && call.mixes_rows > mixes)
+    if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
     size_t forward = gckpti_copy_bytes(p, t, 0);
-    size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
+    size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
     p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
     p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
@@ -8537,7 +8637,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP)
             continue;
-        unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
+        unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
         if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
             needed[i] = 1;
         needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
@@ -8560,7 +8660,7 @@ static int gckpti_add_link(gckpti_planner *p, int first, int unit)
 /* What unit u, an op, reads: its forward, its backward; what it may replace. */
 static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
 {
-    unsigned mask = p->active[u->id] ? gckpti_needs(p, t) : 0;
+    unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
     int sources = 0;
     u->in = p->link_count;
     for (int k = 0; k < t->inputs; k++) {
@@ -8603,7 +8703,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     gckpti_unit *u = &p->unit[p->units];
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
-    u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
+    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
     u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
@@ -8729,7 +8829,7 @@ static void gckpti_order_begin(gckpti_ordering *o)
                 later = p->target[next].next;
             if (later >= 0 && !(apart && p->looped))
                 gckpti_order_edge(o, u, p->target[later].unit);
-            if (p->tensors[id]->kind == GCKPTI_OP)
+            if (p->active[id] & GCKPTI_RUNS)
                 gckpti_order_edge(o, u, p->of[id]);
             k = next;
         }
@@ -8934,7 +9034,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
+        for (int k = 0; p->active[i] & GCKPTI_RUNS && k < t->inputs; k++) {
             const gckpt_tensor *q = t->in[k]->base;
             if (!p->active[q->id] || !gckpti_sums_uses(q))
                 continue;
@@ -9080,8 +9180,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i] && !p->looped &&
-            !p->desc->update_in_backward)
+        if (gckpti_is_trained(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
@@ -9598,7 +9697,7 @@ static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int 
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (p->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || last[q] < 0 || last[q] > x)
+        if (!gckpti_is_trained(p, q) || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -9665,7 +9764,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (p->tensors[id]->kind == GCKPTI_PARAM && p->active[id])
+        if (gckpti_is_trained(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -10329,9 +10428,10 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
             gckpti_plan_param q = { gckpti_name_add(plan, stored),
                                     gckpti_elements(&t->shape),
-                                    p->active[i],
+                                    gckpti_is_trained(p, i),
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].external,
                                     p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
@@ -10392,7 +10492,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
             caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
-        if (t->kind != GCKPTI_PARAM || !p->active[i])
+        if (!gckpti_is_trained(p, i))
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
@@ -13828,6 +13928,38 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     return GCKPT_OK;
 }
 
+/* Why a picked tensor gets no gradient. `seen`: room for a mark by id. */
+static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
+{
+    const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
+    int leads = 0;
+    if (p->inference)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+                            "training, and gckpt_gradients changes nothing (%T)",
+                            i, t);
+    if (t->type == GCKPT_I32 || gckpti_is_loss(t))
+        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
+                            t->type == GCKPT_I32 ? "i32" : "a loss");
+    seen[t->base->id] = 1;
+    for (int id = 0; id < p->n; id++) { /* where does it lead? */
+        const gckpt_tensor *user = p->tensors[id];
+        for (int k = 0; user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            seen[id] |= seen[user->in[k]->base->id];
+            end = seen[user->in[k]->base->id] && !user->op->backward ? user : end;
+        }
+    }
+    for (int k = 0; k < p->term_count; k++)
+        leads = leads || seen[p->terms[k].loss->id];
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        leads && end
+                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                              "loss passes ops without a backward, like %T"
+                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                              "it",
+                        i, t, end);
+}
+
 /* Whether all that is to be fetched has a value or a gradient in the arena. */
 static gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
@@ -13844,12 +13976,10 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "caller's, of parameters the store's, of losses the report's, of caches the "
                 "executor's)",
                 i, t);
-        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "plan: fetch %i: %T has no gradient: it does not lead from a trainable "
-                "parameter to a loss",
-                i, t);
+        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
+            unsigned char *seen = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+            return seen ? gckpti_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
+        }
     }
     return GCKPT_OK;
 }
@@ -13938,14 +14068,14 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
-        trains = trains || (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i]);
+        trains = trains || p->active[i];
     }
     if (result == GCKPT_OK && !p->failed)
         result = gckpti_check_fetches(p);
     if (result == GCKPT_OK && !p->failed && !trains)
         result = gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: no trainable parameter leads to a loss "
-                              "(all frozen?); there is nothing to train");
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
     gckpti_model_units(p);
@@ -14269,7 +14399,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&p);
@@ -14466,7 +14596,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
         gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
                      d.memory.memory
@@ -14714,7 +14844,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     int in_backward = d.update_in_backward;
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
-        gckpti_allocator memory = { d.memory, 0 };
+        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
         if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
             continue;
         d.update_in_backward = rule;
@@ -14743,7 +14873,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
 static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
-    gckpti_allocator memory = { f->desc.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
     gckpt_cost *costs = NULL;
     size_t before = f->store->count;
     int count = 0;
@@ -15347,6 +15477,12 @@ typedef struct {
 } gckpti_exec_input;
 
 typedef struct {
+    int ready;   /* the instruction it is complete with; the plan's length: the end of the step */
+    float *to;   /* gckpt_collect; NULL: it is not collected */
+    size_t size; /* floats that are there */
+} gckpti_exec_pick;
+
+typedef struct {
     gckpti_loss_total seen; /* a copy */
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
@@ -15366,13 +15502,14 @@ struct gckpt_exec {
     /* memory: tables and copies are the host's, arena and side the backend's */
     unsigned char *arena;
     void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size;
+    size_t owned_size, tables_size, copies_size, side_size, caches_size;
     unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
     int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
     gckpti_exec_node *nodes;
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
+    gckpti_exec_pick *picked; /* by pick of the plan */
     uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
@@ -15392,7 +15529,7 @@ struct gckpt_exec {
     gckpt_hyper hyper;
     float clip_scale;
     double grad_norm;
-    int pc;
+    int pc, finished;               /* finished: it came to its end */
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
     int streamed;       /* rows stream in: nothing is known of those to come */
@@ -15452,7 +15589,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
+    gckpti_give(exec, exec->caches, exec->caches_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -15542,36 +15679,76 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Is it an input that an instruction reads, so that it must be fed? */
+static int gckpti_is_fed(const gckpt_plan *p, size_t id)
+{
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
+        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
+        for (int i = 0; node && node->op && i < node->inputs; i++)
+            if (p->nodes[node->in[i]].base == (int)id)
+                return 1;
+    }
+    return 0;
+}
+
+/* The kernels of an op. */
+static gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_node *node)
+{
+    const gckpt_backend *b = &e->backend;
+    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
+    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
+    if (n.precision == GCKPT_BF16_FAST) {
+        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (!none) {
+        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (!n.forward && !b->own_memory)
+        n.forward = node->op->forward;
+    if (!n.backward && !b->own_memory)
+        n.backward = node->op->backward;
+    return n;
+}
+
 /* Which inputs must be fed, and the kernels that run. */
 static void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = &e->backend;
-    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
-    for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].node = -1;
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = ins->kind == GCKPT_UPDATE ? NULL : &p->nodes[ins->id];
-        if (!node || !node->op)
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (node->kind == GCKPTI_INPUT)
+            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+        else if (node->kind == GCKPTI_OP && node->index >= 0)
+            e->nodes[i] = gckpti_op_kernels(e, node);
+    }
+}
+
+/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
+ * batch axis, whether it adds all parts up. */
+static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
+{
+    int own = gckpti_ins_tensor(p, ins), reads = 0;
+    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
+    if (!gradient)
+        return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+               p->operands[ins->operands] != GCKPTI_NONE;
+    for (int i = 0; i < p->nodes[own].inputs; i++)
+        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
+    return backward && (p->nodes[id].batchless ? own == id : reads);
+}
+
+/* Finds the instruction that each pick is complete with. */
+static void gckpti_bind_picks(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_plan_pick *pick = &p->picks[k];
+        int x = (int)p->length, id = p->nodes[pick->id].base;
+        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
             continue;
-        for (int i = 0; i < node->inputs; i++) {
-            int base = p->nodes[node->in[i]].base;
-            if (p->nodes[base].kind == GCKPTI_INPUT)
-                e->inputs[p->nodes[base].index].node = base;
-        }
-        gckpti_exec_node *n = &e->nodes[ins->id];
-        n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
-        n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
-        n->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-        if (n->precision == GCKPT_BF16_FAST) {
-            n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-            n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-        }
-        if (!n->forward && !b->own_memory)
-            n->forward = node->op->forward;
-        if (!n->backward && !b->own_memory)
-            n->backward = node->op->backward;
+        e->picked[k].ready = x < 0 ? (int)p->length : x;
     }
 }
 
@@ -15594,6 +15771,7 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
     e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
     e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
+    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
     e->hashes = hashes ? (uint64_t *)at : NULL;
     return used;
@@ -15619,19 +15797,17 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
-        if (q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = q->data;
-        if (!e->backend.own_memory || (q->kind == GCKPTI_INPUT && e->inputs[q->index].node < 0))
-            continue;
-        if (q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)gckpti_carve(base, &used, bytes, 1);
-        void *to = q->kind == GCKPTI_CONSTANT ? gckpti_carve(base, &used, bytes, 1) : NULL;
-        if (to) {
+        void *to = NULL;
+        if (e->backend.own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+            to = gckpti_carve(base, &used, bytes, 1);
+        if (base && q->kind == GCKPTI_INPUT)
+            e->inputs[q->index].on_backend = (unsigned char *)to;
+        if (base && q->kind == GCKPTI_CONSTANT)
+            e->nodes[i].data = to ? to : q->data;
+        if (to && q->kind == GCKPTI_CONSTANT)
             e->backend.copy_in(e->backend.context, to, q->data, bytes);
-            e->nodes[i].data = to;
-        }
     }
-    return used;
+    return used + !used; /* for a pointer that is not NULL */
 }
 
 /* n bytes of the backend's memory. */
@@ -15684,7 +15860,6 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
         e->arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
-    e->owned_size = p->arena + p->alignment + GCKPTI_CANARY;
     e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
     if (!e->owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -15715,7 +15890,10 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -15746,10 +15924,14 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
-    for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
-        if (e->inputs[i].node >= 0)
-            e->inputs[i].copy = (unsigned char *)gckpti_carve(
-                base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
+    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        void *to = gckpti_is_fed(p, i)
+                       ? gckpti_carve(base, &used, (size_t)p->batch, gckpti_row_bytes(p, q))
+                       : NULL;
+        if (to)
+            e->inputs[q->index].copy = (unsigned char *)to;
+    }
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
@@ -16020,11 +16202,50 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+/* Blocks of square sums; with tables, where each parameter's are. */
+static size_t gckpti_exec_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t n = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        if (e->params)
+            e->params[i].square = n;
+        if (p->params[i].trained)
+            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    return n;
+}
+
+/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
+ * host has, with structures counted so many times. Needs no tables. */
+static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = &e->backend;
+    const size_t host = !b->own_memory;
+    size_t used = 0;
+    e->square_count = gckpti_exec_squares(e);
+    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->tables_size = gckpti_exec_tables(e, NULL);
+    e->side_size = gckpti_exec_side(e, NULL);
+    e->copies_size = gckpti_exec_copies(e, NULL);
+    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    gckpti_count_piece(&used, times, sizeof *e);
+    gckpti_count_piece(&used, 1, p->block ? gckpti_plan_copy(NULL, p) : 0);
+    gckpti_count_piece(&used, times, e->tables_size);
+    gckpti_count_piece(&used, host, e->side_size);
+    gckpti_count_piece(&used, 1, e->copies_size);
+    gckpti_count_piece(&used, host, e->caches_size);
+    gckpti_count_piece(&used, host, e->owned_size);
+    return gckpti_count_block(used);
+}
+
 /* All memory a run will need. */
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    e->tables_size = gckpti_exec_tables(e, NULL);
+    (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
     if (!e->tables)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
@@ -16033,14 +16254,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
-    for (size_t i = 0; i < p->param_count; i++) {
-        e->params[i].square = e->square_count;
-        if (p->params[i].trained)
-            e->square_count +=
-                ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->side_size += !e->side_size; /* for a pointer that is not NULL */
+    gckpti_bind_picks(e);
+    (void)gckpti_exec_squares(e);
     e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
     if (!e->side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -16048,13 +16263,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
-    e->moves = e->backend.own_memory && e->backend.move && !e->desc.offload && p->offloaded;
     if (e->moves)
         e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
     if (e->moves && !e->far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
                             e->backend.name, p->offloaded);
-    e->copies_size = gckpti_exec_copies(e, NULL);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
         e->copies = gckpti_new(&e->memory, e->copies_size, 1);
@@ -16110,10 +16323,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
-    gckpti_allocator a;
-    memset(&a, 0, sizeof a);
-    if (desc)
-        a.desc = desc->memory;
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
@@ -16151,6 +16361,57 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     return result;
 }
 
+/* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
+static size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+{
+    gckpt_exec e;
+    gckpt_store none; /* for errors that nobody reads */
+    memset(&e, 0, sizeof e);
+    memset(&none, 0, sizeof none);
+    e.plan = plan;
+    e.store = &none;
+    if (desc)
+        e.desc = *desc;
+    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
+        gckpti_choose_backend(&e) != GCKPT_OK)
+        return SIZE_MAX;
+    return gckpti_exec_sizes(&e, times);
+}
+
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    return gckpti_exec_need(plan, desc, 1);
+}
+
+static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_larger(capacity, 1);
+    gckpti_count_piece(&used, times, sizeof(gckpt_store));
+    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].place > plan->params[last].place ? i : last;
+        names += strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.elements = plan->params[i].elements;
+        q.storage = plan->params[i].storage;
+        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_piece(&used, (size_t)plan->params[i].elements, sizeof(float));
+    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
+        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
+    return gckpti_count_block(used + names);
+}
+
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
+
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
@@ -16166,8 +16427,10 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->team = team ? plan->threads : 1;
     e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++)
-        e->writes_back = e->writes_back || plan->picks[i].gradient;
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
+        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
+    }
     e->repeats = gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
@@ -16235,7 +16498,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->rows = node->batchless ? 1 : rows;
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
-    c->precision = e->nodes[id].precision;
+    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs; i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -16712,6 +16975,31 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_gradient_end(e, ins, &o, &c, i);
 }
 
+/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[user];
+    const gckpti_ins *ins = p->list;
+    gckpti_operands o;
+    gckpt_call c;
+    int reads = 0;
+    for (int i = 0; i < node->inputs && node->op; i++)
+        reads = reads || p->nodes[node->in[i]].base == id;
+    for (size_t x = 0; x < p->length && reads; x++, ins++)
+        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
+            break;
+    if (!reads || ins == p->list + p->length)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_at(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            e->backend.add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+    }
+}
+
 /* =================================================================================================
  * >>training: division, norm, clipping, optimisers, steps
  * ============================================================================================== */
@@ -16853,6 +17141,171 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
+/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
+    s->kinds |= kind;
+    if (s->id < 0 && kind & s->sought) {
+        s->id = id;
+        s->gradient = gradient;
+        s->at = at;
+        s->value = x;
+    }
+}
+
+/* All n floats of an array of the backend's, or as many bf16. NULL: none. */
+static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
+                           int64_t n, int id, int gradient)
+{
+    const unsigned char *next = (const unsigned char *)x;
+    for (int64_t at = 0, piece; next && at < n; at += piece) {
+        float wide[64];
+        uint16_t half[64];
+        piece = gckpti_min(n - at, 64);
+        size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
+        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next, bytes);
+        next += bytes;
+        for (int64_t i = 0; i < piece; i++)
+            gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
+                       at + i);
+    }
+}
+
+/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
+                            int gradient, int scratch)
+{
+    const gckpti_node *q = &e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
+    if (q->type == GCKPT_F32)
+        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+}
+
+/* What an instruction is about to read, or has written. */
+static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                int written)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
+    int loss = node->op && node->op->flags & GCKPT_LOSS;
+    unsigned needs = backward ? 0 : UINT32_MAX;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs && backward; i++)
+        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
+        gckpti_loss_total sum;
+        e->backend.copy_out(e->backend.context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
+                            sizeof sum);
+        gckpti_see(s, sum.sum, ins->id, 0, -1);
+    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
+                        0);
+    }
+    if (backward && !written)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+    for (int u = 1; u < ins->uses && !written; u++)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+    for (int i = 0; i < node->inputs; i++) {
+        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
+        if (!written && needs & GCKPT_IN(i))
+            gckpti_see_node(e, s,
+                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
+                                                         : e->nodes[id].data,
+                            id, 0, 0);
+        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+        if (backward)
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+    }
+}
+
+/* The error about what was seen: who made it, and what is known. */
+static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
+                                      const char *name, const char *why)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[s->id];
+    int64_t rows = gckpti_micro_rows(e), left = s->at;
+    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
+    char where[112] = "";
+    gckpti_text t = { where, sizeof where - 1 };
+    for (int i = at.n; i-- > 0; left /= shape.d[i])
+        at.d[i] = left % shape.d[i];
+    if (s->at >= 0)
+        gckpti_text_add(&t, " at %S of %S", &at, &shape);
+    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
+        gckpti_text_add(&t, ", row %I of the batch",
+                        e->row + s->at / (gckpti_elements(&shape) / rows));
+    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
+                        s->value,
+                        s->at < 0     ? "the sum of"
+                        : s->gradient ? "the gradient of"
+                                      : "the value of",
+                        gckpti_node_name(p, s->id), s->id, where, why);
+}
+
+/* What an instruction wrote, when it had read such kinds: a NaN may come of a NaN, an infinity of
+ * either. */
+static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    gckpti_see_operands(e, &s, ins, 1);
+    if (s.id < 0)
+        return GCKPT_OK;
+    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                             node->op ? node->op->name : "param",
+                             read ? "it read infinities, but no NaN; nothing was changed"
+                                  : "all it read is finite; nothing was changed");
+}
+
+/* A parameter's gradient before its update, and what that made of it. */
+static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    int id = p->params[ins->id].node;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    if (!done)
+        gckpti_see_node(e, &s, gckpti_at_any(e, o.gradient), id, 1, 0);
+    int slot = done ? -1 : p->state_slots;
+    for (; slot < p->state_slots && s.id < 0; slot++)
+        gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
+    const char *who = !done ? "the batch" : slot > 0 ? "the update's optimiser state" : "the update";
+    const char *why = "nothing was changed";
+    if (done || e->updating)
+        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
+}
+
+/* A parameter or constant that a step begins with: NaN, or, where it is trained, an infinity. */
+static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int trained)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
+    s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
+    gckpti_see_node(e, &s, values, id, 0, 0);
+    return s.id < 0 ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\" is %g at position %I",
+                                   gckpti_node_name(e->plan, id), s.value, s.at);
+}
+
 /* Before the first update of a step that clips or may be skipped: all gradients, then norm and
  * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
@@ -16860,7 +17313,11 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (e->nonfinite) {
+    for (size_t x = 0; x < e->plan->length && e->desc.debug & GCKPT_DEBUG_FINITE; x++)
+        if (e->plan->list[x].kind == GCKPT_UPDATE &&
+            gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
+    if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
         e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
@@ -17033,6 +17490,20 @@ static void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
+/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
+static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\": NaN was fed at row %I, position %I",
+                                e->plan->names + q->name, e->row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
 static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows)
@@ -17049,7 +17520,9 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->inputs[i];
-        if (!in->copy)
+        if (in->node >= 0 && e->desc.debug & GCKPT_DEBUG_FINITE)
+            result = gckpti_check_fed(e, in, rows);
+        if (!in->copy || result != GCKPT_OK)
             continue;
         memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
         in->feed = in->copy;
@@ -17132,6 +17605,30 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
+static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
+{
+    return rows / p->rows * n + n / p->rows * (rows % p->rows);
+}
+
+/* Whether all that is collected has room for so many rows. */
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_exec_pick *at = &e->picked[k];
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
+        if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
+                                "is room for (%I a micro-batch of %I rows)",
+                                rows, gckpti_node_name(p, p->picks[k].id), p->picks[k].id, at->size,
+                                n, p->rows);
+    }
+    return GCKPT_OK;
+}
+
 /* As many rows as the plan takes in a step or call. */
 static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -17146,7 +17643,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
             rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    return GCKPT_OK;
+    return gckpti_check_collected(e, e->row_end + rows);
 }
 
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters),
@@ -17221,7 +17718,14 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
+        if (e->desc.debug & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+            gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
+            return GCKPT_E_DATA;
     }
+    for (size_t i = 0; i < p->node_count && e->desc.debug & GCKPT_DEBUG_FINITE; i++)
+        if (p->nodes[i].kind == GCKPTI_CONSTANT &&
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
     return GCKPT_OK;
 }
 
@@ -17251,7 +17755,6 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
         return result;
     if (hyper)
         e->hyper = *hyper;
-    e->pc = 0;
     e->step = e->store->step;
     e->packs = e->store->packs;
     e->streamed = 0;
@@ -17264,9 +17767,24 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
     return gckpti_ok(e);
 }
 
+/* At the end of a micro-batch: its rows of all that is collected. */
+static void gckpti_collect_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
+        if (e->picked[k].to)
+            e->backend.copy_out(e->backend.context,
+                                e->picked[k].to + gckpti_elements_of(p, n, e->row),
+                                e->arena + p->picks[k].offset, count * sizeof(float));
+    }
+}
+
 static void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
+    e->pc = e->finished = 0;
     e->accumulators_cleared = 0;
     gckpti_fill(e, e->losses, 0, e->plan->term_count * sizeof *e->losses);
 }
@@ -17360,26 +17878,39 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
-static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
+static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    /* else the norm is only reported: one pass is enough */
-    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
-    if (ins->kind == GCKPT_FORWARD)
-        return gckpti_run_forward(e, ins);
-    if (ins->kind >= GCKPT_OFFLOAD)
-        return gckpti_run_copies(e, ins);
-    if (ins->kind == GCKPT_BACKWARD) {
-        gckpti_run_backward(e, ins);
-        return GCKPT_OK;
-    }
+    int finite = (e->desc.debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result == GCKPT_OK && finite && early)
+        result = gckpti_check_update(e, ins, 0);
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
     if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return GCKPT_OK;
+    return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
+}
+
+static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_look read = { 0, 0, -1, 0, 0, 0 };
+    gckpt_result result = GCKPT_OK;
+    int finite = e->desc.debug & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    if (finite)
+        gckpti_see_operands(e, &read, ins, 0);
+    if (ins->kind == GCKPT_FORWARD)
+        result = gckpti_run_forward(e, ins);
+    else if (ins->kind == GCKPT_BACKWARD)
+        gckpti_run_backward(e, ins);
+    else if (ins->kind == GCKPT_UPDATE)
+        result = gckpti_run_one_update(e, ins);
+    else
+        result = gckpti_run_copies(e, ins);
+    return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
 
 /* How far a run goes: the whole step, what comes before its first update, or all but updates. */
@@ -17398,8 +17929,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_OK;
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
-    if (e->repeating && e->pc == p->body && gckpti_repeat(e))
+    if (e->repeating && e->pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect_rows(e);
         return GCKPT_MORE;
+    }
     const gckpti_ins *ins = &p->list[e->pc];
     if (e->pc >= e->due)
         gckpti_join(e);
@@ -17428,6 +17961,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_join(e);
     if (e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
+    if (e->pc == p->epilogue && result == GCKPT_OK)
+        gckpti_collect_rows(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -17474,17 +18009,40 @@ static void gckpti_uncount_updates(gckpt_exec *e)
     }
 }
 
+/* Looped plans: adds up the accumulators of each picked gradient that no instruction does: of what
+ * has no batch axis and depends on nothing that is trained. In the contract's order (manual, 5f). */
+static void gckpti_add_uses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count && p->looped && e->row_end > 0; k++) {
+        int id = p->nodes[p->picks[k].id].base, done = 0;
+        float *sum = gckpti_at(e, p->picks[k].offset);
+        for (size_t i = 0; i < k; i++) /* picked twice */
+            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
+        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
+            e->picked[k].ready < (int)p->length)
+            continue;
+        for (size_t i = 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            if (p->nodes[user].batchless == (i >= p->node_count))
+                gckpti_add_use(e, user, id, sum);
+        }
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->state = GCKPTI_IDLE;
+    gckpti_add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result != GCKPT_OK)
         return result;
+    e->finished = e->row_end > 0;
     int64_t count = p->term_count ? e->terms[0].seen.count : 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
@@ -17500,7 +18058,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
         if (bad && e->nonfinite)
             gckpti_uncount_updates(e);
-        e->store->step += !bad;
+        e->store->step += e->updating && !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -17613,6 +18171,39 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     return result;
 }
 
+/* Everything before the first instruction of a step that ends before its updates; */
+static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows)
+{
+    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+}
+
+/* and its end, when all micro-batches have run, or failed with `result`. */
+static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
+{
+    e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report)
+{
+    if (exec && exec->plan->update_in_backward)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "gradients: this plan updates in the backward "
+                            "(desc.update_in_backward); make one that does not");
+    gckpt_result result = gckpti_start_gradients(exec, feeds, count, rows);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(exec, INT64_MAX, GCKPTI_GRADIENTS);
+    return gckpti_end_gradients(exec, result, report);
+}
+
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
     return exec ? exec->caches_of->position : 0;
@@ -17683,27 +18274,69 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
     exec->state = GCKPTI_RUNNING;
-    exec->pc = exec->plan->epilogue;
     if (exec->row_end == 0) /* nothing was added: nothing to do */
         return gckpti_finish_step(exec, report);
+    exec->pc = exec->plan->epilogue;
     return gckpti_run_all(exec, report);
 }
 
-GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
+/* A pick's number; -1, and an error: it is none. */
+static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
 {
-    size_t used = 0;
-    for (size_t i = 0; exec && i < exec->plan->pick_count; i++) {
-        const gckpti_plan_pick *pick = &exec->plan->picks[i];
-        size_t bytes = gckpti_pick_bytes(exec->plan, pick);
-        void *copy = gckpti_carve(exec->picks, &used, bytes, 1);
-        if (pick->id != id || !pick->gradient != !gradient)
-            continue;
-        if (!exec->backend.own_memory)
-            return gckpti_at(exec, pick->offset);
-        exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
-        return (const float *)copy;
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++)
+        if (p->picks[k].id == id && !p->picks[k].gradient == !gradient)
+            return (int)k;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
+                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
+    return -1;
+}
+
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
+{
+    size_t used = 0, bytes = 0;
+    void *copy = NULL;
+    int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
+    if (k < 0)
+        return NULL;
+    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
+        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
+                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
+                     id,
+                     exec->picked[k].ready < (int)exec->plan->length
+                         ? "the step has not come so far"
+                         : "it is complete at the end of the step");
+        return NULL;
     }
-    return NULL;
+    if (!exec->backend.own_memory)
+        return gckpti_at(exec, exec->plan->picks[k].offset);
+    for (int i = 0; i <= k; i++) {
+        bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
+        copy = gckpti_carve(exec->picks, &used, bytes, 1);
+    }
+    exec->backend.copy_out(exec->backend.context, copy, exec->arena + exec->plan->picks[k].offset,
+                           bytes);
+    return (const float *)copy;
+}
+
+GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
+{
+    int k = exec ? gckpti_find_pick(exec, "collect", id, gradient) : -1;
+    if (k < 0)
+        return GCKPT_E_ARG;
+    if (exec->plan->nodes[id].batchless)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            gckpt_plan_name(exec->plan, id), id);
+    gckpti_exec_pick before = exec->picked[k];
+    exec->picked[k].to = to;
+    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
+    if (gckpti_check_collected(exec, rows) == GCKPT_OK)
+        return gckpti_ok(exec);
+    exec->picked[k] = before;
+    return GCKPT_E_ARG;
 }
 
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
@@ -17737,28 +18370,17 @@ typedef struct {
 
 static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
-    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
-    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
+    return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
 }
 
-/* When all micro-batches have run, or failed with `result`: gradients and loss, but no update. */
+/* When all micro-batches have run, or failed with `result`: gradients and loss. */
 static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
                                      gckpt_report *report)
 {
-    gckpt_exec *e = b->e;
-    e->state = GCKPTI_IDLE;
-    if (result == GCKPT_OK)
-        result = gckpti_settle_counts(e);
-    if (result != GCKPT_OK)
-        return result;
-    if (!gckpti_count(e))
-        return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
-    uint64_t step = e->store->step;
-    result = gckpti_finish_gradients(e);
-    if (result == GCKPT_OK)
-        result = gckpti_finish_step(e, report);
-    e->store->step = step;
-    return result;
+    result = gckpti_end_gradients(b->e, result, report);
+    return result != GCKPT_OK || gckpti_count(b->e)
+               ? result
+               : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
 }
 
 /* Loss, and gradients as a program may see them. */
@@ -18035,6 +18657,8 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
     int64_t most = gckpti_most_elements(p);
+    if (most == 0)
+        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
@@ -18197,7 +18821,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
+    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
@@ -20133,7 +20757,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != r->p.active[i])
+        if (trained != gckpti_is_trained(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
@@ -20431,6 +21055,17 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
+ * at most twice as large as where they have 4. */
+static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const size_t times = sizeof(void *) < 8 ? 2 : 1;
+    gckpt_plan constant = *p;
+    constant.block = NULL; /* nobody copies it */
+    gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
+    gckpti_print(k, "#define %s_exec_bytes %z\n", name, gckpti_exec_need(&constant, NULL, times));
+}
+
 /* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
@@ -20480,8 +21115,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
-                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, q->external,
+                     (int)q->storage,
                      (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
@@ -20552,7 +21188,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         k,
         "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
         "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
+        "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
         name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
         p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
@@ -20613,6 +21249,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
     gckpti_c_enum(&k, plan, name);
+    gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
     gckpti_c_arrays(&k, plan, name);
     gckpti_c_words_and_names(&k, plan, name);
