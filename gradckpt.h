@@ -909,9 +909,11 @@ typedef enum {
 } gckpt_mode;
 typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gckpt_optimiser;
 /* What gckpt_fetch and gckpt_collect may return. Activations and their gradients: of the last
- * micro-batch, in units of the sum. Parameter gradients: divided, before clipping. The gradient of
- * an input, a constant or anything else that no trainable parameter leads to is computed when it is
- * picked. */
+ * micro-batch, in units of the sum. Gradients of parameters that are trained: divided, before
+ * clipping. The gradient of an input (f32), a constant, a frozen parameter or anything else that no
+ * trainable parameter leads to is computed because it is picked, in units of the sum; what has no
+ * batch axis gets the sum over the batch. A plan may have such picks and nothing to train: its
+ * steps update nothing. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient;
@@ -1359,8 +1361,11 @@ typedef struct {
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* E_DATA, and nothing is changed, at the first instruction that makes a NaN of none, or an infinity
- * of finite values (a mask's are let through): the error text has op, element, row of the batch */
+/* E_DATA at the first instruction that makes a NaN of none, or an infinity of finite values (those
+ * of a mask are let through), in a value, a gradient or a loss's sum: the error text has op, tensor,
+ * element, row of the batch. So too for a NaN that is fed or stands in a parameter or constant, and
+ * before the first update for gradients. Nothing is changed then, but where an update itself does it
+ * (lr), or in plans that update in the backward. Slow: everything is read again. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
@@ -1464,11 +1469,15 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's next; id -1: none */
 /* Gradients and nothing else: as gckpt_step, but for the update: parameters, state and step stay,
- * bit for bit. Of desc.fetch, or collected; not for plans that update in the backward (E_ARG). */
+ * bit for bit; masks of dropout are those of the step that would come next. Gradients are had by
+ * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
-/* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked, or,
- * within a step (gckpt_run_some), not computed yet in this micro-batch. */
+/* A tensor or gradient of desc.fetch, valid until the next step starts. NULL: not picked; or not
+ * computed yet, within a step (gckpt_run_some; of each micro-batch anew) or because one ended
+ * early. An activation's gradient is there with its last contribution, a trained parameter's when it
+ * is divided, at its update; one of something else without a batch axis at the end of the step. The
+ * executor's error text says which. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
@@ -18131,6 +18140,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
         return GCKPT_E_ARG;
     if (exec->state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
+    gckpti_ok(exec); /* of what was fetched too early */
     gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
     return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
 }
