@@ -142,8 +142,9 @@ static int check_options(void)
     if (o.min_lr < 0)
         o.min_lr = o.lr;
     if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
-        return session_fail(2, "--heads %lld: allowed is a divisor of half of --dim %lld",
-                            (long long)o.heads, (long long)o.dim);
+        return session_fail(2, "--dim %lld with --heads %lld: allowed is a --dim of 2 * --heads, %lld, "
+                            "or a multiple of that",
+                            (long long)o.dim, (long long)o.heads, 2 * (long long)o.heads);
     if (o.micro_batch > o.batch)
         return session_fail(2, "--micro-batch %lld: allowed is at most --batch %lld",
                             (long long)o.micro_batch, (long long)o.batch);
