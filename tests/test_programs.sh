@@ -108,7 +108,7 @@ for option in layers heads dim context batch micro-batch fastest steps lr min-lr
 done
 check "an unknown option" fails_with 2 "allowed are --layers" build/gpt --banana 3
 check "a stray word" fails_with 2 "allowed are --layers" build/gpt banana
-check "heads that do not divide dim" fails_with 2 "divisor" build/gpt --dim 32 --heads 5
+check "heads that do not divide dim" fails_with 2 "^gpt: --dim 32 with --heads 5: allowed is a --dim of 2 \* --heads, 10," build/gpt --dim 32 --heads 5
 check "micro-batch above batch" fails_with 2 "at most --batch" build/gpt --batch 4 --micro-batch 5
 check "min-lr above lr" fails_with 2 "at most --lr" build/gpt --lr 1e-4 --min-lr 1e-3
 check "--layers 0" fails_with 2 "from 1 to" build/gpt --layers 0
