@@ -50,13 +50,13 @@ static int neuron(const char *path)
     const gckpt_term loss = { gckpt_mean_squared_error(out, y), 1, 0 };
     const gckpt_pick picks[] = { { product, 0 }, { sum, 0 }, { n, 0 }, { out, 0 },
                                  { product, 1 }, { sum, 1 }, { n, 1 }, { out, 1 },
-                                 { w, 1 },   { b, 1 } };
+                                 { x, 1 },       { w, 1 },   { b, 1 } };
     gckpt_plan_desc desc = { .fetch = picks, .fetches = sizeof picks / sizeof picks[0] };
     const gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
     gckpt_report report;
     gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_exec *exec = plan ? gckpt_exec_new(plan, s, NULL) : NULL;
-    int ok = exec ? gckpt_step(exec, feeds, 2, 1, &(gckpt_hyper){ 0 }, &report) == GCKPT_OK || failed(exec)
+    int ok = exec ? gckpt_gradients(exec, feeds, 2, 1, &report) == GCKPT_OK || failed(exec)
                   : failed(plan ? (const void *)s : (const void *)g);
     const pictures_shown shown = { plan, exec, s, feeds, 2, &report };
     ok = ok && draw(path, g, &shown);

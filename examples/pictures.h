@@ -924,11 +924,11 @@ enum {
 /* What is told beside ops and shapes; all of it may be NULL. */
 typedef struct {
     const gckpt_plan *plan; /* which tensors get a gradient */
-    const gckpt_exec *exec; /* values and gradients that its plan fetches, of the last call */
+    gckpt_exec *exec;       /* values and gradients that its plan fetches, of the last call */
     gckpt_store *store;     /* values of parameters */
     const gckpt_feed *feeds;
     int feed_count;             /* values of inputs */
-    const gckpt_report *report; /* the loss */
+    const gckpt_report *report; /* the loss, and the count that makes gradients those of it */
 } pictures_shown;
 
 typedef struct {
@@ -1008,12 +1008,12 @@ static inline void pictures_line_end(pictures_map *m, const char *style, const c
 
 /* "value 0.5 -1.2; 3 4": a row of the last axis behind each semicolon; the first few. */
 static inline void pictures_numbers(pictures_map *m, const char *what, const float *x,
-                                    const int32_t *index, const gckpt_shape *shape)
+                                    const int32_t *index, const gckpt_shape *shape, double unit)
 {
     const int64_t n = pictures_elements(shape), wide = shape->n ? shape->d[shape->n - 1] : 1;
     pictures_word(m, what);
     for (int64_t i = 0; i < n && i < PICTURES_NUMBERS; i++) {
-        pictures_number v = pictures_short(x ? (double)x[i] : (double)index[i]);
+        pictures_number v = pictures_short((x ? (double)x[i] : (double)index[i]) / unit);
         pictures_word(m, i && i % wide == 0 ? "; " : " ");
         pictures_word(m, v.text);
     }
@@ -1067,7 +1067,7 @@ static inline void pictures_tensor(pictures_map *m, int id)
     const void *value = pictures_value(m, &n, id);
     if (value) {
         pictures_numbers(m, "value", n.type == GCKPT_F32 ? (const float *)value : NULL,
-                         (const int32_t *)value, &n.shape);
+                         (const int32_t *)value, &n.shape, 1);
         pictures_line_end(m, style, " class=\"v\"", bar);
     } else if (n.loss && m->losses == 1 && m->shown && m->shown->report) {
         pictures_number v = pictures_short(m->shown->report->loss);
@@ -1077,7 +1077,9 @@ static inline void pictures_tensor(pictures_map *m, int id)
     }
     const float *gradient = m->shown && m->shown->exec ? gckpt_fetch(m->shown->exec, id, 1) : NULL;
     if (gradient) {
-        pictures_numbers(m, "gradient", gradient, NULL, &n.shape);
+        const gckpt_report *r = n.batchless ? NULL : m->shown->report;
+        pictures_numbers(m, "gradient", gradient, NULL, &n.shape,
+                         r && r->count ? (double)r->count : 1);
         pictures_line_end(m, style, " class=\"d\"", bar);
     }
 }
