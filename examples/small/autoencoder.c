@@ -2,9 +2,9 @@
  * whose pixels are noise, the network makes clean ones, of people it has not seen. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "digits.h"
-#include "layers.h"
-#include "train.h"
+#include "../digits.h"
+#include "../layers.h"
+#include "../train.h"
 
 enum { NEW = 360 }; /* the last rows, by other people */
 
