@@ -83,7 +83,7 @@ typedef struct {
     uint64_t seed;    /* of the rows' order (the store's: of weights and dropout) */
     const char *save; /* a file for all that is needed to go on, after each epoch; if it is there,
                          training goes on from it. SAVE.best: the best weights so far */
-    int quiet;        /* epochs between lines on stdout, 0: 1; -1: none, and no clock on stderr */
+    int every;        /* epochs between lines on stdout, 0: 1; -1: no line, and no clock on stderr */
     int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: enough */
     void *user;                                        /* for watch and the model's function */
 } train_options;
@@ -434,7 +434,7 @@ static inline void train_clock(train_run *t, int64_t done, int64_t all)
 {
     const train_report *r = t->r;
     const time_t now = time(NULL);
-    if (t->o->quiet < 0 || now == t->told)
+    if (t->o->every < 0 || now == t->told)
         return;
     t->told = now;
     t->shown = fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %.4f; %.0f s left ",
@@ -496,7 +496,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
                             const train_options *options, train_report *r)
 {
     train_run t;
-    const int lines = options->quiet > 0 ? options->quiet : 1;
+    const int lines = options->every > 0 ? options->every : 1;
     int state = train_begin(&t, store, model, data, options, r) != 0 ? -1 : train_ready(&t);
     r->epochs = options->epochs > 0 ? options->epochs : 10;
     const int64_t resumed = r->epoch * r->steps;
@@ -511,7 +511,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
             t.best = *r;
             train_keep(&t, 1);
         }
-        if (options->quiet >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
+        if (options->every >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
             train_print(&t, "epoch", r);
         if (options->save != NULL && train_save(&t) != 0)
             state = -1;
@@ -521,7 +521,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
         t.best.epochs = r->epochs;
         t.best.bytes = r->bytes;
         *r = t.best;
-        if (options->quiet >= 0)
+        if (options->every >= 0)
             train_print(&t, "kept: epoch", r);
     }
     train_free(&t);

@@ -157,7 +157,7 @@ static train_options options(seen *v)
     o.cosine = 1;
     o.warmup = 3;
     o.seed = 7;
-    o.quiet = -1;
+    o.every = -1;
     o.watch = see;
     o.user = v;
     return o;

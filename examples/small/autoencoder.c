@@ -50,7 +50,7 @@ int main(void)
     train_options o = train_defaults(3e-3f);
     o.epochs = 24;
     o.cosine = 1;
-    o.quiet = 8;
+    o.every = 8;
     train_report r;
     gckpt_store *s = gckpt_store_new(NULL);
     int wrong = train_fit(s, model, &data, &o, &r) != 0 ||
