@@ -23,8 +23,13 @@ for CXX in ${CXX:-} c++ g++ clang++; do
 done
 
 # ---- the README's program and its output -------------------------------------------------------------
-awk '/^```c$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.c"
-awk '/^```text$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.out"
+# The README's n-th block with this fence: block FENCE N
+block()
+{
+    awk -v fence="$1" -v n="$2" '$0 == "```" fence { on = ++k == n; next } /^```$/ { on = 0 } on' README.md
+}
+block c 1 > "$work/readme.c"
+block text 1 > "$work/readme.out"
 check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
 check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
 check "README's program compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -O0 -I. \
@@ -37,6 +42,14 @@ if [ $has_cxx -eq 1 ]; then
         "$work/readme.cpp" -o "$work/readme_cxx"
     check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
+fi
+
+block c 2 > "$work/readme_2.c"
+if [ -s "$work/readme_2.c" ]; then
+    block text 2 > "$work/readme_2.out"
+    check "README's second program is examples/digits.c" cmp "$work/readme_2.c" examples/digits.c
+    check "README's second program runs" sh -c "build/digits > $work/digits.out"
+    check "README's second program prints what README says" diff "$work/readme_2.out" "$work/digits.out"
 fi
 
 # ---- the manual's snippet ------------------------------------------------------------------------------
