@@ -785,6 +785,7 @@ struct gckpt_call {
     /* set by shape(): */
     size_t aux_bytes, work_forward, work_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
+    int64_t unit;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
     /* set for kernels: */
     int64_t row;      /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
@@ -820,7 +821,8 @@ struct gckpt_call {
 #define GCKPT_PASSES(i)    (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
- * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
+ * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
+ * one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
 #define GCKPT_COUNTS_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
@@ -2714,6 +2716,14 @@ GCKPTI_INLINE int gckpti_whole(float y)
     int large = y >= 16777216.0f || y <= -16777216.0f;
     int32_t n = large || y != y ? 0 : (int32_t)y;
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}
+
+/* log(1 + x) for 0 <= x <= 1: what u = 1 + x rounds away is made up for by x / (u - 1), whose
+ * denominator is exact (Kahan). */
+GCKPTI_INLINE float gckpti_log1p(float x)
+{
+    float u = 1.0f + x;
+    return u > 1.0f ? gckpti_mul(gckpti_log(u), x / (u - 1.0f)) : x;
 }
 
 /* x^y, in all of C's cases: of a negative x only for whole y (else NaN, but inf or 0 of -inf), and
@@ -4795,6 +4805,8 @@ typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_columns;
 struct gckpti_heads;
+struct gckpti_classes;
+struct gckpti_errors;
 struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
@@ -4819,8 +4831,10 @@ struct gckpti_kernels {
                               int64_t first, float *room);
     void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
                                float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, float max, float log_sum,
-                             float scale, int accumulate);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
     const struct gckpti_mixed_kernels *mixed;
 };
 #endif
@@ -4847,7 +4861,8 @@ struct gckpti_kernels {
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    plain(mean_squared_error) plain(sum_loss)
+    fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
+    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)
 
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
@@ -6921,13 +6936,39 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
  * Rows with target < 0 are left out. aux (rows,2): max, log(sum); 0, 0 for rows left out.
- * dx_j = put(exp((x_j - max) - log(sum)) - (j == target), loss_scale); rows left out store +0 or
- * add nothing. */
+ * dx_j = put(p_j - (j == target), loss_scale), p_j = exp((x_j - max) - log(sum)); rows left out
+ * store +0 or add nothing.
+ * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
+ * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
+ * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
+ * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j, ..).
+ * A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
+ * its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
     rows.n--;
     return x->n >= 1 && gckpti_same_shape(&rows, targets);
+}
+
+/* Whether a loss's input 2, if there is one, has the first axes of `all`. */
+static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
+{
+    const gckpt_shape *w = &call->in[2].shape;
+    int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
+    for (int i = 0; call->inputs == 3 && fits && i < w->n; i++)
+        fits = w->d[i] == all->d[i];
+    return fits ? GCKPT_OK
+                : gckpt_fail(call, GCKPT_E_SHAPE,
+                             "%s: weights %S must have the first axes of %S, one or more of them; "
+                             "gckpt_reshape takes away axes of size 1",
+                             name, w, all);
+}
+
+/* w x; where w is 0 (or NaN) w, whatever x is. (-0 stays: it goes into no addition.) */
+GCKPTI_INLINE float gckpti_weighted(float w, float x)
+{
+    return w > 0.0f || w < 0.0f ? w * x : w;
 }
 
 static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
@@ -6938,6 +6979,15 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
+/* What the loss and the gradient of a row of logits depend on. */
+typedef struct gckpti_classes {
+    float max, log_sum;
+    const float *targets; /* of the classes; NULL: that of each is `other` */
+    float other, mass;    /* mass: the sum of all */
+    float scale;
+    int accumulate;
+} gckpti_classes;
+
 /* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
  * there or a product; each row looks at its own (forward) or turns them into their gradient
  * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
@@ -6947,8 +6997,8 @@ typedef struct {
                  void (*body)(void *context, int64_t i, int64_t worker),
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
-                     int accumulate); /* as if no class were the target */
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
+    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_loss_kernels;
@@ -6961,18 +7011,35 @@ static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
         body(context, i, 0);
 }
 
-static void gckpti_other_classes(const float *x, float *d, int64_t n, float max, float log_sum,
-                                 float scale, int accumulate)
+static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_classes *c)
 {
-    for (int64_t j = 0; j < n; j++)
-        gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
+    float lane[32] = { 0.0f };
+    for (int64_t j = 0; j < n; j++) {
+        float s = c->log_sum - (x[j] - c->max), t = c->targets ? c->targets[j] : 1.0f;
+        float *sum = &lane[j & 31];
+        *sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, *sum) : *sum + t;
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+static void gckpti_plain_classes(const float *x, float *d, int64_t n, const gckpti_classes *c)
+{
+    for (int64_t j = 0; j < n; j++) {
+        float t = c->targets ? c->targets[j] : c->other;
+        float p = gckpti_exp((x[j] - c->max) - c->log_sum);
+        gckpti_put_product(&d[j], gckpti_fma(p, c->mass, -t), c->scale, c->accumulate);
+    }
 }
 
 static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
-    gckpti_loss_kernels by = { product,           gckpti_in_turn,
-                               gckpti_online,     gckpti_other_classes,
-                               gckpti_from_bf16s, gckpti_to_bf16s };
+    gckpti_loss_kernels by = { product,
+                               gckpti_in_turn,
+                               gckpti_online,
+                               gckpti_plain_surprisal,
+                               gckpti_plain_classes,
+                               gckpti_from_bf16s,
+                               gckpti_to_bf16s };
     return by;
 }
 
@@ -6980,28 +7047,78 @@ static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 typedef struct {
     const gckpt_call *call;
     gckpti_loss_kernels by;
-    int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
-    int64_t counted;             /* rows that are not left out */
-    const int32_t *target;       /* of each row */
-    const float *x;              /* their logits (rows,n) */
-    float *d;                    /* backward: the logits' gradient; may be x */
-    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
+                                       v in all */
+    int64_t counted;                /* rows that are not left out */
+    const int32_t *targets;         /* of all rows; NULL: */
+    const float *soft;              /* (.., V) */
+    const float *weights;           /* NULL: none */
+    int64_t share;                  /* rows to a weight */
+    float smoothing;
+    const float *x;                 /* the block's logits (rows,n) */
+    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
+    float *aux;                     /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
+    /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
+
+/* The target of the block's row r, 0 without one; < 0: the row is left out. */
+static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
+{
+    return l->targets ? l->targets[l->row + r] : 0;
+}
+
+static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
+}
+
+/* The loss of a row that is not left out, before its weight. */
+static float gckpti_loss_of(const gckpti_loss *l, int64_t r, float logit, float max, float log_sum)
+{
+    const float *x = l->x + r * l->n;
+    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
+    if (l->soft) {
+        c.targets = l->soft + (l->row + r) * l->v;
+        return l->by.surprisal(x, l->v, &c);
+    }
+    float loss = log_sum - (logit - max), other = l->smoothing / (float)l->v;
+    return l->smoothing > 0.0f ? gckpti_fma(other, l->by.surprisal(x, l->v, &c),
+                                            gckpti_mul(1.0f - l->smoothing, loss))
+                               : loss;
+}
 
 /* The forward of row r: its classes so far, and these. */
 static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     const float *x = l->x + r * l->n;
-    int64_t target = l->target[r], at = target - l->first;
+    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
     (void)worker;
-    if (target >= 0 && at >= 0 && at < l->n)
+    if (target < 0)
+        return;
+    if (at >= 0 && at < l->n)
         l->hit[r] = x[at];
-    for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
+    for (int64_t j = 0; j < l->n; j += GCKPTI_LOSS_CHUNK)
         l->by.online(x + j, NULL, gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
                      &l->max[r], &l->sum[r]);
+    if (l->first + l->n < l->v)
+        return;
+    gckpti_softmax_end(&l->max[r], &l->sum[r]);
+    l->sum[r] = gckpti_log(l->sum[r]);
+    l->hit[r] = gckpti_loss_of(l, r, l->hit[r], l->max[r], l->sum[r]);
+}
+
+/* The gradient of a row's soft targets. */
+static void gckpti_loss_soft_row(const gckpti_loss *l, const float *x, float *d, float w,
+                                 const gckpti_classes *c)
+{
+    int accumulate = l->call->in[1].accumulate;
+    if (w == 0.0f)
+        gckpti_start(d, l->v, accumulate);
+    for (int64_t j = 0; j < l->v && !(w == 0.0f); j++)
+        gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
 /* The backward of row r: d from x, the target's apart. */
@@ -7009,32 +7126,58 @@ static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
     const float *x = l->x + r * l->n, *aux = l->aux + 2 * r;
-    float *d = l->d + r * l->n, logit = 0.0f, held = 0.0f, scale = l->call->loss_scale;
-    int64_t target = l->target[r], at = target - l->first;
-    int here = at >= 0 && at < l->n;
+    float *d = l->d ? l->d + r * l->n : NULL, logit = 0.0f, held = 0.0f;
+    float w = gckpti_loss_weight(l, r), other = l->smoothing / (float)l->v;
+    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    int here = !l->soft && at >= 0 && at < l->n;
+    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
     (void)worker;
-    if (target < 0) {
-        gckpti_start(d, l->n, l->accumulate);
+    c.scale = w * l->call->loss_scale;
+    if (l->soft && l->call->in[1].grad)
+        gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
+    if (!d || target < 0 || w == 0.0f) {
+        if (d)
+            gckpti_start(d, l->n, l->accumulate);
         return;
+    }
+    if (l->soft) {
+        c.targets = l->soft + (l->row + r) * l->v;
+        c.mass = gckpti_sum(c.targets, l->v);
     }
     if (here) /* d may be x; what it held the target's own contribution is added to */
         logit = x[at], held = d[at];
-    l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    l->by.gradient(x, d, l->n, &c);
     if (here) {
         d[at] = held;
-        gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
-                           l->accumulate);
+        gckpti_put_product(&d[at],
+                           gckpti_exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
+                           c.scale, l->accumulate);
     }
+}
+
+/* The gradient of weight k: l is at row 0. */
+static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    const gckpt_arg *w = &l->call->in[2];
+    float lane[32] = { 0.0f };
+    (void)worker;
+    for (int64_t i = 0; i < l->share; i++) {
+        int64_t r = k * l->share + i, target = gckpti_loss_target(l, r);
+        if (target >= 0)
+            lane[i & 31] += gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r],
+                                           l->aux[2 * r + 1]);
+    }
+    gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
 
 static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
-    l->target = l->call->in[l->call->inputs - 1].index + row;
     for (int64_t r = 0; r < rows; r++) {
-        l->counted += l->target[r] >= 0;
-        l->max[r] = 0.0f, l->sum[r] = 1.0f, l->hit[r] = 0.0f; /* of rows left out */
+        l->counted += gckpti_loss_target(l, r) >= 0;
+        l->max[r] = l->sum[r] = l->hit[r] = 0.0f; /* of rows left out */
     }
 }
 
@@ -7042,35 +7185,67 @@ static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 static void gckpti_loss_finish(const gckpti_loss *l)
 {
     for (int64_t r = 0; r < l->rows; r++) {
-        float max = l->max[r], sum = l->sum[r];
-        gckpti_softmax_end(&max, &sum);
-        float log_sum = gckpti_log(sum);
-        if (l->target[r] >= 0)
-            gckpti_loss_add(l->call, log_sum - (l->hit[r] - max), 1);
+        if (gckpti_loss_target(l, r) >= 0)
+            gckpti_loss_add(l->call, gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]), 1);
         if (l->aux)
-            l->aux[2 * r] = max, l->aux[2 * r + 1] = log_sum;
+            l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
     }
 }
 
-static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
+static gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     if (!gckpti_targets_fit(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "cross_entropy: logits %S, targets %S must be (..,V), (..)", x, targets);
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S, targets %S must be (..,V), (..)",
+                          name, x, targets);
     call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
-    return GCKPT_OK;
+    return gckpti_weights_fit(call, name, targets);
+}
+static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
+{
+    return gckpti_classes_shape(call, "cross_entropy");
+}
+static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
+{
+    float smoothing = *(const float *)call->attributes;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
+                          (double)smoothing);
+    return gckpti_classes_shape(call, "cross_entropy_with");
+}
+static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(x, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
+                          targets);
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    call->unit = gckpti_last(x);
+    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
 }
 
 /* The logits are the input: a chunk is all classes. */
 static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
-    const gckpt_arg *x = &call->in[0];
-    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[2];
+    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), weights = 0;
     gckpti_loss l;
-    l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
-    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_LOSS_ROWS_MOST) {
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.call = call, l.by = by, l.n = l.v = v, l.accumulate = x->accumulate;
+    l.targets = call->in[1].index, l.soft = call->in[1].data;
+    if (call->inputs == 3) {
+        weights = gckpti_elements(&w->shape);
+        l.weights = w->data, l.share = rows / weights;
+    }
+    if (call->attributes)
+        l.smoothing = *(const float *)call->attributes;
+    int wanted = !backward || x->grad || call->in[1].grad;
+    for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
         by.each(call, l.rows, 16 * v, backward ? gckpti_loss_backward_row : gckpti_loss_forward_row,
@@ -7078,17 +7253,19 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
         if (!backward)
             gckpti_loss_finish(&l);
     }
+    if (!backward || !weights || !w->grad)
+        return;
+    l.row = 0, l.x = x->data, l.aux = (float *)call->aux;
+    by.each(call, weights, 4 * v * l.share, gckpti_loss_weight_item, &l);
 }
 
-static void gckpti_cross_entropy_forward(const gckpt_call *call)
-{
-    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 0);
-}
-
-static void gckpti_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 1);
-}
+/* An op's kernels, both by one function: run(call, .., backward). */
+#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
+    static void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }     \
+    static void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
+GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
 
 static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
@@ -7099,11 +7276,37 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+                NULL, gckpti_cross_entropy_classes,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     gckpt_tensor *in[2] = { logits, targets };
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights, float smoothing)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    if (!weights && smoothing == 0.0f)
+        return gckpt_cross_entropy(logits, targets);
+    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
+                       sizeof smoothing);
+}
+
+GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
@@ -7202,7 +7405,8 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
     int64_t rows = gckpti_rows(&call->in[0].shape);
     int once = call->attributes != NULL;
     gckpti_loss l;
-    l.call = call, l.by = by, l.accumulate = 0;
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.call = call, l.by = by, l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     for (int64_t row = 0; row < rows; row += parts.block) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
         if (once && !backward) {
@@ -7220,15 +7424,8 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
     }
 }
 
-static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 0);
-}
-
-static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 1);
-}
+GCKPTI_BOTH_WAYS(linear_cross_entropy, gckpti_linear_cross_entropy_by,
+                 gckpti_plain_loss(gckpti_plain_products(call)))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
@@ -7270,48 +7467,201 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
     return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
 }
 
-/* ---- mean_squared_error, sum_loss: sum over elements of (x - y)^2, of x; count = elements ----
- * One sum by lanes for each entry of axis 0 (squares: fma(d, d, lane)), these added in double.
- * dx = put(2 (x - y), loss_scale), dy = put(-2 (x - y), loss_scale); sum_loss: dx = loss_scale. */
-static gckpt_result gckpti_mean_squared_error_shape(gckpt_call *call)
-{
-    if (!gckpti_same_shape(&call->in[0].shape, &call->in[1].shape))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "mean_squared_error: prediction %S, target %S differ", &call->in[0].shape,
-                          &call->in[1].shape);
-    return GCKPT_OK;
-}
+/* ---- losses of elements, each a product a b of two factors; count = elements ----
+ *   sum_loss              1 x                                    dx = 1
+ *   mean_squared_error    d d, d = x - y                         dx = 2 d
+ *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
+ *                         delta (|d| - delta/2)
+ *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
+ *                                                                dx = 1 / (1 + exp(-x)) - y
+ * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b, lane),
+ * these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it is 0 it
+ * adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is behind
+ * the weight, loss_scale). */
+typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+typedef struct gckpti_errors {
+    const gckpt_call *call;
+    gckpti_error_kind kind;
+    int64_t n, share; /* elements of an entry of axis 0; elements to a weight */
+    const float *x, *y, *weights; /* y, weights: NULL: none */
+    float delta;
+} gckpti_errors;
 
-static void gckpti_mean_squared_error_forward(const gckpt_call *call)
+static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
-    int64_t rows = shape->n ? shape->d[0] : 1, n = gckpti_elements(shape) / rows;
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * n, *y = call->in[1].data + r * n;
-        float lane[32] = { 0.0f };
-        for (int64_t i = 0; i < n; i++) {
-            float d = x[i] - y[i];
-            lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
-        }
-        gckpti_loss_add(call, gckpti_lanes_sum(lane), n);
+    gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
+    e.y = call->inputs > 1 ? call->in[1].data : NULL;
+    if (call->inputs > 2) {
+        e.weights = call->in[2].data;
+        e.share = e.n / gckpti_elements(&call->in[2].shape);
     }
+    e.n /= shape->n ? shape->d[0] : 1;
+    if (call->attributes)
+        e.delta = *(const float *)call->attributes;
+    return e;
 }
 
-static void gckpti_mean_squared_error_backward(const gckpt_call *call)
+/* The factor a of element i, and b. */
+static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
 {
-    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    int64_t n = gckpti_elements(&x->shape);
-    for (int64_t i = 0; i < n; i++) {
-        float d = 2.0f * (x->data[i] - y->data[i]);
+    float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
+    int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
+    *b = linear ? size - 0.5f * e->delta : d;
+    if (e->kind == GCKPTI_BINARY)
+        *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
+    if (e->kind == GCKPTI_SUMMED || e->kind == GCKPTI_BINARY)
+        return 1.0f;
+    return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
+}
+
+static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+{
+    if (e->kind == GCKPTI_SUMMED) /* which has no data here */
+        return 1.0f;
+    float x = e->x[i], d = x - e->y[i];
+    if (e->kind == GCKPTI_SQUARED)
+        return 2.0f * d;
+    if (e->kind == GCKPTI_BINARY)
+        return gckpti_sigmoid(x) - e->y[i];
+    return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
+}
+
+static float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+{
+    return e->weights ? e->weights[i / e->share] : 1.0f;
+}
+
+static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < e->n; i++) {
+        float b, w = gckpti_error_weight(e, row * e->n + i), *sum = &lane[i & 31];
+        float a = gckpti_error_factors(e, row * e->n + i, &b);
+        *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
+{
+    const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
+    float scale = e->call->loss_scale;
+    for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
+        float w = gckpti_error_weight(e, i), d = gckpti_error_slope(e, i);
         if (x->grad)
-            gckpti_put_product(&x->grad[i], d, call->loss_scale, x->accumulate);
+            gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i], -d, call->loss_scale, y->accumulate);
+            gckpti_put_product(&y->grad[i],
+                               gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -x->data[i] : -d),
+                               scale, y->accumulate);
     }
 }
 
-GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape, gckpti_flops_3,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1));
+/* What plain and fast kernels differ in. */
+typedef struct {
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+    float (*forward)(const gckpti_errors *e, int64_t row);
+    void (*backward)(const gckpti_errors *e, int64_t row);
+} gckpti_error_kernels;
+
+/* Rows of a call, some of them at a time. */
+typedef struct {
+    gckpti_errors e;
+    gckpti_error_kernels by;
+    int64_t row;
+    float sum[GCKPTI_LOSS_ROWS_MOST];
+} gckpti_error_rows;
+
+static void gckpti_errors_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_error_rows *s = (gckpti_error_rows *)context;
+    (void)worker;
+    s->sum[i] = s->by.forward(&s->e, s->row + i);
+}
+
+static void gckpti_errors_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_error_rows *s = (const gckpti_error_rows *)context;
+    (void)worker;
+    s->by.backward(&s->e, i);
+}
+
+static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
+{
+    const gckpti_errors *e = &((const gckpti_error_rows *)context)->e;
+    const gckpt_arg *w = &e->call->in[2];
+    float lane[32] = { 0.0f };
+    (void)worker;
+    for (int64_t i = 0; i < e->share; i++) {
+        float b, a = gckpti_error_factors(e, k * e->share + i, &b);
+        lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
+    }
+    gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
+}
+
+static void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
+                             gckpti_error_kernels by, int backward)
+{
+    const gckpt_shape *shape = &call->in[0].shape;
+    gckpti_error_rows s;
+    s.e = gckpti_errors_of(call, kind), s.by = by;
+    int64_t rows = shape->n ? shape->d[0] : 1, each = GCKPTI_LOSS_ROWS_MOST, n = s.e.n;
+    for (s.row = 0; s.row < rows && !backward; s.row += each) {
+        int64_t some = gckpti_min(rows - s.row, each);
+        by.each(call, some, 16 * n, gckpti_errors_item, &s);
+        for (int64_t r = 0; r < some; r++)
+            gckpti_loss_add(call, s.sum[r], n);
+    }
+    if (backward && (call->in[0].grad || call->in[1].grad))
+        by.each(call, rows, 16 * n, gckpti_errors_backward_item, &s);
+    if (backward && call->in[2].grad)
+        by.each(call, rows * n / s.e.share, 16 * s.e.share, gckpti_errors_weight_item, &s);
+}
+
+static gckpti_error_kernels gckpti_plain_errors(void)
+{
+    gckpti_error_kernels by = { gckpti_in_turn, gckpti_errors_forward, gckpti_errors_backward };
+    return by;
+}
+
+static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+{
+    const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
+    const float *delta = (const float *)call->attributes;
+    if (call->inputs > 1 && !gckpti_same_shape(x, y))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
+    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
+        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
+                          (double)*delta);
+    return gckpti_weights_fit(call, name, x);
+}
+
+#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_errors_shape(call, #name);                                                   \
+    }                                                                                              \
+    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
+               __VA_ARGS__)
+#define GCKPTI_READS(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
+GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
+GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(0), GCKPTI_READS(0));
+GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(GCKPT_IN(2)),
+              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
+GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS(GCKPT_IN(2)),
+              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
+GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS(GCKPT_IN(2)),
+              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
+#undef GCKPTI_READS
+#undef GCKPTI_ERRORS
+
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
+}
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -7319,33 +7669,26 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
     return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
 }
 
-static gckpt_result gckpti_sum_loss_shape(gckpt_call *call)
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
+                                                      gckpt_tensor *target, gckpt_tensor *weights)
 {
-    (void)call;
-    return GCKPT_OK;
+    gckpt_tensor *in[3] = { prediction, target, weights };
+    return weights ? gckpt_apply(&gckpti_op_mean_squared_error_with, in, 3, NULL, 0)
+                   : gckpt_mean_squared_error(prediction, target);
 }
 
-static void gckpti_sum_loss_forward(const gckpt_call *call)
+GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
+                                    gckpt_tensor *weights, float delta)
 {
-    const gckpt_shape *shape = &call->in[0].shape;
-    int64_t rows = shape->n ? shape->d[0] : 1, n = gckpti_elements(shape) / rows;
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_loss_add(call, gckpti_sum(call->in[0].data + r * n, n), n);
+    gckpt_tensor *in[3] = { prediction, target, weights };
+    return gckpt_apply(&gckpti_op_huber, in, weights ? 3 : 2, &delta, sizeof delta);
 }
 
-static void gckpti_sum_loss_backward(const gckpt_call *call)
+GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                   gckpt_tensor *weights)
 {
-    int64_t n = gckpti_elements(&call->in[0].shape);
-    for (int64_t i = 0; call->in[0].grad && i < n; i++)
-        gckpti_put(&call->in[0].grad[i], call->loss_scale, call->in[0].accumulate);
-}
-
-GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_flops_1,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, 0);
-
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
 /* =================================================================================================
@@ -17181,11 +17524,21 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     return result;
 }
 
+/* Elements of the input that a loss counts, for each one that it counts: what its shape() says. */
+static int64_t gckpti_loss_unit(const gckpt_exec *e, int id)
+{
+    const gckpti_node *node = &e->plan->nodes[id];
+    gckpt_call c;
+    gckpti_call_start(e, node, id, e->plan->rows, &c);
+    return !gckpti_counted(node->op) && node->op->shape(&c) == GCKPT_OK && c.unit > 1 ? c.unit : 1;
+}
+
 /* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
  * counted once a micro-batch. */
-static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
     int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
     if (!q->batchless && n % p->rows == 0) {
@@ -17194,7 +17547,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
     }
     for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
         ignored += gckpti_indices(e, q)[k] < 0;
-    return (n - ignored) * times;
+    return (n - ignored) / gckpti_loss_unit(e, id) * times;
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
@@ -17204,7 +17557,7 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
         if (e->terms[i].expected >= 0)
-            e->terms[i].expected += gckpti_expected_count(e, &p->nodes[p->terms[i].id], rows);
+            e->terms[i].expected += gckpti_expected_count(e, p->terms[i].id, rows);
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
@@ -17231,9 +17584,11 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
         const gckpti_node *node = &p->nodes[p->terms[i].id];
         const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
-        int same = a->type == b->type && (a->type == GCKPT_I32 ? a->base == b->base
-                                                               : gckpti_elements(&a->shape) ==
-                                                                     gckpti_elements(&b->shape));
+        int same = a->type == b->type &&
+                   (a->type == GCKPT_I32
+                        ? a->base == b->base
+                        : gckpti_elements(&a->shape) / gckpti_loss_unit(e, p->terms[0].id) ==
+                              gckpti_elements(&b->shape) / gckpti_loss_unit(e, p->terms[i].id));
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -21674,29 +22029,32 @@ static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     gckpti_loss_kernels by = { gckpti_fast_products(call), gckpt_parallel,  k->online,
-                               k->classes_backward,        k->mixed->widen, k->mixed->narrow };
+                               k->surprisal,               k->classes_backward,
+                               k->mixed->widen,            k->mixed->narrow };
     return by;
 }
 
-static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
+GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
+
+/* ---- losses of elements: an item is an entry of axis 0 ---- */
+static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
 {
-    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 0);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
+    return by;
 }
 
-static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 1);
-}
-
-static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 0);
-}
-
-static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 1);
-}
+GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
+                 gckpti_fast_errors(call))
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
@@ -23980,14 +24338,132 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     }
 }
 
-/* ---- cross_entropy: a row of n logits, with max and log(sum) of exp(x - max) ---- */
-static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n, float max,
-                                              float log_sum, float scale, int accumulate)
+/* ---- losses over classes: a row of n logits ---- */
+static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n,
+                                              const gckpti_classes *c)
 {
-    const FLOATS top = V(set1)(max), rest = V(set1)(log_sum);
+    const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum), mass = V(set1)(c->mass);
     for (int64_t j = 0; j < n; j += W) {
-        FLOATS e = V(load_n)(x + j, n - j) - top;
-        V(put)(d + j, V(exp)(e - rest), V(set1)(scale), accumulate, n - j);
+        FLOATS p = V(exp)(V(load_n)(x + j, n - j) - top - rest);
+        FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->other);
+        p = V(fma)(p, mass, V(differ)(t, V(set1)(-0.0f)));
+        V(put)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
+    }
+}
+
+/* sum + w x by gckpti_fma, but sum + w where w is 0 or NaN */
+GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS x, FLOATS sum)
+{
+    FLOATS size = V(floats)(V(bits)(w) & 0x7fffffff);
+    return V(less)(V(zero)(), size, V(fma)(w, x, sum), sum + w);
+}
+
+static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_classes *c)
+{
+    const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum);
+    float lane[32] = { 0.0f };
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS s = rest - (V(load_n)(x + j, n - j) - top), sum = V(load)(lane + j % 32);
+        FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(1.0f);
+        V(store_n)(lane + j % 32, V(weigh)(t, s, sum), n - j);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+/* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
+GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
+{
+    float w[W];
+    if (!e->weights)
+        return V(set1)(1.0f);
+    if (e->share == 1)
+        return V(load_n)(e->weights + at, n);
+    if ((at + n - 1) / e->share == at / e->share)
+        return V(set1)(e->weights[at / e->share]);
+    for (int64_t i = 0; i < W; i++)
+        w[i] = e->weights[(at + (i < n ? i : 0)) / e->share];
+    return V(load)(w);
+}
+
+/* The loss of W elements of which n exist, added to `sum`. */
+GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kind, int64_t at,
+                                   int64_t n, FLOATS sum)
+{
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
+    FLOATS x = V(load_n)(e->x + at, n), y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n);
+    FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
+    if (kind == GCKPTI_HUBER) {
+        size = V(floats)(V(bits)(a) & 0x7fffffff);
+        b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
+        a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
+    }
+    if (kind == GCKPTI_BINARY) {
+        size = V(floats)(V(bits)(x) | 0x80000000);
+        size = V(exp)(size);
+        u = one + size;
+        u = V(less)(one, u, V(fma)(V(log)(u), size / (u - one), zero), size);
+        b = V(fma)(V(differ)(x, V(set1)(-0.0f)), y, V(max)(x, zero)) + u;
+    }
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+        a = one;
+    size = V(floats)(V(bits)(w) & 0x7fffffff);
+    return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
+}
+
+GCKPTI_INLINED float V(errors_sum)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < e->n; i += W) {
+        int64_t left = gckpti_min(e->n - i, W);
+        float *to = lane + i % 32;
+        V(store_n)(to, V(error_add)(e, kind, row * e->n + i, left, V(load)(to)), left);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
+{
+    const gckpt_arg *to = e->call->in;
+    const FLOATS minus = V(set1)(-0.0f), delta = V(set1)(e->delta), below = V(differ)(delta, minus);
+    const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
+    for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
+        int64_t n = gckpti_min(end - at, W);
+        FLOATS x = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->x + at, n);
+        FLOATS y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n), d = x - y, back;
+        FLOATS w = V(error_weights)(e, at, n), size = V(floats)(V(bits)(w) & 0x7fffffff);
+        if (kind == GCKPTI_SUMMED)
+            d = one;
+        if (kind == GCKPTI_SQUARED)
+            d = V(set1)(2.0f) * d;
+        if (kind == GCKPTI_HUBER)
+            d = V(less)(d, below, below, V(less)(delta, d, delta, d));
+        if (kind == GCKPTI_BINARY)
+            d = one / V(one_and_exp)(x) - y;
+        back = V(differ)(kind == GCKPTI_BINARY ? x : d, minus);
+        if (to[0].grad)
+            V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
+        if (to[1].grad)
+            V(put)(to[1].grad + at, V(less)(zero, size, w * back, w), scale, to[1].accumulate, n);
+    }
+}
+
+static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
+{
+    switch (e->kind) {
+    case GCKPTI_SUMMED: return V(errors_sum)(e, GCKPTI_SUMMED, row);
+    case GCKPTI_SQUARED: return V(errors_sum)(e, GCKPTI_SQUARED, row);
+    case GCKPTI_HUBER: return V(errors_sum)(e, GCKPTI_HUBER, row);
+    default: return V(errors_sum)(e, GCKPTI_BINARY, row);
+    }
+}
+
+static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
+{
+    switch (e->kind) {
+    case GCKPTI_SUMMED: V(errors_slopes)(e, GCKPTI_SUMMED, row); break;
+    case GCKPTI_SQUARED: V(errors_slopes)(e, GCKPTI_SQUARED, row); break;
+    case GCKPTI_HUBER: V(errors_slopes)(e, GCKPTI_HUBER, row); break;
+    default: V(errors_slopes)(e, GCKPTI_BINARY, row); break;
     }
 }
 
@@ -23996,7 +24472,8 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
         V(log_softmax_forward), V(log_softmax_backward),                                           \
         V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
-        V(attention_backward), V(classes_backward), &mixed
+        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),                \
+        V(errors_backward), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
