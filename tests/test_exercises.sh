@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests pages with programs in them. docs/exercises.md: each ```c block is a program, and prints the
-# ```text block behind it. docs/from-pytorch.md: the blocks together are one program, in order, which
-# runs; those that begin with "static" stand before its main.
+# ```text block behind it. docs/from-pytorch.md: the blocks together are one program, which prints
+# the ```text block.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION -I.}
 work=build/exercises
@@ -23,4 +23,23 @@ for program in "$work"/*.c; do
     check "exercise ${name##*/}: prints what the page says" diff "$name.text" "$name.out"
 done
 check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
+
+{
+    printf '#include "gradckpt.h"\n#include "layers.h"\nint main(void)\n{\n'
+    printf 'static float x_data[512][64], logits[512][10];\nstatic int32_t y_data[512];\n'
+    printf 'for (int i = 0; i < 32768; i++)\n    x_data[i / 64][i %% 64] = (float)(i * 7 %% 31) / 31;\n'
+    printf 'for (int i = 0; i < 512; i++)\n    y_data[i] = i %% 10;\n'
+    awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md
+    printf 'int ok = small && top && b && dx && dw && logits[511][9] != 0 && gckpt_store_step(s) == 10;\n'
+    printf 'const void *all[] = { s, g, e, v };\nfor (int i = 0; i < 4; i++)\n'
+    printf '    if (gckpt_error(all[i]) != GCKPT_OK)\n        ok = !puts(gckpt_error_text(all[i]));\n'
+    printf 'gckpt_exec_free(e), gckpt_exec_free(v), gckpt_exec_free(d), gckpt_plan_free(p);\n'
+    printf 'gckpt_plan_free(small), gckpt_plan_free(forward), gckpt_plan_free(top);\n'
+    printf 'gckpt_plan_free(q), gckpt_plan_free(b), gckpt_graph_free(g), gckpt_store_free(s);\n'
+    printf 'return !ok;\n}\n'
+} > "$work/pytorch.c"
+awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md > "$work/pytorch.text"
+check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch"
+check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
+check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
 report exercises
