@@ -69,7 +69,8 @@ help:
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
-	@echo 'make install   header and pkg-config file under DESTDIR and PREFIX (now $(PREFIX))'
+	@echo 'make install   header, pkg-config file and CMake package under DESTDIR and PREFIX (now $(PREFIX))'
+	@echo 'make dist      build/gradckpt-$(VERSION).tar.gz'
 	@echo 'make clean     remove build/'
 	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS))'
 
@@ -244,20 +245,34 @@ build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h exampl
 build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h build/options
 	$(COMPILE) -o $@ $< $(BLAS_LIBS)
 
+# The CMake package finds the header from where it lies itself (examples/packaging/cmake).
+VERSION = $(shell awk '/define GCKPT_VERSION_/ { v = v s $$3; s = "." } END { print v }' gradckpt.h)
+SHARE = $(DESTDIR)$(PREFIX)/share
 install:
-	mkdir -p '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
+	mkdir -p '$(DESTDIR)$(PREFIX)/include' '$(SHARE)/pkgconfig' '$(SHARE)/cmake/gradckpt' '$(SHARE)/gradckpt'
 	cp gradckpt.h '$(DESTDIR)$(PREFIX)/include/gradckpt.h'
-	chmod 644 '$(DESTDIR)$(PREFIX)/include/gradckpt.h'
-	version=$$(awk '/define GCKPT_VERSION_(MAJOR|MINOR|REVISION)/ { v = v s $$3; s = "." } END { print v }' \
-	    gradckpt.h) && \
+	cp gradckpt_cuda.cu '$(SHARE)/gradckpt/gradckpt_cuda.cu'
+	cp examples/packaging/cmake/gradckptConfig.cmake examples/packaging/cmake/gradckptConfigVersion.cmake \
+	    '$(SHARE)/cmake/gradckpt'
 	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' '' 'Name: gradckpt' \
 	    'Description: trains neural networks inside a byte budget, to the same bits' \
-	    "Version: $$version" 'Cflags: -I$${includedir}' \
-	    > '$(DESTDIR)$(PREFIX)/share/pkgconfig/gradckpt.pc'
+	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' > '$(SHARE)/pkgconfig/gradckpt.pc'
+	chmod 644 '$(DESTDIR)$(PREFIX)/include/gradckpt.h' '$(SHARE)/gradckpt/gradckpt_cuda.cu' \
+	    '$(SHARE)/pkgconfig/gradckpt.pc' '$(SHARE)'/cmake/gradckpt/*.cmake
+
+# What git tracks, as it is now; outside a repository, as in what such an archive unpacks to, all of it.
+ARCHIVED = .ci .clang-format .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu tests
+dist: | build
+	if [ -e .git ]; then \
+	    changed=$$(git stash create) && git archive --prefix=gradckpt-$(VERSION)/ "$${changed:-HEAD}"; \
+	else \
+	    tar -cf - --sort=name --owner=0 --group=0 --numeric-owner --transform='s,^,gradckpt-$(VERSION)/,' $(ARCHIVED); \
+	fi > build/gradckpt-$(VERSION).tar
+	gzip -9nf build/gradckpt-$(VERSION).tar
 
 clean:
 	rm -rf build
 
 always:
 
-.PHONY: always all help examples run test test-cuda cuda gpu gpu-programs check coverage bench accuracy threads predict fastest depth plans stack methods curves pictures readme install clean
+.PHONY: always all help examples run test test-cuda cuda gpu gpu-programs check coverage bench accuracy threads predict fastest depth plans stack methods curves pictures readme install dist clean

@@ -1,4 +1,4 @@
-/* gradckpt.h - v0.1.0 - trains neural networks inside a byte budget, to the same bits.  MIT
+/* gradckpt.h - v0.2.0 - trains neural networks inside a byte budget, to the same bits.  MIT
  * licence.
  *
  *     Do this in ONE C or C++ file, before the include, to create the implementation:
@@ -345,7 +345,7 @@
 #include <stdint.h>
 
 #define GCKPT_VERSION_MAJOR    0
-#define GCKPT_VERSION_MINOR    1
+#define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
@@ -5405,23 +5405,24 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
-/* Input i's gradient where it depends on g, a and b: the product of part() and what it leaves in
- * *factor. */
-static inline void gckpti_pair_gradient(const gckpt_call *call, int i,
-                                        float (*part)(float g, float a, float b, float *factor))
+/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
+ * product of part() and what it leaves in *factor, 1 at first. */
+static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
+                                        float (*part)(float g, float own, float other,
+                                                      float *factor))
 {
     const gckpt_arg *in = &call->in[i];
     const float *g = call->grad_out;
     gckpti_walk w;
     gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0], step = w.step[i][0];
+    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
     if (in->low && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
+        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
         float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
         for (int64_t j = 0; j < n; j++) {
-            float factor = 1.0f, u = part(g[j], a[j * sa], b[j * sb], &factor);
+            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
             if (low)
                 gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
             else
@@ -5491,12 +5492,12 @@ GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
 
 /* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
 GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
-GCKPTI_INLINE float gckpti_div_part_a(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
 {
     (void)a, (void)factor;
     return g / b;
 }
-GCKPTI_INLINE float gckpti_div_part_b(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
 {
     *factor = a / b / b;
     return -g;
@@ -5504,9 +5505,9 @@ GCKPTI_INLINE float gckpti_div_part_b(float g, float a, float b, float *factor)
 static void gckpti_div_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, gckpti_div_part_a);
+        gckpti_pair_gradient(call, 0, 0, gckpti_part_above);
     if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, gckpti_div_part_b);
+        gckpti_pair_gradient(call, 1, 1, gckpti_part_below);
 }
 GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
@@ -5515,28 +5516,26 @@ GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
  * a < b; g where they do not compare.  minimum: the same with < for >. */
 GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_not_less(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
 {
-    *factor = a == b ? 0.5f : 1.0f;
-    return a < b ? 0.0f : g;
+    *factor = own == other ? 0.5f : 1.0f;
+    return own < other ? 0.0f : g;
 }
-GCKPTI_INLINE float gckpti_not_greater(float g, float a, float b, float *factor)
+GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
 {
-    return gckpti_not_less(g, b, a, factor);
+    return gckpti_part_greater(g, other, own, factor);
 }
 static void gckpti_maximum_backward(const gckpt_call *call)
 {
-    if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, gckpti_not_less);
-    if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, gckpti_not_greater);
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad)
+            gckpti_pair_gradient(call, i, 1, gckpti_part_greater);
 }
 static void gckpti_minimum_backward(const gckpt_call *call)
 {
-    if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, gckpti_not_greater);
-    if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, gckpti_not_less);
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad)
+            gckpti_pair_gradient(call, i, 1, gckpti_part_less);
 }
 #define GCKPTI_BOTH GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
 GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
@@ -18651,6 +18650,8 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
     int64_t most = gckpti_most_elements(p);
+    if (most == 0)
+        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
@@ -18813,7 +18814,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
+    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));

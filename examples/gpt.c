@@ -328,12 +328,12 @@ static int make_models(void)
     lm_model *m = &run.models[LM_TRAINING];
     gckpt_plan_desc desc = lm_desc(&run, LM_SAMPLING);
     asked.timed.seconds = seconds;
-    asked.timed.limit = o.fastest; /* 0: no trials */
+    asked.timed.limit = o.fastest;
     asked.timed.feeds = m->feeds;
     asked.timed.feed_count = 2;
     m->feeds[0].data = run.tokens;
     m->feeds[1].data = run.targets;
-    int failed = lm_plan_training(&run, with_loss, &asked.timed);
+    int failed = lm_plan_training(&run, with_loss, o.fastest > 0 ? &asked.timed : NULL);
     if (!failed && lm.eval_every > 0 && !lm.plan)
         failed = lm_plan(&run, LM_EVALUATION, with_loss, lm.micro_batch, &desc);
     desc.batch = lm.samples;

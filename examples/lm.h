@@ -102,6 +102,8 @@ static int lm_check_options(void)
     if (lm.save_every > 0 && lm.save == NULL)
         return session_fail(2, "--save-every %lld needs --save, too: where to",
                             (long long)lm.save_every);
+    if (lm.min_lr < 0 && lm.lr > 0)
+        lm.min_lr = lm.lr;
     if (lm.micro_batch == 0)
         lm.micro_batch = lm.batch;
     if (lm.threads == 0)
@@ -207,7 +209,7 @@ static int lm_plan(lm_run *r, int purpose, gckpt_build build, int64_t rows,
                             : "");
 }
 
-/* The plan to train with, and --micro-batch auto; timed: trials, which its limit may forbid. */
+/* The plan to train with, and --micro-batch auto; timed: trials, or NULL. */
 static int lm_plan_training(lm_run *r, gckpt_build build, gckpt_timed *timed)
 {
     lm_model *m = &r->models[LM_TRAINING];
@@ -215,7 +217,8 @@ static int lm_plan_training(lm_run *r, gckpt_build build, gckpt_timed *timed)
     if (lm.micro_batch != OPTIONS_AUTO)
         return lm_plan(r, LM_TRAINING, build, lm.micro_batch, &desc);
     desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
-    m->plan = gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed);
+    m->plan = timed != NULL ? gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed)
+                            : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
     if (m->plan == NULL)
         return session_fail(1, "%s", gckpt_error_text(r->store));
     lm.micro_batch = gckpt_plan_rows(m->plan);

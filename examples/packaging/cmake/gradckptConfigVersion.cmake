@@ -1,0 +1,21 @@
+# The version stands in the header. Before 1.0, a minor version is a promise of its own.
+foreach(gradckpt_header gradckpt.h include/gradckpt.h)
+    set(gradckpt_header "${CMAKE_CURRENT_LIST_DIR}/../../../${gradckpt_header}")
+    if(EXISTS "${gradckpt_header}")
+        file(STRINGS "${gradckpt_header}" gradckpt_lines LIMIT_COUNT 3
+             REGEX "define GCKPT_VERSION_(MAJOR|MINOR|REVISION)")
+        string(REGEX MATCHALL "[0-9]+" gradckpt_numbers "${gradckpt_lines}")
+        string(REPLACE ";" "." PACKAGE_VERSION "${gradckpt_numbers}")
+        break()
+    endif()
+endforeach()
+
+if(NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+    string(REGEX MATCH "^[0-9]+\\.[0-9]+" gradckpt_promise "${PACKAGE_VERSION}")
+    if("${PACKAGE_FIND_VERSION_MAJOR}.${PACKAGE_FIND_VERSION_MINOR}" VERSION_EQUAL gradckpt_promise)
+        set(PACKAGE_VERSION_COMPATIBLE TRUE)
+    endif()
+    if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+        set(PACKAGE_VERSION_EXACT TRUE)
+    endif()
+endif()

@@ -1,0 +1,36 @@
+# Conan 2: `conan create examples/packaging/conan`. The version stands in the header.
+import os
+import re
+
+from conan import ConanFile
+from conan.tools.files import copy, load
+
+
+class Gradckpt(ConanFile):
+    name = "gradckpt"
+    description = "Trains neural networks inside a byte budget, to the same bits"
+    license = "MIT"
+    topics = ("machine-learning", "gradient-checkpointing", "header-only")
+    package_type = "header-library"
+    no_copy_source = True
+
+    @property
+    def root(self):
+        return os.path.join(self.recipe_folder, "..", "..", "..")
+
+    def set_version(self):
+        text = load(self, os.path.join(self.root, "gradckpt.h"))
+        self.version = ".".join(re.findall(r"define GCKPT_VERSION_[A-Z]+ +(\d+)", text))
+
+    def export_sources(self):
+        for name in "gradckpt.h", "gradckpt_cuda.cu", "LICENSE":
+            copy(self, name, self.root, self.export_sources_folder)
+
+    def package(self):
+        copy(self, "gradckpt.h", self.source_folder, os.path.join(self.package_folder, "include"))
+        copy(self, "gradckpt_cuda.cu", self.source_folder, os.path.join(self.package_folder, "share", "gradckpt"))
+        copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
+
+    def package_info(self):
+        self.cpp_info.bindirs = []
+        self.cpp_info.libdirs = []

@@ -1,0 +1,102 @@
+#!/bin/sh
+# Packages, each as a user takes it: `make install` and `make dist`, then examples/packaging/program
+# by pkg-config, CMake (find_package, FetchContent), Meson (pkg-config, a subproject) and Conan.
+# Nothing comes from a network. What is not installed is skipped and named.
+work=${1:-build/packaging}
+. tests/checks.sh
+work=$(cd "$work" && pwd)
+export CFLAGS="-O1 -DGCKPT_NO_FAST"
+packaging=examples/packaging
+version=$(awk '/define GCKPT_VERSION_/ { v = v s $3; s = "." } END { print v }' gradckpt.h)
+golden="gradckpt $version: loss 0.081336, weights 9101343a2e720f1f"
+
+have()
+{
+    for tool in "$@"; do
+        command -v "$tool" > /dev/null 2>&1 || {
+            echo "skip: no $tool"
+            return 1
+        }
+    done
+}
+
+# says PROGRAM: it is there and trains to the golden bits
+says()
+{
+    "$1" | tee "$work/said" && [ "$(cat "$work/said")" = "$golden" ]
+}
+
+# moved FOLDER: the package that `make install` made has another place now
+install_and_move()
+{
+    make -s install DESTDIR="$work/root" PREFIX=/opt/gradckpt && mkdir -p "$work/some where" &&
+        mv "$work/root/opt/gradckpt" "$work/some where/else" && rmdir "$work/root/opt" "$work/root"
+}
+
+check "the first line has the version of the macros" grep -q "^/\* gradckpt.h - v$version - " gradckpt.h
+check "so has the wrap" [ "$(grep -c "= gradckpt-$version" $packaging/meson/gradckpt.wrap)" = 2 ]
+
+# ---- make install ----
+prefix="$work/prefix"
+check "make install" make -s install PREFIX="$prefix"
+check "the header is there" cmp gradckpt.h "$prefix/include/gradckpt.h"
+check "the backend for CUDA, too" cmp gradckpt_cuda.cu "$prefix/share/gradckpt/gradckpt_cuda.cu"
+check "make install with DESTDIR, moved" install_and_move
+check "and nothing beside it" [ "$(cd "$work/some where/else" && find . -type f | wc -l)" -eq 5 ]
+export PKG_CONFIG_PATH="$prefix/share/pkgconfig"
+if have pkg-config; then
+    check "pkg-config has the version" [ "$(pkg-config --modversion gradckpt)" = "$version" ]
+    check "pkg-config: compiled" ${CC:-cc} $CFLAGS $packaging/program/main.c -o "$work/by-pkg-config" \
+        $(pkg-config --cflags --libs gradckpt)
+    check "pkg-config: run" says "$work/by-pkg-config"
+fi
+
+# ---- make dist ----
+archive=build/gradckpt-$version.tar.gz
+check "make dist" make -s dist
+check "make dist: unpacked" tar -xzf $archive -C "$work"
+check "make dist: its header" cmp gradckpt.h "$work/gradckpt-$version/gradckpt.h"
+check "make dist: quickstart" make -s -C "$work/gradckpt-$version" build/quickstart
+
+# ---- CMake ----
+# by_cmake NAME OPTION...: the program, configured so, built and run
+by_cmake()
+{
+    name=$1
+    shift
+    cmake -S $packaging/program -B "$work/$name" -DCMAKE_BUILD_TYPE= "$@" && cmake --build "$work/$name" &&
+        says "$work/$name/program"
+}
+if have cmake make; then
+    check "CMake: find_package" by_cmake find -DCMAKE_PREFIX_PATH="$prefix"
+    check "CMake: find_package, moved" by_cmake moved -DCMAKE_PREFIX_PATH="$work/some where/else"
+    check "CMake: find_package in the repository" by_cmake tree -Dgradckpt_DIR="$PWD/$packaging/cmake"
+    check "CMake: FetchContent" by_cmake fetch -DFETCH="$PWD/$archive"
+fi
+
+# ---- Meson ----
+by_meson()
+{
+    meson setup "$2" "$1" && ninja -C "$2" && says "$2/program"
+}
+if have meson ninja; then
+    check "Meson: pkg-config" by_meson $packaging/program "$work/meson"
+    check "Meson: not as a subproject" [ ! -e "$work/meson/subprojects" ]
+    mkdir -p "$work/meson-sub/subprojects/packagefiles/gradckpt"
+    cp $packaging/program/main.c $packaging/program/meson.build "$work/meson-sub"
+    cp $packaging/meson/gradckpt.wrap "$work/meson-sub/subprojects"
+    cp $packaging/meson/meson.build "$work/meson-sub/subprojects/packagefiles/gradckpt"
+    cp $archive "$work/meson-sub/subprojects/packagefiles"
+    (unset PKG_CONFIG_PATH; by_meson "$work/meson-sub" "$work/meson-sub/build") > "$work/meson.txt" 2>&1
+    check "Meson: the wrap" grep "^$golden" "$work/meson.txt"
+fi
+
+# ---- Conan ----
+if have conan cmake; then
+    export CONAN_HOME="$work/conan"
+    conan profile detect > "$work/profile.txt" 2>&1
+    conan create $packaging/conan > "$work/conan.txt" 2>&1
+    check "Conan: create and test" grep "^$golden" "$work/conan.txt"
+    check "Conan: its name and version" grep "gradckpt/$version" "$work/conan.txt"
+fi
+report packaging
