@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests pages with programs in them. docs/exercises.md: each ```c block is a program, and prints the
+# Tests pages of docs/ against what they tell of: programs that they have, and the header. docs/exercises.md: each ```c block is a program, and prints the
 # ```text block behind it. docs/from-pytorch.md: the blocks together are one program, which prints
 # the ```text block.
 CC=${CC:-cc}
@@ -42,4 +42,12 @@ awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md > "
 check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch"
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
+
+# docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
+sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
+    grep -o 'GCKPT_API gckpt_tensor \*gckpt_[a-z_]*([^)]*)' |
+    sed 's/.*\*\(gckpt_[a-z_]*(\)/\1/; s/[^(,]*[ *]\([a-z]*\)\([,)]\)/\1\2/g; s/,/, /g' | sort > "$work/header.ops"
+grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "$work/page.ops"
+check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
+check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"
 report exercises
