@@ -1,10 +1,10 @@
 #!/bin/sh
-# Tests pages of docs/ against what they tell of: programs that they have, and the header. docs/exercises.md: each ```c block is a program, and prints the
-# ```text block behind it. docs/from-pytorch.md: the blocks together are one program, which prints
-# the ```text block.
+# Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, and prints
+# the ```text block behind it. from-pytorch.md: its blocks together are one. ops.md: the header's builders.
+# README.md: every page. Links lead somewhere.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION -I.}
-work=build/exercises
+work=build/docs
 . tests/checks.sh
 FLAGS='-O0 -Wall -Wextra -Iexamples'
 
@@ -50,4 +50,13 @@ sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  '
 grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "$work/page.ops"
 check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
 check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"
-report exercises
+
+for page in docs/*.md; do
+    name=${page#docs/}
+    check "docs/README.md names $name" test "$name" = README.md -o \
+        "$(grep -c "]($name)" docs/README.md)" -gt 0
+    for link in $(grep -o '\]([^)#]*' "$page" | sed 's/^](//; /^http/d' | sort -u); do
+        check "$page: $link is there" test -e "docs/$link"
+    done
+done
+report docs
