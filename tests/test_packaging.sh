@@ -56,7 +56,7 @@ archive=build/gradckpt-$version.tar.gz
 check "make dist" make -s dist
 check "make dist: unpacked" tar -xzf $archive -C "$work"
 check "make dist: its header" cmp gradckpt.h "$work/gradckpt-$version/gradckpt.h"
-check "make dist: quickstart" make -s -C "$work/gradckpt-$version" build/quickstart
+check "make dist: quickstart" make -s -C "$work/gradckpt-$version" CFLAGS="$CFLAGS" OPENMP= build/quickstart
 
 # ---- CMake ----
 # by_cmake NAME OPTION...: the program, configured so, built and run
@@ -95,7 +95,8 @@ fi
 if have conan cmake; then
     export CONAN_HOME="$work/conan"
     conan profile detect > "$work/profile.txt" 2>&1
-    conan create $packaging/conan > "$work/conan.txt" 2>&1
+    conan create $packaging/conan -c:a tools.cmake.cmake_layout:test_folder="$work/conan-test" \
+        > "$work/conan.txt" 2>&1
     check "Conan: create and test" grep "^$golden" "$work/conan.txt"
     check "Conan: its name and version" grep "gradckpt/$version" "$work/conan.txt"
 fi
