@@ -36,7 +36,7 @@ CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
 SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
-EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/strategies build/steps
+EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/strategies build/steps build/graph
 CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
 SCRIPTS = build/test_programs build/test_finetune build/test_firmware
@@ -56,7 +56,7 @@ help:
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
-	@echo 'make examples  build/gpt, finetune, accumulation, bytes, quickstart, steps, strategies'
+	@echo 'make examples  build/gpt, finetune, accumulation, bytes, graph, quickstart, steps, strategies'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
@@ -66,7 +66,7 @@ help:
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
-	@echo 'make pictures  what strategies keep, timelines, a frontier: docs/steps.svg, docs/timeline*.svg, ...'
+	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
 	@echo 'make install   header, pkg-config file and CMake package under DESTDIR and PREFIX (now $(PREFIX))'
@@ -142,8 +142,9 @@ methods: build/finetune
 	build/finetune --model build/methods/c --method all --data build/methods/prose.txt --general gradckpt.h \
 	    --steps 150 --eval-every 50 --eval-iters 4 --save build/methods/tuned
 
-pictures: build/steps build/gpt
+pictures: build/steps build/graph build/gpt
 	build/steps docs/steps.svg
+	build/graph docs/neuron.svg docs/graph.svg
 	build/gpt --plan --threads 1 --timeline docs/timeline.svg > build/timeline.txt
 	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg \
 	    --frontier docs/frontier.svg > build/timeline.txt
@@ -175,12 +176,12 @@ $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 build/test_ops: tests/ref.c
 build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
-build/test_frontier build/test_timeline: examples/pictures.h
+build/test_frontier build/test_graph build/test_timeline: examples/pictures.h
 build/test_adapters build/test_gpt2 build/test_methods build/test_dataset: $(wildcard examples/*.h)
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
-ABOVE = build/test_draft build/test_frontier build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
+ABOVE = build/test_draft build/test_frontier build/test_graph build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
 $(ABOVE): OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
 
 $(TESTS:=.log): build/%.log: build/%

@@ -47,7 +47,7 @@
  *     >>tables     plans as files and as C constants                                     770
  *     >>fast       fast ops: work cut into items for threads                            1140
  *     >>kernels    what is done with an item, for each instruction set                  1810
- *     manual       this comment                                                          310
+ *     manual       this comment                                                          350
  *                  in all                                                              22850
  *
  * == MANUAL =======================================================================================
@@ -73,7 +73,7 @@
  *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
  *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
  *        gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
- *        gckpt_hyper adamw = { 1e-3f, 0, 0, 0, 0, 0, 0 };
+ *        gckpt_hyper adamw = gckpt_hyper_lr(1e-3f);
  *        gckpt_report report;
  *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
  *
@@ -106,7 +106,7 @@
  *    GCKPT_REALLOC, GCKPT_FREE [I] (p,n) and (p), both or none; default realloc and free
  *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
  *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
- *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware, first lessons)
+ *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -302,6 +302,40 @@
  *    first: logits are those of one call, bit for bit. A last chunk that is short is filled up with
  *    anything, and what was too much rewound. examples/gpt2.h, adapters.h, generate.h and
  *    finetune.c do all this for GPT-2.
+ *
+ * 13. What may run at once, what outlives what, what is accepted
+ *    Threads of the program. Nothing is global: what shares no store may run at once. A plan is
+ *    constant, any thread may use it. A graph, a frontier, an executor: one thread at a time. A
+ *    store: one thread at a time for all that changes it (building, planning, making an executor,
+ *    loading, training); while nothing does, calls that take a const store and gckpt_forward of
+ *    different executors may run at once. A game that plays while it trains has two stores, and
+ *    copies values between steps (gckpt_store_get of both, memcpy; or write and read).
+ *    Lifetimes. A store lives longer than its graphs and executors. A graph is needed by what is
+ *    made from it while it is made, and by a frontier; plans and executors go on without. An
+ *    executor copies its plan (but for a C constant). Names, attributes and descs are copied when
+ *    given; what a desc points to for later (memory blocks, arena, backend, callbacks' user, the
+ *    executor of caches_of) lives as long as what was made with it. A constant's data lives as
+ *    long as graph, plans and executors, external values as long as the store; feeds until the
+ *    step ends (copy_feeds: until the call returns); what gckpt_fetch returns, until the next step
+ *    begins; an error's text, until the object's next error.
+ *    Two optimisers of one store (a GAN): freeze one part, make a plan, freeze the other one
+ *    instead, make the other plan, unfreeze. A plan trains what was not frozen when it was made;
+ *    plans may differ in optimiser and executors may share an arena. State, and the updates that
+ *    Adam's correction counts, are each parameter's own; store and report.step count the updates of
+ *    all, so a schedule of a learning rate that is one optimiser's needs a counter of its own.
+ *    Accepted or refused. What is out of range, contradicts itself or names what is not there is
+ *    refused by name, and nothing has changed. In a desc 0 means the default. What is legal is done
+ *    though it be unusual: a learning rate of 0 (moments move), parameters and inputs that no loss
+ *    reads (not trained, need no feed), a store frozen twice, fewer rows than desc.batch, a batch
+ *    that splits with other bits (gckpt_plan_split_exact), values that are not finite (the report
+ *    shows them; skip_nonfinite, GCKPT_DEBUG_FINITE). The last of several settings counts.
+ *    What a build has. gcc and clang for 64-bit processors: kernels for AVX-512, AVX2 with fma, and
+ *    plain C (x86-64), NEON (AArch64); gckpt_isa_available tells. Others, and GCKPT_NO_FAST: plain
+ *    kernels only, the definition of the numbers. Where the compiler's target has no fma
+ *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
+ *    kernels (9 times with -march=native; fast kernels at -O0: 13 times), so NO_FAST is for
+ *    devices and for reading along. The implementation compiles in about 8 s at -O2 and 3 s at
+ *    -O0 (gcc or clang, one core); keep it in a file of its own.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -314,7 +348,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -374,7 +408,8 @@ typedef struct {
 } gckpt_memory;
 
 /* Shapes are row-major. Axis 0 of every input is the batch; it is the outermost axis everywhere. */
-#define GCKPT_MAX_DIMS 6
+#define GCKPT_MAX_DIMS   6
+#define GCKPT_MAX_INPUTS 8 /* of an op */
 typedef struct {
     int n;
     int64_t d[GCKPT_MAX_DIMS];
@@ -572,17 +607,18 @@ GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 /* What a graph is made of, by id, in order of creation: for pictures and other tools. */
 typedef struct {
-    const char *op;   /* "input", "constant", "parameter", "reshape", or the name of the op */
+    const char *op;   /* "input", "constant", "param", "reshape", or the name of the op */
     const char *name; /* "" without */
     gckpt_shape shape;
     gckpt_type type;
-    int loss;       /* 1: a (sum, count) */
-    int batchless;  /* 1: does not depend on the batch */
-    int inputs;     /* ids of what it reads: */
-    int input[8];
+    int loss;      /* 1: a (sum, count) */
+    int batchless; /* 1: depends on no input */
+    int inputs;    /* how many tensors it reads; their ids: */
+    int input[GCKPT_MAX_INPUTS];
+    const void *data; /* of a constant */
 } gckpt_node;
-GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1 */
-/* E_ARG: no tensor has this id. */
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
+/* E_ARG: no tensor has this id. Texts live as long as the graph. */
 GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
@@ -620,8 +656,8 @@ GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
-/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 from low to
- * high, both included, else 0 */
+/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low and
+ * high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
@@ -725,7 +761,6 @@ GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the 
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
  * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
-#define GCKPT_MAX_INPUTS 8
 typedef struct gckpt_call gckpt_call;
 typedef struct {
     const float *data;    /* values; NULL while shaping and where a backward does not need them */
@@ -750,6 +785,7 @@ struct gckpt_call {
     /* set by shape(): */
     size_t aux_bytes, work_forward, work_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
+    int64_t unit;   /* losses without i32 inputs: elements of input 0 that count as one; 0: 1 */
     /* set for kernels: */
     int64_t row;      /* first row of this micro-batch in the step's batch */
     int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
@@ -785,7 +821,8 @@ struct gckpt_call {
 #define GCKPT_PASSES(i)    (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
- * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
+ * elements of input 0 (or as shape() says by `unit`: rows) or, with i32 inputs, those of the last
+ * one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
 #define GCKPT_COUNTS_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
@@ -1432,7 +1469,7 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
                                        int64_t rows, gckpt_report *report);
 /* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked, or,
  * within a step (gckpt_run_some), not computed yet in this micro-batch. */
-GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
  * there, and a call with more is E_ARG before anything runs. Units: values as they are, gradients
@@ -1896,10 +1933,21 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
 /* ---- memory: the one allocation site ---- */
 typedef struct {
     gckpt_memory desc;
-    size_t used;
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had for
+     * the last request that it refused */
+    size_t used, names, wanted;
 } gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything the allocator returns */
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+
+static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
+{
+    gckpti_allocator a;
+    memset(&a, 0, sizeof a);
+    if (memory)
+        a.desc = *memory;
+    return a;
+}
 
 static size_t gckpti_round_up(size_t n, size_t alignment)
 {
@@ -1922,26 +1970,37 @@ static void gckpti_wish_huge(void *ptr, size_t size)
 }
 #endif
 
+/* 1: in a block, and nothing was taken behind it (NULL: it is yet to be taken). */
+static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
+{
+    const unsigned char *base = (const unsigned char *)a->desc.memory;
+    size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t at = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
+    return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
+}
+
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; it is meant for objects that live as long as it does. */
+ * can grow in place or be given back; it is meant for objects that live as long as it does. What
+ * this takes is what gckpti_count_piece adds up. */
 static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
         return NULL;
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
-        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN);
         size_t next = gckpti_round_up(a->used + past, GCKPTI_ALIGN) - past;
         size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : next;
-        if (ptr && gckpti_round_up(at + past + old_size, GCKPTI_ALIGN) - past < a->used) {
-            if (new_size <= old_size) /* not the last piece */
+        if (ptr && !gckpti_is_last(a, ptr, old_size)) {
+            if (new_size <= old_size)
                 return new_size ? ptr : NULL;
             void *fresh = gckpti_resize(a, NULL, 0, new_size);
             if (fresh)
                 memcpy(fresh, ptr, old_size);
             return fresh;
         }
-        if (at > a->desc.size || new_size > a->desc.size - at)
+        a->wanted = at + new_size + a->names;
+        if (a->wanted > a->desc.size || a->wanted < new_size)
             return NULL;
         a->used = at + new_size;
         return new_size ? base + at : NULL;
@@ -1980,6 +2039,45 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
+/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+static void gckpti_count_piece(size_t *used, size_t n, size_t size)
+{
+    const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    if (n && size)
+        *used = n < most / size && n * size < most - at ? at + n * size : most;
+}
+
+/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+static size_t gckpti_count_block(size_t used)
+{
+    return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
+}
+
+/* A name, copied. In a block it goes to the end, so that an array to which things with names are
+ * added can grow where it is. NULL: no memory. */
+static char *gckpti_name_new(gckpti_allocator *a, const char *name)
+{
+    size_t n = strlen(name) + 1;
+    char *copy = NULL;
+    if (!a->desc.memory) {
+        copy = (char *)gckpti_resize(a, NULL, 0, n);
+    } else {
+        a->wanted = a->used + a->names + n;
+        if (a->wanted <= a->desc.size)
+            copy = (char *)a->desc.memory + (a->desc.size - (a->names += n));
+    }
+    return copy ? (char *)memcpy(copy, name, n) : NULL;
+}
+
+/* In a block, the newest first. */
+static void gckpti_name_delete(gckpti_allocator *a, char *name)
+{
+    if (name && a->desc.memory)
+        a->names -= strlen(name) + 1;
+    else
+        gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+}
+
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
  * and end the program when it writes to them. */
@@ -1992,6 +2090,12 @@ static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
     return p != NULL;
 }
 
+/* The next capacity of a growing array: where it is the last piece of a block, it grows in place. */
+static size_t gckpti_larger(size_t capacity, int in_place)
+{
+    return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
+}
+
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
 static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                        size_t size)
@@ -1999,10 +2103,10 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     void *items;
     if (count < *capacity)
         return 1;
-    size_t more = *capacity ? *capacity * 2 : 16;
+    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
+    size_t more = gckpti_larger(*capacity, gckpti_is_last(a, items, *capacity * size));
     if (more > (size_t)PTRDIFF_MAX / size)
         return 0;
-    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
     items = gckpti_resize(a, items, *capacity * size, more * size);
     if (!items)
         return 0;
@@ -2606,17 +2710,38 @@ GCKPTI_INLINE float gckpti_log(float x)
     return x < GCKPTI_INFINITY ? y : x;
 }
 
-/* x^y for x >= 0; NaN for a negative x (also when y is an integer). log(x) is kept to about 2^-37
- * in doubles: log(m) = s + s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ...,
- * fit 2^-40. Double products that meet an addition have two 24-bit factors: they are exact. */
+/* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
+GCKPTI_INLINE int gckpti_whole(float y)
+{
+    int large = y >= 16777216.0f || y <= -16777216.0f;
+    int32_t n = large || y != y ? 0 : (int32_t)y;
+    return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}
+
+/* log(1 + x) for 0 <= x <= 1: what u = 1 + x rounds away is made up for by x / (u - 1), whose
+ * denominator is exact (Kahan). */
+GCKPTI_INLINE float gckpti_log1p(float x)
+{
+    float u = 1.0f + x;
+    return u > 1.0f ? gckpti_mul(gckpti_log(u), x / (u - 1.0f)) : x;
+}
+
+/* x^y, in all of C's cases: of a negative x only for whole y (else NaN, but inf or 0 of -inf), and
+ * its sign stays where y is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s + s^3/D(s^2),
+ * s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products that meet
+ * an addition have two 24-bit factors: they are exact. */
 GCKPTI_INLINE float gckpti_pow(float x, float y)
 {
+    uint32_t sign = gckpti_bits(x) & 0x80000000u;
+    int whole = sign ? gckpti_whole(y) : 2;
     if (x == 1.0f || y == 0.0f)
         return 1.0f;
-    if (x < 0.0f || x != x || y != y)
+    if (x != x || y != y || (!whole && x < 0.0f && x > -GCKPTI_INFINITY))
         return GCKPTI_NAN;
+    x = gckpti_float(gckpti_bits(x) ^ sign);
+    sign = whole == 1 ? sign : 0;
     if (x == 0.0f || x >= GCKPTI_INFINITY)
-        return (x == 0.0f) == (y > 0.0f) ? 0.0f : GCKPTI_INFINITY;
+        return gckpti_float(sign | ((x == 0.0f) == (y > 0.0f) ? 0 : 0x7f800000u));
     float n;
     double m = (double)gckpti_split(x, &n), s = 2.0 * (m - 1.0) / (m + 1.0);
     float u = (float)(s * s);
@@ -2632,7 +2757,8 @@ GCKPTI_INLINE float gckpti_pow(float x, float y)
     k = (double)(t - GCKPTI_ROUND);
     z = (z - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
     float r = (float)z;
-    return gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
+    r = gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
+    return gckpti_float(gckpti_bits(r) | sign);
 }
 
 /* An angle: quadrants and hi + lo, |hi| <= pi/4. */
@@ -2756,7 +2882,7 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 }
 
 GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+static double gckpti_size(double x) { return x < 0 ? -x : x; }
 
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
@@ -2880,6 +3006,31 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
 {
     if (*sum == 0.0f)
         *max = 0.0f, *sum = 1.0f;
+}
+
+/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
+ * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
+ * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
+ * factor (first: 0). */
+GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
+                                  float *sum)
+{
+    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    float shift = gckpti_shift(top);
+    for (int64_t j = 0; j < n; j++) {
+        float e = gckpti_exp(x[j] - shift);
+        lane[j & 31] += e;
+        if (p)
+            p[j] = e;
+    }
+    float added = gckpti_lanes_sum(lane);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+    return factor;
 }
 
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
@@ -3073,10 +3224,7 @@ static int gckpti_note_reserved(const char *key)
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
-    gckpti_allocator memory;
-    memset(&memory, 0, sizeof memory);
-    if (desc)
-        memory.desc = desc->memory;
+    gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
     if (!s)
         return NULL;
@@ -3456,7 +3604,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
-        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+        gckpti_name_delete(&s->memory, name);
     }
 }
 
@@ -3582,17 +3730,17 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
                                       int external, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
+    size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
     if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
-    char *copy = (char *)gckpti_new(&s->memory, length, 1);
+    char *copy = gckpti_name_new(&s->memory, name);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
-        gckpti_delete(&s->memory, copy, length, 1);
+        gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.name = (char *)memcpy(copy, name, length);
+    q.p.name = copy;
     q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
@@ -3883,9 +4031,9 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             q->p.name, name);
     if (!gckpti_is_made(q)) {
         const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
-        const double peak = 6 * gckpti_abs((double)q->init.normal) +
-                            gckpti_abs((double)q->init.uniform) +
-                            gckpti_abs((double)q->init.constant);
+        const double peak = 6 * gckpti_size((double)q->init.normal) +
+                            gckpti_size((double)q->init.uniform) +
+                            gckpti_size((double)q->init.constant);
         if (peak <= most || as.storage <= GCKPT_STORED_BF16)
             return GCKPT_OK;
         return gckpti_error(s, GCKPT_E_DATA,
@@ -4206,12 +4354,9 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
-    gckpti_allocator a;
+    gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    memset(&a, 0, sizeof a);
-    if (memory)
-        a.desc = *memory;
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
@@ -4403,6 +4548,27 @@ GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
     if (tensor && name)
         tensor->name = (const char *)gckpti_graph_copy(tensor->graph, name, strlen(name) + 1);
     return tensor;
+}
+
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph) { return graph ? (int)graph->count : 0; }
+
+GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out)
+{
+    if (!out || id < 0 || id >= gckpt_graph_size(graph))
+        return GCKPT_E_ARG;
+    const gckpt_tensor *t = graph->tensors[id];
+    memset(out, 0, sizeof *out);
+    out->op = gckpti_kind_name(t);
+    out->name = t->name ? t->name : "";
+    out->shape = t->shape;
+    out->type = t->type;
+    out->loss = t->op && t->op->flags & GCKPT_LOSS;
+    out->batchless = t->batchless;
+    out->inputs = t->inputs;
+    for (int i = 0; i < t->inputs; i++)
+        out->input[i] = t->in[i]->id;
+    out->data = t->data;
+    return GCKPT_OK;
 }
 
 static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
@@ -4639,6 +4805,8 @@ typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_columns;
 struct gckpti_heads;
+struct gckpti_classes;
+struct gckpti_errors;
 struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
@@ -4654,6 +4822,8 @@ struct gckpti_kernels {
     void (*elementwise_backward)(const gckpt_call *call, int kind);
     void (*softmax_forward)(const gckpt_call *call, int64_t row);
     void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
@@ -4661,8 +4831,10 @@ struct gckpti_kernels {
                               int64_t first, float *room);
     void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
                                float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, float max, float log_sum,
-                             float scale, int accumulate);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
     const struct gckpti_mixed_kernels *mixed;
 };
 #endif
@@ -4683,11 +4855,14 @@ struct gckpti_kernels {
  * kernels in >>fast, too; plain(name) has not. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
-    plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
+    fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
+    fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
+    fast(maximum) fast(minimum)                                                                    \
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    plain(mean_squared_error) plain(sum_loss)
+    fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
+    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)
 
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
@@ -4748,9 +4923,14 @@ GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
 }
+GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
+{
+    gckpti_put(d, a / b, accumulate);
+}
 
-/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y.
- * Kernels go element by element, so that out may be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y (or
+ * g / slope, which is then that of the inverse function and rounded once). Kernels go element by element, so that out may
+ * be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
@@ -4766,13 +4946,14 @@ GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float
 }
 
 GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
-                                         float (*slope)(float at))
+                                         float (*slope)(float at),
+                                         void (*put)(float *d, float a, float b, int accumulate))
 {
     const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
-        gckpti_put_product(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
+        put(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -4783,17 +4964,18 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says. */
-#define GCKPTI_CURVE(name, needs)                                                                  \
+/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
+ * product or quotient. */
+#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_unary_forward(call, gckpti_##name);                                                 \
     }                                                                                              \
     static void gckpti_##name##_backward(const gckpt_call *call)                                   \
     {                                                                                              \
-        gckpti_unary_backward(call, needs, gckpti_##name##_slope);                                 \
+        gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
     }                                                                                              \
-    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_flops_20, needs)
+    GCKPTI_UNARY(name, gckpti_unary_shape, flops, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -4825,7 +5007,7 @@ GCKPTI_INLINE float gckpti_gelu_slope(float x)
     float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
     return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
 }
-GCKPTI_CURVE(gelu, GCKPT_IN(0))
+GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
@@ -4839,7 +5021,7 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
     float e = gckpti_erf(0.707106781f * x);
     return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
 }
-GCKPTI_CURVE(gelu_erf, GCKPT_IN(0))
+GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
@@ -4850,16 +5032,136 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
     float s = gckpti_sigmoid(x);
     return gckpti_fma(x * s, 1.0f - s, s);
 }
-GCKPTI_CURVE(silu, GCKPT_IN(0))
+GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
 
 /* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-GCKPTI_CURVE(tanh, GCKPT_OUT)
+GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
 
 /* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-GCKPTI_CURVE(sigmoid, GCKPT_OUT)
+GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
+
+/* exp: slope y */
+GCKPTI_INLINE float gckpti_exp_slope(float y) { return y; }
+GCKPTI_CURVE(exp, product, gckpti_flops_20, GCKPT_OUT)
+
+/* log: dx = g / x;  sqrt: dx = g / (2 y), inf at 0 */
+GCKPTI_INLINE float gckpti_log_slope(float x) { return x; }
+GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
+GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
+GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
+
+/* abs: slope 1 or -1, 0 at 0 and NaN */
+GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
+GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
+GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
+
+/* reciprocal: y = 1 / x, slope -y^2 */
+GCKPTI_INLINE float gckpti_reciprocal(float x) { return 1.0f / x; }
+GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
+GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
+
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
+ * where e is 1 or 2, x x x where it is 3. */
+GCKPTI_INLINE float gckpti_power(float x, float e)
+{
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
+}
+static gckpt_result gckpti_pow_shape(gckpt_call *call)
+{
+    float e = *(const float *)call->attributes;
+    return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
+                  : gckpti_unary_shape(call);
+}
+static void gckpti_pow_forward(const gckpt_call *call)
+{
+    float e = *(const float *)call->attributes;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = gckpti_power(call->in[0].data[i], e);
+}
+static void gckpti_pow_backward(const gckpt_call *call)
+{
+    float e = *(const float *)call->attributes, *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++)
+        if (e == 0.0f)
+            gckpti_put(&d[i], 0.0f, call->in[0].accumulate);
+        else
+            gckpti_put_product(&d[i], call->grad_out[i],
+                               e * gckpti_power(call->in[0].data[i], e - 1.0f),
+                               call->in[0].accumulate);
+}
+GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
+GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
+{
+    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
+}
+
+/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < y < high, else +0 */
+typedef struct {
+    float low, high;
+} gckpti_clamp;
+
+static gckpt_result gckpti_clamp_shape(gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    if (!(o->low <= o->high))
+        return gckpt_fail(call, GCKPT_E_ARG,
+                          "clamp: low = %g must not be above high = %g (nor one of them NaN); an "
+                          "infinite one is no limit",
+                          (double)o->low, (double)o->high);
+    return gckpti_unary_shape(call);
+}
+static void gckpti_clamp_forward(const gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++) {
+        float x = call->in[0].data[i];
+        x = x < o->low ? o->low : x;
+        call->out[i] = x > o->high ? o->high : x;
+    }
+}
+static void gckpti_clamp_backward(const gckpt_call *call)
+{
+    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
+    float *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++) {
+        int inside = call->out[i] > o->low && call->out[i] < o->high;
+        gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
+    }
+}
+GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
+GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
+{
+    gckpti_clamp o = { low, high };
+    return gckpt_apply(&gckpti_op_clamp, &x, 1, &o, sizeof o);
+}
+
+/* detach: y = x, in place where nothing else reads x later. */
+static void gckpti_detach_forward(const gckpt_call *call)
+{
+    if (call->out != call->in[0].data)
+        memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
+}
+/* clang-format off */
+static const gckpt_op gckpti_op_detach = {
+    "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
+    GCKPT_INPLACE(0) | GCKPTI_OWN_detach, NULL, NULL, NULL
+};
+/* clang-format on */
+GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
+}
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * A row is read to its end before it is written, so the bytes may coincide here too. */
@@ -4894,6 +5196,33 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
 }
 
 GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+
+/* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
+ * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
+static void gckpti_log_softmax_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * n;
+        float *y = call->out + r * n, max, sum;
+        gckpti_online(x, NULL, n, 1, &max, &sum);
+        gckpti_softmax_end(&max, &sum);
+        sum = gckpti_log(sum);
+        for (int64_t j = 0; j < n; j++)
+            y[j] = x[j] - max - sum;
+    }
+}
+static void gckpti_log_softmax_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
+        const float *y = call->out + r * n, *g = call->grad_out + r * n;
+        float *d = call->in[0].grad + r * n, sum = gckpti_sum(g, n);
+        for (int64_t j = 0; j < n; j++)
+            gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
+    }
+}
+GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
@@ -4952,8 +5281,8 @@ static void gckpti_dropout_forward(const gckpt_call *call)
 {
     if (call->training)
         gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
-    else if (call->out != call->in[0].data)
-        memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
+    else
+        gckpti_detach_forward(call);
 }
 static void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
 {
@@ -5012,7 +5341,7 @@ static int gckpti_walk_next(gckpti_walk *w)
     return 0;
 }
 
-/* ---- add, sub, mul with broadcasting: axes match from the last; 1 or a missing axis is repeated.
+/* ---- pairs with broadcasting: axes match from the last; 1 or a missing axis is repeated.
  * The gradient of a repeated input sums over the repetitions, in the row-major order of the output,
  * one after the other, with a low part: where the batch is cut, the sum goes on where it stopped
  * (5e). */
@@ -5076,6 +5405,33 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
+/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
+ * product of part() and what it leaves in *factor, 1 at first. */
+static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
+                                        float (*part)(float g, float own, float other,
+                                                      float *factor))
+{
+    const gckpt_arg *in = &call->in[i];
+    const float *g = call->grad_out;
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
+    if (in->low && !in->accumulate)
+        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
+    do {
+        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
+        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
+        for (int64_t j = 0; j < n; j++) {
+            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
+            if (low)
+                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
+            else
+                gckpti_put_product(&d[j], u, factor, in->accumulate);
+        }
+        g += n;
+    } while (gckpti_walk_next(&w));
+}
+
 /* out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
@@ -5096,12 +5452,12 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 }
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, flags, ...)                                                              \
+#define GCKPTI_PAIR(name, flops, flags, ...)                                                                       \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, NULL,                                    \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
@@ -5118,11 +5474,11 @@ static void gckpti_add_gradients(const gckpt_call *call, float sign)
 }
 GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
-GCKPTI_PAIR(add, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(add, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
 
 GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_PAIR(sub, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
+GCKPTI_PAIR(sub, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
@@ -5132,7 +5488,59 @@ static void gckpti_mul_backward(const gckpt_call *call)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-GCKPTI_PAIR(mul, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+
+/* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
+GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
+GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
+{
+    (void)a, (void)factor;
+    return g / b;
+}
+GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
+{
+    *factor = a / b / b;
+    return -g;
+}
+static void gckpti_div_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_pair_gradient(call, 0, 0, gckpti_part_above);
+    if (call->in[1].grad)
+        gckpti_pair_gradient(call, 1, 1, gckpti_part_below);
+}
+GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
+            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
+
+/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+ * a < b; g where they do not compare.  minimum: the same with < for >. */
+GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
+{
+    *factor = own == other ? 0.5f : 1.0f;
+    return own < other ? 0.0f : g;
+}
+GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
+{
+    return gckpti_part_greater(g, other, own, factor);
+}
+static void gckpti_maximum_backward(const gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad)
+            gckpti_pair_gradient(call, i, 1, gckpti_part_greater);
+}
+static void gckpti_minimum_backward(const gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad)
+            gckpti_pair_gradient(call, i, 1, gckpti_part_less);
+}
+#define GCKPTI_BOTH GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
+GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
+#undef GCKPTI_BOTH
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
@@ -6168,30 +6576,6 @@ static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
     return sight;
 }
 
-/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
- * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
- * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
- * factor (first: 0). */
-static float gckpti_online(const float *x, float *p, int64_t n, int first, float *max, float *sum)
-{
-    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    float shift = gckpti_shift(top);
-    for (int64_t j = 0; j < n; j++) {
-        float e = gckpti_exp(x[j] - shift);
-        lane[j & 31] += e;
-        if (p)
-            p[j] = e;
-    }
-    float added = gckpti_lanes_sum(lane);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
-    return factor;
-}
-
 /* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
@@ -6551,13 +6935,39 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
  * Rows with target < 0 are left out. aux (rows,2): max, log(sum); 0, 0 for rows left out.
- * dx_j = put(exp((x_j - max) - log(sum)) - (j == target), loss_scale); rows left out store +0 or
- * add nothing. */
+ * dx_j = put(p_j - (j == target), loss_scale), p_j = exp((x_j - max) - log(sum)); rows left out
+ * store +0 or add nothing.
+ * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
+ * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
+ * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
+ * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j, ..).
+ * A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
+ * its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
     rows.n--;
     return x->n >= 1 && gckpti_same_shape(&rows, targets);
+}
+
+/* Whether a loss's input 2, if there is one, has the first axes of `all`. */
+static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
+{
+    const gckpt_shape *w = &call->in[2].shape;
+    int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
+    for (int i = 0; call->inputs == 3 && fits && i < w->n; i++)
+        fits = w->d[i] == all->d[i];
+    return fits ? GCKPT_OK
+                : gckpt_fail(call, GCKPT_E_SHAPE,
+                             "%s: weights %S must have the first axes of %S, one or more of them; "
+                             "gckpt_reshape takes away axes of size 1",
+                             name, w, all);
+}
+
+/* w x; where w is 0 (or NaN) w, whatever x is. (-0 stays: it goes into no addition.) */
+GCKPTI_INLINE float gckpti_weighted(float w, float x)
+{
+    return w > 0.0f || w < 0.0f ? w * x : w;
 }
 
 static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
@@ -6568,6 +6978,15 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
+/* What the loss and the gradient of a row of logits depend on. */
+typedef struct gckpti_classes {
+    float max, log_sum;
+    const float *targets; /* of the classes; NULL: that of each is `other` */
+    float other, mass;    /* mass: the sum of all */
+    float scale;
+    int accumulate;
+} gckpti_classes;
+
 /* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
  * there or a product; each row looks at its own (forward) or turns them into their gradient
  * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
@@ -6577,8 +6996,8 @@ typedef struct {
                  void (*body)(void *context, int64_t i, int64_t worker),
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
-                     int accumulate); /* as if no class were the target */
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
+    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_loss_kernels;
@@ -6591,18 +7010,35 @@ static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
         body(context, i, 0);
 }
 
-static void gckpti_other_classes(const float *x, float *d, int64_t n, float max, float log_sum,
-                                 float scale, int accumulate)
+static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_classes *c)
 {
-    for (int64_t j = 0; j < n; j++)
-        gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
+    float lane[32] = { 0.0f };
+    for (int64_t j = 0; j < n; j++) {
+        float s = c->log_sum - (x[j] - c->max), t = c->targets ? c->targets[j] : 1.0f;
+        float *sum = &lane[j & 31];
+        *sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, *sum) : *sum + t;
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+static void gckpti_plain_classes(const float *x, float *d, int64_t n, const gckpti_classes *c)
+{
+    for (int64_t j = 0; j < n; j++) {
+        float t = c->targets ? c->targets[j] : c->other;
+        float p = gckpti_exp((x[j] - c->max) - c->log_sum);
+        gckpti_put_product(&d[j], gckpti_fma(p, c->mass, -t), c->scale, c->accumulate);
+    }
 }
 
 static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
-    gckpti_loss_kernels by = { product,           gckpti_in_turn,
-                               gckpti_online,     gckpti_other_classes,
-                               gckpti_from_bf16s, gckpti_to_bf16s };
+    gckpti_loss_kernels by = { product,
+                               gckpti_in_turn,
+                               gckpti_online,
+                               gckpti_plain_surprisal,
+                               gckpti_plain_classes,
+                               gckpti_from_bf16s,
+                               gckpti_to_bf16s };
     return by;
 }
 
@@ -6610,28 +7046,78 @@ static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 typedef struct {
     const gckpt_call *call;
     gckpti_loss_kernels by;
-    int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
-    int64_t counted;             /* rows that are not left out */
-    const int32_t *target;       /* of each row */
-    const float *x;              /* their logits (rows,n) */
-    float *d;                    /* backward: the logits' gradient; may be x */
-    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
+                                       v in all */
+    int64_t counted;                /* rows that are not left out */
+    const int32_t *targets;         /* of all rows; NULL: */
+    const float *soft;              /* (.., V) */
+    const float *weights;           /* NULL: none */
+    int64_t share;                  /* rows to a weight */
+    float smoothing;
+    const float *x;                 /* the block's logits (rows,n) */
+    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
+    float *aux;                     /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
+    /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
+
+/* The target of the block's row r, 0 without one; < 0: the row is left out. */
+static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
+{
+    return l->targets ? l->targets[l->row + r] : 0;
+}
+
+static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
+}
+
+/* The loss of a row that is not left out, before its weight. */
+static float gckpti_loss_of(const gckpti_loss *l, int64_t r, float logit, float max, float log_sum)
+{
+    const float *x = l->x + r * l->n;
+    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
+    if (l->soft) {
+        c.targets = l->soft + (l->row + r) * l->v;
+        return l->by.surprisal(x, l->v, &c);
+    }
+    float loss = log_sum - (logit - max), other = l->smoothing / (float)l->v;
+    return l->smoothing > 0.0f ? gckpti_fma(other, l->by.surprisal(x, l->v, &c),
+                                            gckpti_mul(1.0f - l->smoothing, loss))
+                               : loss;
+}
 
 /* The forward of row r: its classes so far, and these. */
 static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     const float *x = l->x + r * l->n;
-    int64_t target = l->target[r], at = target - l->first;
+    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
     (void)worker;
-    if (target >= 0 && at >= 0 && at < l->n)
+    if (target < 0)
+        return;
+    if (at >= 0 && at < l->n)
         l->hit[r] = x[at];
-    for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
+    for (int64_t j = 0; j < l->n; j += GCKPTI_LOSS_CHUNK)
         l->by.online(x + j, NULL, gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
                      &l->max[r], &l->sum[r]);
+    if (l->first + l->n < l->v)
+        return;
+    gckpti_softmax_end(&l->max[r], &l->sum[r]);
+    l->sum[r] = gckpti_log(l->sum[r]);
+    l->hit[r] = gckpti_loss_of(l, r, l->hit[r], l->max[r], l->sum[r]);
+}
+
+/* The gradient of a row's soft targets. */
+static void gckpti_loss_soft_row(const gckpti_loss *l, const float *x, float *d, float w,
+                                 const gckpti_classes *c)
+{
+    int accumulate = l->call->in[1].accumulate;
+    if (w == 0.0f)
+        gckpti_start(d, l->v, accumulate);
+    for (int64_t j = 0; j < l->v && !(w == 0.0f); j++)
+        gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
 /* The backward of row r: d from x, the target's apart. */
@@ -6639,32 +7125,58 @@ static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
     const float *x = l->x + r * l->n, *aux = l->aux + 2 * r;
-    float *d = l->d + r * l->n, logit = 0.0f, held = 0.0f, scale = l->call->loss_scale;
-    int64_t target = l->target[r], at = target - l->first;
-    int here = at >= 0 && at < l->n;
+    float *d = l->d ? l->d + r * l->n : NULL, logit = 0.0f, held = 0.0f;
+    float w = gckpti_loss_weight(l, r), other = l->smoothing / (float)l->v;
+    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    int here = !l->soft && at >= 0 && at < l->n;
+    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
     (void)worker;
-    if (target < 0) {
-        gckpti_start(d, l->n, l->accumulate);
+    c.scale = w * l->call->loss_scale;
+    if (l->soft && l->call->in[1].grad)
+        gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
+    if (!d || target < 0 || w == 0.0f) {
+        if (d)
+            gckpti_start(d, l->n, l->accumulate);
         return;
+    }
+    if (l->soft) {
+        c.targets = l->soft + (l->row + r) * l->v;
+        c.mass = gckpti_sum(c.targets, l->v);
     }
     if (here) /* d may be x; what it held the target's own contribution is added to */
         logit = x[at], held = d[at];
-    l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    l->by.gradient(x, d, l->n, &c);
     if (here) {
         d[at] = held;
-        gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
-                           l->accumulate);
+        gckpti_put_product(&d[at],
+                           gckpti_exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
+                           c.scale, l->accumulate);
     }
+}
+
+/* The gradient of weight k: l is at row 0. */
+static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    const gckpt_arg *w = &l->call->in[2];
+    float lane[32] = { 0.0f };
+    (void)worker;
+    for (int64_t i = 0; i < l->share; i++) {
+        int64_t r = k * l->share + i, target = gckpti_loss_target(l, r);
+        if (target >= 0)
+            lane[i & 31] += gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r],
+                                           l->aux[2 * r + 1]);
+    }
+    gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
 
 static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
-    l->target = l->call->in[l->call->inputs - 1].index + row;
     for (int64_t r = 0; r < rows; r++) {
-        l->counted += l->target[r] >= 0;
-        l->max[r] = 0.0f, l->sum[r] = 1.0f, l->hit[r] = 0.0f; /* of rows left out */
+        l->counted += gckpti_loss_target(l, r) >= 0;
+        l->max[r] = l->sum[r] = l->hit[r] = 0.0f; /* of rows left out */
     }
 }
 
@@ -6672,35 +7184,67 @@ static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 static void gckpti_loss_finish(const gckpti_loss *l)
 {
     for (int64_t r = 0; r < l->rows; r++) {
-        float max = l->max[r], sum = l->sum[r];
-        gckpti_softmax_end(&max, &sum);
-        float log_sum = gckpti_log(sum);
-        if (l->target[r] >= 0)
-            gckpti_loss_add(l->call, log_sum - (l->hit[r] - max), 1);
+        if (gckpti_loss_target(l, r) >= 0)
+            gckpti_loss_add(l->call, gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]), 1);
         if (l->aux)
-            l->aux[2 * r] = max, l->aux[2 * r + 1] = log_sum;
+            l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
     }
 }
 
-static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
+static gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     if (!gckpti_targets_fit(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "cross_entropy: logits %S, targets %S must be (..,V), (..)", x, targets);
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S, targets %S must be (..,V), (..)",
+                          name, x, targets);
     call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
-    return GCKPT_OK;
+    return gckpti_weights_fit(call, name, targets);
+}
+static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
+{
+    return gckpti_classes_shape(call, "cross_entropy");
+}
+static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
+{
+    float smoothing = *(const float *)call->attributes;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
+                          (double)smoothing);
+    return gckpti_classes_shape(call, "cross_entropy_with");
+}
+static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(x, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
+                          targets);
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    call->unit = gckpti_last(x);
+    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
 }
 
 /* The logits are the input: a chunk is all classes. */
 static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
-    const gckpt_arg *x = &call->in[0];
-    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[2];
+    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), weights = 0;
     gckpti_loss l;
-    l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
-    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_LOSS_ROWS_MOST) {
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.call = call, l.by = by, l.n = l.v = v, l.accumulate = x->accumulate;
+    l.targets = call->in[1].index, l.soft = call->in[1].data;
+    if (call->inputs == 3) {
+        weights = gckpti_elements(&w->shape);
+        l.weights = w->data, l.share = rows / weights;
+    }
+    if (call->attributes)
+        l.smoothing = *(const float *)call->attributes;
+    int wanted = !backward || x->grad || call->in[1].grad;
+    for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
         by.each(call, l.rows, 16 * v, backward ? gckpti_loss_backward_row : gckpti_loss_forward_row,
@@ -6708,17 +7252,19 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
         if (!backward)
             gckpti_loss_finish(&l);
     }
+    if (!backward || !weights || !w->grad)
+        return;
+    l.row = 0, l.x = x->data, l.aux = (float *)call->aux;
+    by.each(call, weights, 4 * v * l.share, gckpti_loss_weight_item, &l);
 }
 
-static void gckpti_cross_entropy_forward(const gckpt_call *call)
-{
-    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 0);
-}
-
-static void gckpti_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 1);
-}
+/* An op's kernels, both by one function: run(call, .., backward). */
+#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
+    static void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }     \
+    static void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
+GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
 
 static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
@@ -6729,11 +7275,37 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+                NULL, gckpti_cross_entropy_classes,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     gckpt_tensor *in[2] = { logits, targets };
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights, float smoothing)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    if (!weights && smoothing == 0.0f)
+        return gckpt_cross_entropy(logits, targets);
+    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
+                       sizeof smoothing);
+}
+
+GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
@@ -6832,7 +7404,8 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
     int64_t rows = gckpti_rows(&call->in[0].shape);
     int once = call->attributes != NULL;
     gckpti_loss l;
-    l.call = call, l.by = by, l.accumulate = 0;
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.call = call, l.by = by, l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     for (int64_t row = 0; row < rows; row += parts.block) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
         if (once && !backward) {
@@ -6850,15 +7423,8 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
     }
 }
 
-static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 0);
-}
-
-static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 1);
-}
+GCKPTI_BOTH_WAYS(linear_cross_entropy, gckpti_linear_cross_entropy_by,
+                 gckpti_plain_loss(gckpti_plain_products(call)))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
@@ -6900,48 +7466,201 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
     return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
 }
 
-/* ---- mean_squared_error, sum_loss: sum over elements of (x - y)^2, of x; count = elements ----
- * One sum by lanes for each entry of axis 0 (squares: fma(d, d, lane)), these added in double.
- * dx = put(2 (x - y), loss_scale), dy = put(-2 (x - y), loss_scale); sum_loss: dx = loss_scale. */
-static gckpt_result gckpti_mean_squared_error_shape(gckpt_call *call)
-{
-    if (!gckpti_same_shape(&call->in[0].shape, &call->in[1].shape))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "mean_squared_error: prediction %S, target %S differ", &call->in[0].shape,
-                          &call->in[1].shape);
-    return GCKPT_OK;
-}
+/* ---- losses of elements, each a product a b of two factors; count = elements ----
+ *   sum_loss              1 x                                    dx = 1
+ *   mean_squared_error    d d, d = x - y                         dx = 2 d
+ *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
+ *                         delta (|d| - delta/2)
+ *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
+ *                                                                dx = 1 / (1 + exp(-x)) - y
+ * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b, lane),
+ * these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it is 0 it
+ * adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is behind
+ * the weight, loss_scale). */
+typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+typedef struct gckpti_errors {
+    const gckpt_call *call;
+    gckpti_error_kind kind;
+    int64_t n, share; /* elements of an entry of axis 0; elements to a weight */
+    const float *x, *y, *weights; /* y, weights: NULL: none */
+    float delta;
+} gckpti_errors;
 
-static void gckpti_mean_squared_error_forward(const gckpt_call *call)
+static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
-    int64_t rows = shape->n ? shape->d[0] : 1, n = gckpti_elements(shape) / rows;
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * n, *y = call->in[1].data + r * n;
-        float lane[32] = { 0.0f };
-        for (int64_t i = 0; i < n; i++) {
-            float d = x[i] - y[i];
-            lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
-        }
-        gckpti_loss_add(call, gckpti_lanes_sum(lane), n);
+    gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
+    e.y = call->inputs > 1 ? call->in[1].data : NULL;
+    if (call->inputs > 2) {
+        e.weights = call->in[2].data;
+        e.share = e.n / gckpti_elements(&call->in[2].shape);
     }
+    e.n /= shape->n ? shape->d[0] : 1;
+    if (call->attributes)
+        e.delta = *(const float *)call->attributes;
+    return e;
 }
 
-static void gckpti_mean_squared_error_backward(const gckpt_call *call)
+/* The factor a of element i, and b. */
+static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
 {
-    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    int64_t n = gckpti_elements(&x->shape);
-    for (int64_t i = 0; i < n; i++) {
-        float d = 2.0f * (x->data[i] - y->data[i]);
+    float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
+    int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
+    *b = linear ? size - 0.5f * e->delta : d;
+    if (e->kind == GCKPTI_BINARY)
+        *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
+    if (e->kind == GCKPTI_SUMMED || e->kind == GCKPTI_BINARY)
+        return 1.0f;
+    return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
+}
+
+static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+{
+    if (e->kind == GCKPTI_SUMMED) /* which has no data here */
+        return 1.0f;
+    float x = e->x[i], d = x - e->y[i];
+    if (e->kind == GCKPTI_SQUARED)
+        return 2.0f * d;
+    if (e->kind == GCKPTI_BINARY)
+        return gckpti_sigmoid(x) - e->y[i];
+    return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
+}
+
+static float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+{
+    return e->weights ? e->weights[i / e->share] : 1.0f;
+}
+
+static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < e->n; i++) {
+        float b, w = gckpti_error_weight(e, row * e->n + i), *sum = &lane[i & 31];
+        float a = gckpti_error_factors(e, row * e->n + i, &b);
+        *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
+{
+    const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
+    float scale = e->call->loss_scale;
+    for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
+        float w = gckpti_error_weight(e, i), d = gckpti_error_slope(e, i);
         if (x->grad)
-            gckpti_put_product(&x->grad[i], d, call->loss_scale, x->accumulate);
+            gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i], -d, call->loss_scale, y->accumulate);
+            gckpti_put_product(&y->grad[i],
+                               gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -x->data[i] : -d),
+                               scale, y->accumulate);
     }
 }
 
-GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape, gckpti_flops_3,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1));
+/* What plain and fast kernels differ in. */
+typedef struct {
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+    float (*forward)(const gckpti_errors *e, int64_t row);
+    void (*backward)(const gckpti_errors *e, int64_t row);
+} gckpti_error_kernels;
+
+/* Rows of a call, some of them at a time. */
+typedef struct {
+    gckpti_errors e;
+    gckpti_error_kernels by;
+    int64_t row;
+    float sum[GCKPTI_LOSS_ROWS_MOST];
+} gckpti_error_rows;
+
+static void gckpti_errors_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_error_rows *s = (gckpti_error_rows *)context;
+    (void)worker;
+    s->sum[i] = s->by.forward(&s->e, s->row + i);
+}
+
+static void gckpti_errors_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_error_rows *s = (const gckpti_error_rows *)context;
+    (void)worker;
+    s->by.backward(&s->e, i);
+}
+
+static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
+{
+    const gckpti_errors *e = &((const gckpti_error_rows *)context)->e;
+    const gckpt_arg *w = &e->call->in[2];
+    float lane[32] = { 0.0f };
+    (void)worker;
+    for (int64_t i = 0; i < e->share; i++) {
+        float b, a = gckpti_error_factors(e, k * e->share + i, &b);
+        lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
+    }
+    gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
+}
+
+static void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
+                             gckpti_error_kernels by, int backward)
+{
+    const gckpt_shape *shape = &call->in[0].shape;
+    gckpti_error_rows s;
+    s.e = gckpti_errors_of(call, kind), s.by = by;
+    int64_t rows = shape->n ? shape->d[0] : 1, each = GCKPTI_LOSS_ROWS_MOST, n = s.e.n;
+    for (s.row = 0; s.row < rows && !backward; s.row += each) {
+        int64_t some = gckpti_min(rows - s.row, each);
+        by.each(call, some, 16 * n, gckpti_errors_item, &s);
+        for (int64_t r = 0; r < some; r++)
+            gckpti_loss_add(call, s.sum[r], n);
+    }
+    if (backward && (call->in[0].grad || call->in[1].grad))
+        by.each(call, rows, 16 * n, gckpti_errors_backward_item, &s);
+    if (backward && call->in[2].grad)
+        by.each(call, rows * n / s.e.share, 16 * s.e.share, gckpti_errors_weight_item, &s);
+}
+
+static gckpti_error_kernels gckpti_plain_errors(void)
+{
+    gckpti_error_kernels by = { gckpti_in_turn, gckpti_errors_forward, gckpti_errors_backward };
+    return by;
+}
+
+static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+{
+    const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
+    const float *delta = (const float *)call->attributes;
+    if (call->inputs > 1 && !gckpti_same_shape(x, y))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
+    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
+        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
+                          (double)*delta);
+    return gckpti_weights_fit(call, name, x);
+}
+
+#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_errors_shape(call, #name);                                                   \
+    }                                                                                              \
+    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
+               __VA_ARGS__)
+#define GCKPTI_READS(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
+GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
+GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(0), GCKPTI_READS(0));
+GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(GCKPT_IN(2)),
+              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
+GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS(GCKPT_IN(2)),
+              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
+GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS(GCKPT_IN(2)),
+              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
+#undef GCKPTI_READS
+#undef GCKPTI_ERRORS
+
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
+}
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -6949,33 +7668,26 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
     return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
 }
 
-static gckpt_result gckpti_sum_loss_shape(gckpt_call *call)
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
+                                                      gckpt_tensor *target, gckpt_tensor *weights)
 {
-    (void)call;
-    return GCKPT_OK;
+    gckpt_tensor *in[3] = { prediction, target, weights };
+    return weights ? gckpt_apply(&gckpti_op_mean_squared_error_with, in, 3, NULL, 0)
+                   : gckpt_mean_squared_error(prediction, target);
 }
 
-static void gckpti_sum_loss_forward(const gckpt_call *call)
+GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
+                                    gckpt_tensor *weights, float delta)
 {
-    const gckpt_shape *shape = &call->in[0].shape;
-    int64_t rows = shape->n ? shape->d[0] : 1, n = gckpti_elements(shape) / rows;
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_loss_add(call, gckpti_sum(call->in[0].data + r * n, n), n);
+    gckpt_tensor *in[3] = { prediction, target, weights };
+    return gckpt_apply(&gckpti_op_huber, in, weights ? 3 : 2, &delta, sizeof delta);
 }
 
-static void gckpti_sum_loss_backward(const gckpt_call *call)
+GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                   gckpt_tensor *weights)
 {
-    int64_t n = gckpti_elements(&call->in[0].shape);
-    for (int64_t i = 0; call->in[0].grad && i < n; i++)
-        gckpti_put(&call->in[0].grad[i], call->loss_scale, call->in[0].accumulate);
-}
-
-GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_flops_1,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, 0);
-
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
 /* =================================================================================================
@@ -7030,7 +7742,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place; /* in the store it was planned with */
+    int place;    /* in the store it was planned with */
+    int external; /* its values are the program's */
     gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
@@ -7392,7 +8105,7 @@ typedef struct gckpti_planner {
     int failed; /* out of memory somewhere */
     gckpti_scratch scratch;
     /* the model */
-    unsigned char *active, *rounding; /* by id: needs a gradient; GCKPTI_ROUNDED, .. */
+    unsigned char *active, *rounding; /* by id: GCKPTI_WANTED, ..; GCKPTI_ROUNDED, .. */
     size_t *work_forward, *work_backward;
     gckpt_cost *cost, *model;              /* model: by the model, whatever desc.costs say */
     const gckpt_cost *built, *built_model; /* the same of the graph as it was built, if it is not */
@@ -7429,6 +8142,9 @@ typedef struct gckpti_planner {
     gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
     double most;              /* of store-all; 0: not drafted yet */
 } gckpti_planner;
+
+/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
@@ -7729,7 +8445,7 @@ static int gckpti_form(gckpt_tensor *t, int form)
 static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
 {
     const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !p->active[t->id] || p->desc->precision == GCKPT_BF16_FAST)
+    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
         return 0; /* a backend's fast kernels have one form */
     if (as->in[0]->base == gone)
         return 1;
@@ -7787,9 +8503,11 @@ static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 }
 
 /* ---- the model ---- */
-/* Which tensors get a gradient: they depend on a trainable parameter and reach a loss. */
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable parameter
+ * or on what is picked. Which ops have a backward: an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
+    const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     memset(p->active, 0, (size_t)p->n);
     for (int i = 0; i < p->term_count && reach; i++)
@@ -7800,14 +8518,26 @@ static void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward)
                 reach[t->in[k]->base->id] = 1;
     }
+    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
+        const gckpt_tensor *t = d->fetch[i].tensor;
+        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
+            p->active[t->base->id] = reach[t->base->id] ? GCKPTI_WANTED : 0;
+    }
     for (int i = 0; i < p->n && reach; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_PARAM)
-            p->active[i] = reach[i] && !p->inference && !p->g->store->params[t->index].p.frozen;
+        if (t->kind == GCKPTI_PARAM && !p->inference && !p->g->store->params[t->index].p.frozen)
+            p->active[i] = reach[i] ? GCKPTI_WANTED : 0;
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
-                p->active[i] = 1;
+                p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
     }
+}
+
+/* A parameter that is updated. */
+static int gckpti_is_trained(const gckpti_planner *p, int id)
+{
+    const gckpt_tensor *t = p->tensors[id];
+    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
@@ -7868,12 +8598,12 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
-    if (p->active[i] && call.mixes_rows > mixes)
+    if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
     size_t forward = gckpti_copy_bytes(p, t, 0);
-    size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
+    size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
     p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
     p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
@@ -7907,7 +8637,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP)
             continue;
-        unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
+        unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
         if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
             needed[i] = 1;
         needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
@@ -7930,7 +8660,7 @@ static int gckpti_add_link(gckpti_planner *p, int first, int unit)
 /* What unit u, an op, reads: its forward, its backward; what it may replace. */
 static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
 {
-    unsigned mask = p->active[u->id] ? gckpti_needs(p, t) : 0;
+    unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
     int sources = 0;
     u->in = p->link_count;
     for (int k = 0; k < t->inputs; k++) {
@@ -7973,7 +8703,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     gckpti_unit *u = &p->unit[p->units];
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
-    u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
+    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
     u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
@@ -8099,7 +8829,7 @@ static void gckpti_order_begin(gckpti_ordering *o)
                 later = p->target[next].next;
             if (later >= 0 && !(apart && p->looped))
                 gckpti_order_edge(o, u, p->target[later].unit);
-            if (p->tensors[id]->kind == GCKPTI_OP)
+            if (p->active[id] & GCKPTI_RUNS)
                 gckpti_order_edge(o, u, p->of[id]);
             k = next;
         }
@@ -8304,7 +9034,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
+        for (int k = 0; p->active[i] & GCKPTI_RUNS && k < t->inputs; k++) {
             const gckpt_tensor *q = t->in[k]->base;
             if (!p->active[q->id] || !gckpti_sums_uses(q))
                 continue;
@@ -8450,8 +9180,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i] && !p->looped &&
-            !p->desc->update_in_backward)
+        if (gckpti_is_trained(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
@@ -8961,7 +9690,7 @@ static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int 
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (p->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || last[q] < 0 || last[q] > x)
+        if (!gckpti_is_trained(p, q) || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -9028,7 +9757,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (p->tensors[id]->kind == GCKPTI_PARAM && p->active[id])
+        if (gckpti_is_trained(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -9692,9 +10421,10 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
             gckpti_plan_param q = { gckpti_name_add(plan, stored),
                                     gckpti_elements(&t->shape),
-                                    p->active[i],
+                                    gckpti_is_trained(p, i),
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].external,
                                     p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
@@ -9755,7 +10485,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
             caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
-        if (t->kind != GCKPTI_PARAM || !p->active[i])
+        if (!gckpti_is_trained(p, i))
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
@@ -13191,6 +13921,38 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     return GCKPT_OK;
 }
 
+/* Why a picked tensor gets no gradient. `seen`: room for a mark by id. */
+static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
+{
+    const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
+    int leads = 0;
+    if (p->inference)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+                            "training, and gckpt_gradients changes nothing (%T)",
+                            i, t);
+    if (t->type == GCKPT_I32 || gckpti_is_loss(t))
+        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
+                            t->type == GCKPT_I32 ? "i32" : "a loss");
+    seen[t->base->id] = 1;
+    for (int id = 0; id < p->n; id++) { /* where does it lead? */
+        const gckpt_tensor *user = p->tensors[id];
+        for (int k = 0; user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            seen[id] |= seen[user->in[k]->base->id];
+            end = seen[user->in[k]->base->id] && !user->op->backward ? user : end;
+        }
+    }
+    for (int k = 0; k < p->term_count; k++)
+        leads = leads || seen[p->terms[k].loss->id];
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        leads && end
+                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                              "loss passes ops without a backward, like %T"
+                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                              "it",
+                        i, t, end);
+}
+
 /* Whether all that is to be fetched has a value or a gradient in the arena. */
 static gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
@@ -13207,12 +13969,10 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "caller's, of parameters the store's, of losses the report's, of caches the "
                 "executor's)",
                 i, t);
-        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "plan: fetch %i: %T has no gradient: it does not lead from a trainable "
-                "parameter to a loss",
-                i, t);
+        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
+            unsigned char *seen = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+            return seen ? gckpti_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
+        }
     }
     return GCKPT_OK;
 }
@@ -13301,14 +14061,14 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_ask_op(p, p->tensors[i]);
-        trains = trains || (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i]);
+        trains = trains || p->active[i];
     }
     if (result == GCKPT_OK && !p->failed)
         result = gckpti_check_fetches(p);
     if (result == GCKPT_OK && !p->failed && !trains)
         result = gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: no trainable parameter leads to a loss "
-                              "(all frozen?); there is nothing to train");
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
     gckpti_model_units(p);
@@ -13632,7 +14392,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         result = gckpti_add_variants(&p);
@@ -13829,7 +14589,7 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpti_allocator memory = { d.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
         gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
                      d.memory.memory
@@ -14077,7 +14837,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     int in_backward = d.update_in_backward;
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
-        gckpti_allocator memory = { d.memory, 0 };
+        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
         if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
             continue;
         d.update_in_backward = rule;
@@ -14106,7 +14866,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
 static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
-    gckpti_allocator memory = { f->desc.memory, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
     gckpt_cost *costs = NULL;
     size_t before = f->store->count;
     int count = 0;
@@ -14710,6 +15470,12 @@ typedef struct {
 } gckpti_exec_input;
 
 typedef struct {
+    int ready;   /* the instruction it is complete with; the plan's length: the end of the step */
+    float *to;   /* gckpt_collect; NULL: it is not collected */
+    size_t size; /* floats that are there */
+} gckpti_exec_pick;
+
+typedef struct {
     gckpti_loss_total seen; /* a copy */
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
@@ -14729,13 +15495,14 @@ struct gckpt_exec {
     /* memory: tables and copies are the host's, arena and side the backend's */
     unsigned char *arena;
     void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size;
+    size_t owned_size, tables_size, copies_size, side_size, caches_size;
     unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
     int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
     gckpti_exec_node *nodes;
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
+    gckpti_exec_pick *picked; /* by pick of the plan */
     uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
@@ -14755,7 +15522,7 @@ struct gckpt_exec {
     gckpt_hyper hyper;
     float clip_scale;
     double grad_norm;
-    int pc;
+    int pc, finished;               /* finished: it came to its end */
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
     int streamed;       /* rows stream in: nothing is known of those to come */
@@ -14815,7 +15582,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
+    gckpti_give(exec, exec->caches, exec->caches_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -14905,36 +15672,76 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Is it an input that an instruction reads, so that it must be fed? */
+static int gckpti_is_fed(const gckpt_plan *p, size_t id)
+{
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
+        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
+        for (int i = 0; node && node->op && i < node->inputs; i++)
+            if (p->nodes[node->in[i]].base == (int)id)
+                return 1;
+    }
+    return 0;
+}
+
+/* The kernels of an op. */
+static gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_node *node)
+{
+    const gckpt_backend *b = &e->backend;
+    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
+    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
+    if (n.precision == GCKPT_BF16_FAST) {
+        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (!none) {
+        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (!n.forward && !b->own_memory)
+        n.forward = node->op->forward;
+    if (!n.backward && !b->own_memory)
+        n.backward = node->op->backward;
+    return n;
+}
+
 /* Which inputs must be fed, and the kernels that run. */
 static void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = &e->backend;
-    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
-    for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].node = -1;
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = ins->kind == GCKPT_UPDATE ? NULL : &p->nodes[ins->id];
-        if (!node || !node->op)
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (node->kind == GCKPTI_INPUT)
+            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+        else if (node->kind == GCKPTI_OP && node->index >= 0)
+            e->nodes[i] = gckpti_op_kernels(e, node);
+    }
+}
+
+/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
+ * batch axis, whether it adds all parts up. */
+static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
+{
+    int own = gckpti_ins_tensor(p, ins), reads = 0;
+    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
+    if (!gradient)
+        return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+               p->operands[ins->operands] != GCKPTI_NONE;
+    for (int i = 0; i < p->nodes[own].inputs; i++)
+        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
+    return backward && (p->nodes[id].batchless ? own == id : reads);
+}
+
+/* Finds the instruction that each pick is complete with. */
+static void gckpti_bind_picks(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_plan_pick *pick = &p->picks[k];
+        int x = (int)p->length, id = p->nodes[pick->id].base;
+        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
             continue;
-        for (int i = 0; i < node->inputs; i++) {
-            int base = p->nodes[node->in[i]].base;
-            if (p->nodes[base].kind == GCKPTI_INPUT)
-                e->inputs[p->nodes[base].index].node = base;
-        }
-        gckpti_exec_node *n = &e->nodes[ins->id];
-        n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
-        n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
-        n->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-        if (n->precision == GCKPT_BF16_FAST) {
-            n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-            n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-        }
-        if (!n->forward && !b->own_memory)
-            n->forward = node->op->forward;
-        if (!n->backward && !b->own_memory)
-            n->backward = node->op->backward;
+        e->picked[k].ready = x < 0 ? (int)p->length : x;
     }
 }
 
@@ -14957,6 +15764,7 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
     e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
     e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
+    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
     e->hashes = hashes ? (uint64_t *)at : NULL;
     return used;
@@ -14982,19 +15790,17 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
-        if (q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = q->data;
-        if (!e->backend.own_memory || (q->kind == GCKPTI_INPUT && e->inputs[q->index].node < 0))
-            continue;
-        if (q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)gckpti_carve(base, &used, bytes, 1);
-        void *to = q->kind == GCKPTI_CONSTANT ? gckpti_carve(base, &used, bytes, 1) : NULL;
-        if (to) {
+        void *to = NULL;
+        if (e->backend.own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+            to = gckpti_carve(base, &used, bytes, 1);
+        if (base && q->kind == GCKPTI_INPUT)
+            e->inputs[q->index].on_backend = (unsigned char *)to;
+        if (base && q->kind == GCKPTI_CONSTANT)
+            e->nodes[i].data = to ? to : q->data;
+        if (to && q->kind == GCKPTI_CONSTANT)
             e->backend.copy_in(e->backend.context, to, q->data, bytes);
-            e->nodes[i].data = to;
-        }
     }
-    return used;
+    return used + !used; /* for a pointer that is not NULL */
 }
 
 /* n bytes of the backend's memory. */
@@ -15047,7 +15853,6 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
         e->arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
-    e->owned_size = p->arena + p->alignment + GCKPTI_CANARY;
     e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
     if (!e->owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -15078,7 +15883,10 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -15109,10 +15917,14 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
-    for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
-        if (e->inputs[i].node >= 0)
-            e->inputs[i].copy = (unsigned char *)gckpti_carve(
-                base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
+    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        void *to = gckpti_is_fed(p, i)
+                       ? gckpti_carve(base, &used, (size_t)p->batch, gckpti_row_bytes(p, q))
+                       : NULL;
+        if (to)
+            e->inputs[q->index].copy = (unsigned char *)to;
+    }
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
@@ -15383,11 +16195,50 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+/* Blocks of square sums; with tables, where each parameter's are. */
+static size_t gckpti_exec_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t n = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        if (e->params)
+            e->params[i].square = n;
+        if (p->params[i].trained)
+            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    return n;
+}
+
+/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
+ * host has, with structures counted so many times. Needs no tables. */
+static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = &e->backend;
+    const size_t host = !b->own_memory;
+    size_t used = 0;
+    e->square_count = gckpti_exec_squares(e);
+    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->tables_size = gckpti_exec_tables(e, NULL);
+    e->side_size = gckpti_exec_side(e, NULL);
+    e->copies_size = gckpti_exec_copies(e, NULL);
+    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    gckpti_count_piece(&used, times, sizeof *e);
+    gckpti_count_piece(&used, 1, p->block ? gckpti_plan_copy(NULL, p) : 0);
+    gckpti_count_piece(&used, times, e->tables_size);
+    gckpti_count_piece(&used, host, e->side_size);
+    gckpti_count_piece(&used, 1, e->copies_size);
+    gckpti_count_piece(&used, host, e->caches_size);
+    gckpti_count_piece(&used, host, e->owned_size);
+    return gckpti_count_block(used);
+}
+
 /* All memory a run will need. */
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    e->tables_size = gckpti_exec_tables(e, NULL);
+    (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
     if (!e->tables)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
@@ -15396,14 +16247,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
-    for (size_t i = 0; i < p->param_count; i++) {
-        e->params[i].square = e->square_count;
-        if (p->params[i].trained)
-            e->square_count +=
-                ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->side_size += !e->side_size; /* for a pointer that is not NULL */
+    gckpti_bind_picks(e);
+    (void)gckpti_exec_squares(e);
     e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
     if (!e->side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
@@ -15411,13 +16256,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
-    e->moves = e->backend.own_memory && e->backend.move && !e->desc.offload && p->offloaded;
     if (e->moves)
         e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
     if (e->moves && !e->far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
                             e->backend.name, p->offloaded);
-    e->copies_size = gckpti_exec_copies(e, NULL);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
         e->copies = gckpti_new(&e->memory, e->copies_size, 1);
@@ -15473,10 +16316,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
-    gckpti_allocator a;
-    memset(&a, 0, sizeof a);
-    if (desc)
-        a.desc = desc->memory;
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
@@ -15514,6 +16354,57 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     return result;
 }
 
+/* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
+static size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+{
+    gckpt_exec e;
+    gckpt_store none; /* for errors that nobody reads */
+    memset(&e, 0, sizeof e);
+    memset(&none, 0, sizeof none);
+    e.plan = plan;
+    e.store = &none;
+    if (desc)
+        e.desc = *desc;
+    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
+        gckpti_choose_backend(&e) != GCKPT_OK)
+        return SIZE_MAX;
+    return gckpti_exec_sizes(&e, times);
+}
+
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    return gckpti_exec_need(plan, desc, 1);
+}
+
+static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_larger(capacity, 1);
+    gckpti_count_piece(&used, times, sizeof(gckpt_store));
+    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].place > plan->params[last].place ? i : last;
+        names += strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.elements = plan->params[i].elements;
+        q.storage = plan->params[i].storage;
+        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_piece(&used, (size_t)plan->params[i].elements, sizeof(float));
+    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
+        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
+    return gckpti_count_block(used + names);
+}
+
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
+
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
@@ -15529,8 +16420,10 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->team = team ? plan->threads : 1;
     e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++)
-        e->writes_back = e->writes_back || plan->picks[i].gradient;
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
+        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
+    }
     e->repeats = gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
@@ -15598,7 +16491,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->rows = node->batchless ? 1 : rows;
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
-    c->precision = e->nodes[id].precision;
+    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs; i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -16075,6 +16968,31 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_gradient_end(e, ins, &o, &c, i);
 }
 
+/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[user];
+    const gckpti_ins *ins = p->list;
+    gckpti_operands o;
+    gckpt_call c;
+    int reads = 0;
+    for (int i = 0; i < node->inputs && node->op; i++)
+        reads = reads || p->nodes[node->in[i]].base == id;
+    for (size_t x = 0; x < p->length && reads; x++, ins++)
+        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
+            break;
+    if (!reads || ins == p->list + p->length)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_at(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            e->backend.add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+    }
+}
+
 /* =================================================================================================
  * >>training: division, norm, clipping, optimisers, steps
  * ============================================================================================== */
@@ -16216,6 +17134,171 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
+/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
+    s->kinds |= kind;
+    if (s->id < 0 && kind & s->sought) {
+        s->id = id;
+        s->gradient = gradient;
+        s->at = at;
+        s->value = x;
+    }
+}
+
+/* All n floats of an array of the backend's, or as many bf16. NULL: none. */
+static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
+                           int64_t n, int id, int gradient)
+{
+    const unsigned char *next = (const unsigned char *)x;
+    for (int64_t at = 0, piece; next && at < n; at += piece) {
+        float wide[64];
+        uint16_t half[64];
+        piece = gckpti_min(n - at, 64);
+        size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
+        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next, bytes);
+        next += bytes;
+        for (int64_t i = 0; i < piece; i++)
+            gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
+                       at + i);
+    }
+}
+
+/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
+                            int gradient, int scratch)
+{
+    const gckpti_node *q = &e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
+    if (q->type == GCKPT_F32)
+        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+}
+
+/* What an instruction is about to read, or has written. */
+static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                int written)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
+    int loss = node->op && node->op->flags & GCKPT_LOSS;
+    unsigned needs = backward ? 0 : UINT32_MAX;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs && backward; i++)
+        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
+        gckpti_loss_total sum;
+        e->backend.copy_out(e->backend.context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
+                            sizeof sum);
+        gckpti_see(s, sum.sum, ins->id, 0, -1);
+    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
+                        0);
+    }
+    if (backward && !written)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+    for (int u = 1; u < ins->uses && !written; u++)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+    for (int i = 0; i < node->inputs; i++) {
+        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
+        if (!written && needs & GCKPT_IN(i))
+            gckpti_see_node(e, s,
+                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
+                                                         : e->nodes[id].data,
+                            id, 0, 0);
+        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+        if (backward)
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+    }
+}
+
+/* The error about what was seen: who made it, and what is known. */
+static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
+                                      const char *name, const char *why)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[s->id];
+    int64_t rows = gckpti_micro_rows(e), left = s->at;
+    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
+    char where[112] = "";
+    gckpti_text t = { where, sizeof where - 1 };
+    for (int i = at.n; i-- > 0; left /= shape.d[i])
+        at.d[i] = left % shape.d[i];
+    if (s->at >= 0)
+        gckpti_text_add(&t, " at %S of %S", &at, &shape);
+    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
+        gckpti_text_add(&t, ", row %I of the batch",
+                        e->row + s->at / (gckpti_elements(&shape) / rows));
+    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
+                        s->value,
+                        s->at < 0     ? "the sum of"
+                        : s->gradient ? "the gradient of"
+                                      : "the value of",
+                        gckpti_node_name(p, s->id), s->id, where, why);
+}
+
+/* What an instruction wrote, when it had read such kinds: a NaN may come of a NaN, an infinity of
+ * either. */
+static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    gckpti_see_operands(e, &s, ins, 1);
+    if (s.id < 0)
+        return GCKPT_OK;
+    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                             node->op ? node->op->name : "param",
+                             read ? "it read infinities, but no NaN; nothing was changed"
+                                  : "all it read is finite; nothing was changed");
+}
+
+/* A parameter's gradient before its update, and what that made of it. */
+static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
+    int id = p->params[ins->id].node;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    if (!done)
+        gckpti_see_node(e, &s, gckpti_at_any(e, o.gradient), id, 1, 0);
+    int slot = done ? -1 : p->state_slots;
+    for (; slot < p->state_slots && s.id < 0; slot++)
+        gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
+    const char *who = !done ? "the batch" : slot > 0 ? "the update's optimiser state" : "the update";
+    const char *why = "nothing was changed";
+    if (done || e->updating)
+        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
+}
+
+/* A parameter or constant that a step begins with: NaN, or, where it is trained, an infinity. */
+static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int trained)
+{
+    gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
+    s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
+    gckpti_see_node(e, &s, values, id, 0, 0);
+    return s.id < 0 ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\" is %g at position %I",
+                                   gckpti_node_name(e->plan, id), s.value, s.at);
+}
+
 /* Before the first update of a step that clips or may be skipped: all gradients, then norm and
  * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
@@ -16223,7 +17306,11 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (e->nonfinite) {
+    for (size_t x = 0; x < e->plan->length && e->desc.debug & GCKPT_DEBUG_FINITE; x++)
+        if (e->plan->list[x].kind == GCKPT_UPDATE &&
+            gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
+    if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
         e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
@@ -16396,6 +17483,20 @@ static void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
+/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
+static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\": NaN was fed at row %I, position %I",
+                                e->plan->names + q->name, e->row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
 static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows)
@@ -16412,7 +17513,9 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->inputs[i];
-        if (!in->copy)
+        if (in->node >= 0 && e->desc.debug & GCKPT_DEBUG_FINITE)
+            result = gckpti_check_fed(e, in, rows);
+        if (!in->copy || result != GCKPT_OK)
             continue;
         memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
         in->feed = in->copy;
@@ -16420,11 +17523,21 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     return result;
 }
 
+/* Elements of the input that a loss counts, for each one that it counts: what its shape() says. */
+static int64_t gckpti_loss_unit(const gckpt_exec *e, int id)
+{
+    const gckpti_node *node = &e->plan->nodes[id];
+    gckpt_call c;
+    gckpti_call_start(e, node, id, e->plan->rows, &c);
+    return !gckpti_counted(node->op) && node->op->shape(&c) == GCKPT_OK && c.unit > 1 ? c.unit : 1;
+}
+
 /* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
  * counted once a micro-batch. */
-static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
     int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
     if (!q->batchless && n % p->rows == 0) {
@@ -16433,7 +17546,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
     }
     for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
         ignored += gckpti_indices(e, q)[k] < 0;
-    return (n - ignored) * times;
+    return (n - ignored) / gckpti_loss_unit(e, id) * times;
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
@@ -16443,7 +17556,7 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
         if (e->terms[i].expected >= 0)
-            e->terms[i].expected += gckpti_expected_count(e, &p->nodes[p->terms[i].id], rows);
+            e->terms[i].expected += gckpti_expected_count(e, p->terms[i].id, rows);
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
@@ -16470,15 +17583,41 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
         const gckpti_node *node = &p->nodes[p->terms[i].id];
         const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
-        int same = a->type == b->type && (a->type == GCKPT_I32 ? a->base == b->base
-                                                               : gckpti_elements(&a->shape) ==
-                                                                     gckpti_elements(&b->shape));
+        int same = a->type == b->type &&
+                   (a->type == GCKPT_I32
+                        ? a->base == b->base
+                        : gckpti_elements(&a->shape) / gckpti_loss_unit(e, p->terms[0].id) ==
+                              gckpti_elements(&b->shape) / gckpti_loss_unit(e, p->terms[i].id));
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
                 "step_begin: loss %s #%i has a count of its own, which is not known while rows "
                 "stream in; use gckpt_step",
                 node->op->name, p->terms[i].id);
+    }
+    return GCKPT_OK;
+}
+
+/* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
+static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
+{
+    return rows / p->rows * n + n / p->rows * (rows % p->rows);
+}
+
+/* Whether all that is collected has room for so many rows. */
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_exec_pick *at = &e->picked[k];
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
+        if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
+                                "is room for (%I a micro-batch of %I rows)",
+                                rows, gckpti_node_name(p, p->picks[k].id), p->picks[k].id, at->size,
+                                n, p->rows);
     }
     return GCKPT_OK;
 }
@@ -16497,7 +17636,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
             rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    return GCKPT_OK;
+    return gckpti_check_collected(e, e->row_end + rows);
 }
 
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters),
@@ -16572,7 +17711,14 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
+        if (e->desc.debug & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+            gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
+            return GCKPT_E_DATA;
     }
+    for (size_t i = 0; i < p->node_count && e->desc.debug & GCKPT_DEBUG_FINITE; i++)
+        if (p->nodes[i].kind == GCKPTI_CONSTANT &&
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
     return GCKPT_OK;
 }
 
@@ -16602,7 +17748,6 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
         return result;
     if (hyper)
         e->hyper = *hyper;
-    e->pc = 0;
     e->step = e->store->step;
     e->packs = e->store->packs;
     e->streamed = 0;
@@ -16615,9 +17760,24 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
     return gckpti_ok(e);
 }
 
+/* At the end of a micro-batch: its rows of all that is collected. */
+static void gckpti_collect_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
+        if (e->picked[k].to)
+            e->backend.copy_out(e->backend.context,
+                                e->picked[k].to + gckpti_elements_of(p, n, e->row),
+                                e->arena + p->picks[k].offset, count * sizeof(float));
+    }
+}
+
 static void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
+    e->pc = e->finished = 0;
     e->accumulators_cleared = 0;
     gckpti_fill(e, e->losses, 0, e->plan->term_count * sizeof *e->losses);
 }
@@ -16711,26 +17871,39 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
-static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
+static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    /* else the norm is only reported: one pass is enough */
-    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
-    if (ins->kind == GCKPT_FORWARD)
-        return gckpti_run_forward(e, ins);
-    if (ins->kind >= GCKPT_OFFLOAD)
-        return gckpti_run_copies(e, ins);
-    if (ins->kind == GCKPT_BACKWARD) {
-        gckpti_run_backward(e, ins);
-        return GCKPT_OK;
-    }
+    int finite = (e->desc.debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result == GCKPT_OK && finite && early)
+        result = gckpti_check_update(e, ins, 0);
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
     if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return GCKPT_OK;
+    return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
+}
+
+static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_look read = { 0, 0, -1, 0, 0, 0 };
+    gckpt_result result = GCKPT_OK;
+    int finite = e->desc.debug & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    if (finite)
+        gckpti_see_operands(e, &read, ins, 0);
+    if (ins->kind == GCKPT_FORWARD)
+        result = gckpti_run_forward(e, ins);
+    else if (ins->kind == GCKPT_BACKWARD)
+        gckpti_run_backward(e, ins);
+    else if (ins->kind == GCKPT_UPDATE)
+        result = gckpti_run_one_update(e, ins);
+    else
+        result = gckpti_run_copies(e, ins);
+    return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
 
 /* How far a run goes: the whole step, what comes before its first update, or all but updates. */
@@ -16749,8 +17922,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_OK;
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
-    if (e->repeating && e->pc == p->body && gckpti_repeat(e))
+    if (e->repeating && e->pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect_rows(e);
         return GCKPT_MORE;
+    }
     const gckpti_ins *ins = &p->list[e->pc];
     if (e->pc >= e->due)
         gckpti_join(e);
@@ -16779,6 +17954,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_join(e);
     if (e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
+    if (e->pc == p->epilogue && result == GCKPT_OK)
+        gckpti_collect_rows(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -16825,17 +18002,40 @@ static void gckpti_uncount_updates(gckpt_exec *e)
     }
 }
 
+/* Looped plans: adds up the accumulators of each picked gradient that no instruction does: of what
+ * has no batch axis and depends on nothing that is trained. In the contract's order (manual, 5f). */
+static void gckpti_add_uses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count && p->looped && e->row_end > 0; k++) {
+        int id = p->nodes[p->picks[k].id].base, done = 0;
+        float *sum = gckpti_at(e, p->picks[k].offset);
+        for (size_t i = 0; i < k; i++) /* picked twice */
+            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
+        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
+            e->picked[k].ready < (int)p->length)
+            continue;
+        for (size_t i = 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            if (p->nodes[user].batchless == (i >= p->node_count))
+                gckpti_add_use(e, user, id, sum);
+        }
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->state = GCKPTI_IDLE;
+    gckpti_add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result != GCKPT_OK)
         return result;
+    e->finished = e->row_end > 0;
     int64_t count = p->term_count ? e->terms[0].seen.count : 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
@@ -16851,7 +18051,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
         if (bad && e->nonfinite)
             gckpti_uncount_updates(e);
-        e->store->step += !bad;
+        e->store->step += e->updating && !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -16964,6 +18164,39 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     return result;
 }
 
+/* Everything before the first instruction of a step that ends before its updates; */
+static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows)
+{
+    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+}
+
+/* and its end, when all micro-batches have run, or failed with `result`. */
+static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
+{
+    e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report)
+{
+    if (exec && exec->plan->update_in_backward)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "gradients: this plan updates in the backward "
+                            "(desc.update_in_backward); make one that does not");
+    gckpt_result result = gckpti_start_gradients(exec, feeds, count, rows);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(exec, INT64_MAX, GCKPTI_GRADIENTS);
+    return gckpti_end_gradients(exec, result, report);
+}
+
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
     return exec ? exec->caches_of->position : 0;
@@ -17034,27 +18267,75 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
     exec->state = GCKPTI_RUNNING;
-    exec->pc = exec->plan->epilogue;
     if (exec->row_end == 0) /* nothing was added: nothing to do */
         return gckpti_finish_step(exec, report);
+    exec->pc = exec->plan->epilogue;
     return gckpti_run_all(exec, report);
 }
 
-GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
+/* A pick's number; -1, and an error: it is none. */
+static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
 {
-    size_t used = 0;
-    for (size_t i = 0; exec && i < exec->plan->pick_count; i++) {
-        const gckpti_plan_pick *pick = &exec->plan->picks[i];
-        size_t bytes = gckpti_pick_bytes(exec->plan, pick);
-        void *copy = gckpti_carve(exec->picks, &used, bytes, 1);
-        if (pick->id != id || !pick->gradient != !gradient)
-            continue;
-        if (!exec->backend.own_memory)
-            return gckpti_at(exec, pick->offset);
-        exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
-        return (const float *)copy;
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++)
+        if (p->picks[k].id == id && !p->picks[k].gradient == !gradient)
+            return (int)k;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
+                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
+    return -1;
+}
+
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
+{
+    size_t used = 0, bytes = 0;
+    void *copy = NULL;
+    int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
+    if (k < 0)
+        return NULL;
+    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
+        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
+                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
+                     id,
+                     exec->picked[k].ready < (int)exec->plan->length
+                         ? "the step has not come so far"
+                         : "it is complete at the end of the step");
+        return NULL;
     }
-    return NULL;
+    if (!exec->backend.own_memory)
+        return gckpti_at(exec, exec->plan->picks[k].offset);
+    for (int i = 0; i <= k; i++) {
+        bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
+        copy = gckpti_carve(exec->picks, &used, bytes, 1);
+    }
+    exec->backend.copy_out(exec->backend.context, copy, exec->arena + exec->plan->picks[k].offset,
+                           bytes);
+    return (const float *)copy;
+}
+
+GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
+{
+    int k = exec ? gckpti_find_pick(exec, "collect", id, gradient) : -1;
+    if (k < 0)
+        return GCKPT_E_ARG;
+    if (exec->plan->nodes[id].batchless)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            gckpt_plan_name(exec->plan, id), id);
+    gckpti_exec_pick before = exec->picked[k];
+    exec->picked[k].to = to;
+    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
+    if (gckpti_check_collected(exec, rows) == GCKPT_OK)
+        return gckpti_ok(exec);
+    exec->picked[k] = before;
+    return GCKPT_E_ARG;
+}
+
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
+{
+    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
+    return hyper;
 }
 
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
@@ -17082,28 +18363,17 @@ typedef struct {
 
 static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
-    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
-    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
+    return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
 }
 
-/* When all micro-batches have run, or failed with `result`: gradients and loss, but no update. */
+/* When all micro-batches have run, or failed with `result`: gradients and loss. */
 static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
                                      gckpt_report *report)
 {
-    gckpt_exec *e = b->e;
-    e->state = GCKPTI_IDLE;
-    if (result == GCKPT_OK)
-        result = gckpti_settle_counts(e);
-    if (result != GCKPT_OK)
-        return result;
-    if (!gckpti_count(e))
-        return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
-    uint64_t step = e->store->step;
-    result = gckpti_finish_gradients(e);
-    if (result == GCKPT_OK)
-        result = gckpti_finish_step(e, report);
-    e->store->step = step;
-    return result;
+    result = gckpti_end_gradients(b->e, result, report);
+    return result != GCKPT_OK || gckpti_count(b->e)
+               ? result
+               : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
 }
 
 /* Loss, and gradients as a program may see them. */
@@ -17170,7 +18440,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_loss_total *seen = &e->terms[i].seen;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
-        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
+        size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
     return size;
 }
@@ -17213,7 +18483,7 @@ static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe
     v->slope[half] = (loss[0] - loss[1]) / step;
     v->even[half] = loss[0] + loss[1] - 2 * t->loss;
     v->expected = dot / step;
-    v->reproduced = v->reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
+    v->reproduced = v->reproduced && gckpti_size(same / 2 - gg) < 0.25 * gg;
     v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
     return result;
 }
@@ -17238,12 +18508,12 @@ static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, 
         result = gckpti_check_sides(b, t, 1, gg, &v);
     double found = (4 * v.slope[1] - v.slope[0]) / 3;
     t->noise = 4e-7 * gckpti_loss_size(b->e);
-    t->change = gckpti_abs(v.expected) * h / width;
-    t->gap = gckpti_abs(found - v.expected);
+    t->change = gckpti_size(v.expected) * h / width;
+    t->gap = gckpti_size(found - v.expected);
     int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_abs(v.slope[1] - v.slope[0]),
-                               gckpti_abs(v.even[0] - 4 * v.even[1]) / (4 * h));
-    double scale = gckpti_greater(gckpti_abs(found), gckpti_abs(v.expected));
+    t->spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
+                               gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
+    double scale = gckpti_greater(gckpti_size(found), gckpti_size(v.expected));
     scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
     t->spread /= scale;
@@ -17380,6 +18650,8 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
     int64_t most = gckpti_most_elements(p);
+    if (most == 0)
+        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
@@ -17542,7 +18814,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
+    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
@@ -19478,7 +20750,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != r->p.active[i])
+        if (trained != gckpti_is_trained(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
@@ -19776,6 +21048,17 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
+ * at most twice as large as where they have 4. */
+static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const size_t times = sizeof(void *) < 8 ? 2 : 1;
+    gckpt_plan constant = *p;
+    constant.block = NULL; /* nobody copies it */
+    gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
+    gckpti_print(k, "#define %s_exec_bytes %z\n", name, gckpti_exec_need(&constant, NULL, times));
+}
+
 /* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
@@ -19825,8 +21108,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
-                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, q->external,
+                     (int)q->storage,
                      (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
@@ -19897,7 +21181,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         k,
         "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
         "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
+        "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
         name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
         p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
@@ -19958,6 +21242,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
     gckpti_c_enum(&k, plan, name);
+    gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
     gckpti_c_arrays(&k, plan, name);
     gckpti_c_words_and_names(&k, plan, name);
@@ -20431,18 +21716,18 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+#define GCKPTI_CURVES(X)                                                                           \
+    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
+    X(reciprocal) X(pow) X(clamp)
+#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+#define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
-    GCKPTI_RELU,
-    GCKPTI_GELU,
-    GCKPTI_GELU_ERF,
-    GCKPTI_SILU,
-    GCKPTI_TANH,
-    GCKPTI_SIGMOID,
-    GCKPTI_ADD, /* from here on there are two inputs */
-    GCKPTI_SUB,
-    GCKPTI_MUL,
+    GCKPTI_CURVES(GCKPTI_KIND)
+    GCKPTI_PAIRS(GCKPTI_KIND)
+    GCKPTI_PAIR = GCKPTI_KIND_add, /* from here on there are two inputs */
     GCKPTI_ELEMENTS = 4096
 };
+#undef GCKPTI_KIND
 
 typedef struct {
     const gckpt_call *call;
@@ -20475,7 +21760,7 @@ static int gckpti_elementwise(const gckpt_call *call, int kind,
                               void (*kernel)(const gckpt_call *piece, int kind))
 {
     gckpti_pieces s = { call, kernel, kind };
-    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_ADD ? 16 : 4;
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
@@ -20505,26 +21790,28 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE(name, kind, backward)                                                   \
+#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
     static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
     {                                                                                              \
-        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_forward))         \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_forward))                     \
             gckpti_##name##_forward(call);                                                         \
     }                                                                                              \
     static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
     {                                                                                              \
-        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_backward))        \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_backward))                    \
             backward(call);                                                                        \
     }
-GCKPTI_ELEMENTWISE(relu, GCKPTI_RELU, gckpti_relu_backward)
-GCKPTI_ELEMENTWISE(gelu, GCKPTI_GELU, gckpti_gelu_backward)
-GCKPTI_ELEMENTWISE(gelu_erf, GCKPTI_GELU_ERF, gckpti_gelu_erf_backward)
-GCKPTI_ELEMENTWISE(silu, GCKPTI_SILU, gckpti_silu_backward)
-GCKPTI_ELEMENTWISE(tanh, GCKPTI_TANH, gckpti_tanh_backward)
-GCKPTI_ELEMENTWISE(sigmoid, GCKPTI_SIGMOID, gckpti_sigmoid_backward)
-GCKPTI_ELEMENTWISE(add, GCKPTI_ADD, gckpti_add_backward_repeated)
-GCKPTI_ELEMENTWISE(sub, GCKPTI_SUB, gckpti_sub_backward)
-GCKPTI_ELEMENTWISE(mul, GCKPTI_MUL, gckpti_mul_backward)
+#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
+GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
+GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub)
+GCKPTI_ELEMENTWISE(mul)
+GCKPTI_ELEMENTWISE(div)
+GCKPTI_ELEMENTWISE(maximum)
+GCKPTI_ELEMENTWISE(minimum)
+#undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 
 /* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
@@ -20580,7 +21867,7 @@ static void gckpti_fast_embed_backward(const gckpt_call *call)
     gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
 }
 
-/* ---- softmax: an item is a row ---- */
+/* ---- softmax and its logarithm: an item is a row ---- */
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
     gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
@@ -20590,6 +21877,17 @@ static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
         gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
+}
+
+static void gckpti_fast_log_softmax_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
+}
+
+static void gckpti_fast_log_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
@@ -20732,29 +22030,32 @@ static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     gckpti_loss_kernels by = { gckpti_fast_products(call), gckpt_parallel,  k->online,
-                               k->classes_backward,        k->mixed->widen, k->mixed->narrow };
+                               k->surprisal,               k->classes_backward,
+                               k->mixed->widen,            k->mixed->narrow };
     return by;
 }
 
-static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
+GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
+
+/* ---- losses of elements: an item is an entry of axis 0 ---- */
+static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
 {
-    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 0);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
+    return by;
 }
 
-static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 1);
-}
-
-static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 0);
-}
-
-static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 1);
-}
+GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
+                 gckpti_fast_errors(call))
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
@@ -20855,7 +22156,7 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     c.out = fast[0];
     kernels->softmax_forward(&c, 0);
     c.out = fast[1];
-    kernels->elementwise_forward(&c, GCKPTI_GELU);
+    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -21046,6 +22347,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
 #undef GCKPTI_BF16
+#undef GCKPTI_CURVES
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
 #undef GCKPTI_EXP_MAX
@@ -21066,6 +22368,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
+#undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
@@ -21303,6 +22606,12 @@ GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
 GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+/* a == b ? c : d */
+GCKPTI_INLINED FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    INTS mask = (INTS)(a == b);
+    return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
+}
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
@@ -21757,6 +23066,11 @@ GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
     return p;
 }
 
+GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
+{
+    return V(fma)(V(poly)(gckpti_exp_c, 5, r), r, V(set1)(1.0f));
+}
+
 GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
 {
     const FLOATS round = V(set1)(GCKPTI_ROUND);
@@ -21765,22 +23079,26 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
     *n = V(bits)(t) - V(bits)(round);
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
-    return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
+    return V(exp_poly)(*r);
 }
 
-/* gckpti_exp: 2^n = 2^half 2^(n - half), so that neither leaves the range. */
+/* 2^n = 2^half 2^(n - half), so that neither leaves the range. */
+GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, INTS n)
+{
+    INTS half = (n + 254) >> 1;
+    FLOATS s = V(exponent)(half);
+    p = V(fma)(r * s, p, s);
+    return V(fma)(p, V(exponent)(n + 254 - half), V(zero)());
+}
+
 GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
-    FLOATS r, p, s;
-    INTS n, half;
+    FLOATS r, p;
+    INTS n;
     x = V(max)(V(set1)(GCKPTI_EXP_MIN), x);
     x = V(min)(V(set1)(GCKPTI_EXP_MAX), x);
     p = V(exp_reduce)(x, &r, &n);
-    n = n + 254;
-    half = n >> 1;
-    s = V(exponent)(half);
-    p = V(fma)(r * s, p, s);
-    return V(fma)(p, V(exponent)(n - half), V(zero)());
+    return V(exp_scale)(p, r, n);
 }
 
 /* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
@@ -21816,21 +23134,95 @@ GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
     return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
 
-/* Of finite x >= 1. */
+/* gckpti_split */
+GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
+{
+    const FLOATS least = V(set1)(1.17549435e-38f);
+    const INTS u = V(bits)(V(less)(x, least, x * V(set1)(8388608.0f), x)) + 0x00555555;
+    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
+    *n = V(floats)((u >> 23) + 0x4b000000) - *n; /* these bits are 2^23 + n */
+    return V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+}
+
 GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
-    const INTS u = V(bits)(x) + 0x00555555;
-    FLOATS n = V(floats)((u >> 23) + 0x4b000000), f, f2, p;
-    FLOATS high, low;
-    n = n - V(set1)(8388608.0f + 127.0f); /* the bits above were 2^23 + n */
-    f = V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
+    FLOATS n, f, f2, p, high, low;
+    f = V(split)(x, &n);
     f = f - V(set1)(1.0f), f2 = f * f;
     p = V(poly)(gckpti_log_c, 9, f);
     high = V(fma)(n, V(set1)(0.693359375f), f);
     low = high - n * V(set1)(0.693359375f);
     low = f - low;
     low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
-    return high + V(fma)(f * f2, p, low);
+    p = high + V(fma)(f * f2, p, low);
+    p = V(less)(zero, x, p, V(less)(x, zero, V(set1)(GCKPTI_NAN), zero - inf));
+    return V(less)(x, inf, p, x);
+}
+
+/* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
+ * may be wider than any the processor has). */
+typedef double V(doubles) __attribute__((vector_size(8 * W)));
+GCKPTI_INLINED void V(wide)(FLOATS x, V(doubles) *y)
+{
+    for (int i = 0; i < W; i++)
+        (*y)[i] = (double)x[i];
+}
+GCKPTI_INLINED FLOATS V(narrow_doubles)(const V(doubles) *y)
+{
+    FLOATS x = V(zero)();
+    for (int i = 0; i < W; i++)
+        x[i] = (float)(*y)[i];
+    return x;
+}
+GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
+{
+    const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
+    const FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    const int whole = gckpti_whole(e);
+    V(doubles) m, k, s, d, l, high, low;
+    FLOATS n, t, u, r;
+    V(wide)(V(split)(a, &n), &m);
+    V(wide)(n, &k);
+    s = 2.0 * (m - 1.0) / (m + 1.0);
+    l = s * s;
+    u = V(narrow_doubles)(&l);
+    V(wide)(u, &m);
+    t = V(fma)(V(set1)(-0.00684453873f), u, V(set1)(-0.0514065102f));
+    V(wide)(V(fma)(t, u, V(set1)(-1.80000055f)), &d);
+    l = s + s * s * s / (m * d + 12.0);
+    l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
+    t = V(narrow_doubles)(&l);
+    V(wide)(t, &high);
+    l = l - high;
+    V(wide)(V(narrow_doubles)(&l), &low);
+    l = (double)limited * high + (double)limited * low;
+    u = V(narrow_doubles)(&l);
+    t = V(fma)(u, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
+    V(wide)(t - V(set1)(GCKPTI_ROUND), &k);
+    l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
+    r = V(narrow_doubles)(&l);
+    r = V(exp_scale)(V(exp_poly)(r), r, V(bits)(t) - V(bits)(V(set1)(GCKPTI_ROUND)));
+    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
+    if (whole == 1)
+        r = V(either)(r, sign);
+    if (whole == 0)
+        r = V(less)(x, zero, V(less)(zero - inf, x, nan, r), r);
+    return V(equal)(x, x, r, x);
+}
+GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
+{
+    if (e == 0.0f)
+        return V(set1)(1.0f);
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    if (e == 3.0f)
+        return x * x * x;
+    return V(pow)(x, e);
 }
 
 /* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
@@ -21994,44 +23386,72 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
 }
 
 /* The value of an elementwise op, by the steps of gckpti_gelu and the others in >>ops (a change of
- * one is a change of both); of curves y is not used. */
-GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
+ * one is a change of both); of curves y is not used. o: its attributes. */
+GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
-    if (kind == GCKPTI_ADD)
+    if (kind == GCKPTI_KIND_add)
         return x + y;
-    if (kind == GCKPTI_SUB)
+    if (kind == GCKPTI_KIND_sub)
         return x - y;
-    if (kind == GCKPTI_MUL)
+    if (kind == GCKPTI_KIND_mul)
         return x * y;
-    if (kind == GCKPTI_RELU)
+    if (kind == GCKPTI_KIND_div)
+        return x / y;
+    if (kind == GCKPTI_KIND_maximum)
+        return V(equal)(y, y, V(less)(x, y, y, x), y);
+    if (kind == GCKPTI_KIND_minimum)
+        return V(equal)(y, y, V(less)(y, x, y, x), y);
+    if (kind == GCKPTI_KIND_relu)
         return V(less)(x, zero, zero, x);
-    if (kind == GCKPTI_GELU)
+    if (kind == GCKPTI_KIND_gelu)
         return V(fma)(half, V(gelu_tanh)(x), half);
-    if (kind == GCKPTI_GELU_ERF)
+    if (kind == GCKPTI_KIND_gelu_erf)
         return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
-    if (kind == GCKPTI_TANH)
+    if (kind == GCKPTI_KIND_tanh)
         return V(tanh)(x);
-    return (kind == GCKPTI_SILU ? x : one) / V(one_and_exp)(x);
+    if (kind == GCKPTI_KIND_exp)
+        return V(exp)(x);
+    if (kind == GCKPTI_KIND_log)
+        return V(log)(x);
+    if (kind == GCKPTI_KIND_sqrt)
+        return V(sqrt)(x);
+    if (kind == GCKPTI_KIND_abs)
+        return V(differ)(x, V(both)(x, V(set1)(-0.0f)));
+    if (kind == GCKPTI_KIND_reciprocal)
+        return one / x;
+    if (kind == GCKPTI_KIND_pow)
+        return V(power)(x, o[0]);
+    if (kind == GCKPTI_KIND_clamp) {
+        x = V(less)(x, V(set1)(o[0]), V(set1)(o[0]), x);
+        return V(less)(V(set1)(o[1]), x, V(set1)(o[1]), x);
+    }
+    return (kind == GCKPTI_KIND_silu ? x : one) / V(one_and_exp)(x);
 }
 
-/* By this the gradient is multiplied (relu: it is taken or left). tanh and sigmoid take their slope
- * at the result; mul's is the other input. */
-GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
+/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is the
+ * other input. */
+GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
 {
-    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f);
+    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f), zero = V(zero)();
     FLOATS t, u;
-    if (kind == GCKPTI_MUL)
+    if (kind == GCKPTI_KIND_mul || kind == GCKPTI_KIND_exp)
         return x;
-    if (kind == GCKPTI_TANH)
+    if (kind == GCKPTI_KIND_abs)
+        return V(less)(zero, x, one, V(less)(x, zero, zero - one, zero));
+    if (kind == GCKPTI_KIND_reciprocal)
+        return V(differ)(x, V(set1)(-0.0f)) * x;
+    if (kind == GCKPTI_KIND_pow)
+        return V(set1)(o[0]) * V(power)(x, o[0] - 1.0f);
+    if (kind == GCKPTI_KIND_tanh)
         return V(fnma)(x, x, one);
-    if (kind == GCKPTI_SIGMOID)
+    if (kind == GCKPTI_KIND_sigmoid)
         return V(fnma)(x, x, x);
-    if (kind == GCKPTI_SILU) {
+    if (kind == GCKPTI_KIND_silu) {
         t = one / V(one_and_exp)(x);
         return V(fma)(x * t, one - t, t);
     }
-    if (kind == GCKPTI_GELU_ERF) {
+    if (kind == GCKPTI_KIND_gelu_erf) {
         t = V(erf)(V(set1)(0.707106781f) * x);
         u = V(exp)(V(set1)(-0.5f) * x * x);
         return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
@@ -22043,69 +23463,97 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 }
 
 /* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
-#define GCKPTI_EACH_CURVE(X)                                                                       \
-    X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_PAIR ? 0 : 1].data;
+    const float *o = (const float *)call->attributes;
     float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
-#define GCKPTI_KIND(k)                                                                             \
-    case k:                                                                                        \
+#define GCKPTI_KIND(name)                                                                          \
+    case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < n; j += W) {                                                       \
-            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
-            V(store_n)(out + j, V(value)(k, u, v), n - j);                                         \
+            const int k = GCKPTI_KIND_##name;                                                      \
+            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_PAIR ? u : V(load_n)(y + j, n - j); \
+            V(store_n)(out + j, V(value)(k, u, v, o), n - j);                                      \
         }                                                                                          \
         break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_KIND)
-        GCKPTI_KIND(GCKPTI_ADD)
-        GCKPTI_KIND(GCKPTI_SUB)
-        GCKPTI_KIND(GCKPTI_MUL)
+        GCKPTI_CURVES(GCKPTI_KIND)
+        GCKPTI_PAIRS(GCKPTI_KIND)
     }
 #undef GCKPTI_KIND
 }
 
-/* d (+)= g times the slope at x */
-GCKPTI_INLINED void V(put_slope)(int kind, float *d, FLOATS g, FLOATS x, int accumulate, int64_t n)
+/* gckpti_put */
+GCKPTI_INLINED void V(put_sum)(float *d, FLOATS g, int accumulate, int64_t n)
 {
-    if (kind == GCKPTI_RELU) {
-        g = V(less)(V(zero)(), x, g, V(zero)());
-        if (accumulate)
-            g = V(load_n)(d, n) + g;
-        V(store_n)(d, g, n);
-    } else {
-        V(put)(d, g, V(slope)(kind, x), accumulate, n);
-    }
+    if (accumulate)
+        g = V(load_n)(d, n) + g;
+    V(store_n)(d, g, n);
+}
+
+/* d (+)= g times the slope, or over it, or g where it is not lost. x: where the slope is taken; of
+ * pairs the other input, y being the own one. second: the input is the second one. */
+GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOATS x, FLOATS y,
+                                 const float *o, int accumulate, int64_t n)
+{
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f);
+    if (kind == GCKPTI_KIND_relu)
+        V(put_sum)(d, V(less)(zero, x, g, zero), accumulate, n);
+    else if (kind == GCKPTI_KIND_clamp)
+        V(put_sum)(d, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero),
+                   accumulate, n);
+    else if (kind == GCKPTI_KIND_sqrt)
+        V(put_sum)(d, g / (x + x), accumulate, n);
+    else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
+        V(put_sum)(d, g / x, accumulate, n);
+    else if (kind == GCKPTI_KIND_div)
+        V(put)(d, V(differ)(g, V(set1)(-0.0f)), x / y / y, accumulate, n);
+    else if (kind == GCKPTI_KIND_maximum)
+        V(put)(d, V(less)(y, x, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
+    else if (kind == GCKPTI_KIND_minimum)
+        V(put)(d, V(less)(x, y, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
+    else if (kind == GCKPTI_KIND_pow && o[0] == 0.0f)
+        V(put_sum)(d, zero, accumulate, n);
+    else
+        V(put)(d, g, V(slope)(kind, x, o), accumulate, n);
 }
 
 /* The gradient of input i. */
 static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 {
-    int at_out = kind == GCKPTI_RELU || kind == GCKPTI_TANH || kind == GCKPTI_SIGMOID;
-    const float *x = at_out ? call->out : call->in[kind == GCKPTI_MUL ? 1 - i : 0].data;
-    const float *g = call->grad_out;
+    const int64_t at_out = INT64_C(1) << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
+                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp |
+                           1 << GCKPTI_KIND_sqrt | 1 << GCKPTI_KIND_reciprocal |
+                           1 << GCKPTI_KIND_clamp;
+    const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
+    const float *x = at_out >> kind & 1 ? call->out : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].data;
+    const float *y = both ? call->in[i].data : x, *g = call->grad_out;
+    const float *o = (const float *)call->attributes;
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
     int accumulate = call->in[i].accumulate;
-#define GCKPTI_KIND(k)                                                                             \
-    case k:                                                                                        \
+#define GCKPTI_KIND(name)                                                                          \
+    case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < n; j += W)                                                         \
             V(put_slope)                                                                           \
-        (k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j), accumulate, n - j);           \
+        (GCKPTI_KIND_##name, i, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),           \
+         V(load_n)(y + j, n - j), o, accumulate, n - j);                                           \
         break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_KIND)
-        GCKPTI_KIND(GCKPTI_MUL)
+        GCKPTI_CURVES(GCKPTI_KIND)
+        GCKPTI_KIND(mul)
+        GCKPTI_KIND(div)
+        GCKPTI_KIND(maximum)
+        GCKPTI_KIND(minimum)
     }
 #undef GCKPTI_KIND
 }
-#undef GCKPTI_EACH_CURVE
 
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    if (kind == GCKPTI_ADD || kind == GCKPTI_SUB)
-        (kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(call);
+    if (kind == GCKPTI_KIND_add || kind == GCKPTI_KIND_sub)
+        (kind == GCKPTI_KIND_add ? gckpti_add_backward : gckpti_sub_backward)(call);
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad)
@@ -22131,6 +23579,29 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
         V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *x = call->in[0].data + r * n;
+    float max, sum, *y = call->out + r * n;
+    V(online)(x, NULL, n, 1, &max, &sum);
+    gckpti_softmax_end(&max, &sum);
+    const FLOATS top = V(set1)(max), rest = V(set1)(gckpti_log(sum));
+    for (int64_t j = 0; j < n; j += W)
+        V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS sum = V(set1)(V(sum)(g, n));
+    for (int64_t j = 0; j < n; j += W)
+        V(put_sum)(d + j, V(fnma)(V(exp)(V(load_n)(y + j, n - j)), sum, V(load_n)(g + j, n - j)),
+                   call->in[0].accumulate, n - j);
 }
 
 /* Formulas and aux of these two: see layernorm among the plain ops. */
@@ -22791,9 +24262,6 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += W)
         V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
-    for (int64_t r = 0; r < m; r++) /* V(log) is right for what is finite and 1 or more */
-        if (!(sum[r] < GCKPTI_INFINITY))
-            aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
@@ -22871,22 +24339,142 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     }
 }
 
-/* ---- cross_entropy: a row of n logits, with max and log(sum) of exp(x - max) ---- */
-static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n, float max,
-                                              float log_sum, float scale, int accumulate)
+/* ---- losses over classes: a row of n logits ---- */
+static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n,
+                                              const gckpti_classes *c)
 {
-    const FLOATS top = V(set1)(max), rest = V(set1)(log_sum);
+    const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum), mass = V(set1)(c->mass);
     for (int64_t j = 0; j < n; j += W) {
-        FLOATS e = V(load_n)(x + j, n - j) - top;
-        V(put)(d + j, V(exp)(e - rest), V(set1)(scale), accumulate, n - j);
+        FLOATS p = V(exp)(V(load_n)(x + j, n - j) - top - rest);
+        FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->other);
+        p = V(fma)(p, mass, V(differ)(t, V(set1)(-0.0f)));
+        V(put)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
+    }
+}
+
+/* sum + w x by gckpti_fma, but sum + w where w is 0 or NaN */
+GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS x, FLOATS sum)
+{
+    FLOATS size = V(floats)(V(bits)(w) & 0x7fffffff);
+    return V(less)(V(zero)(), size, V(fma)(w, x, sum), sum + w);
+}
+
+static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_classes *c)
+{
+    const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum);
+    float lane[32] = { 0.0f };
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS s = rest - (V(load_n)(x + j, n - j) - top), sum = V(load)(lane + j % 32);
+        FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(1.0f);
+        V(store_n)(lane + j % 32, V(weigh)(t, s, sum), n - j);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+/* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
+GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
+{
+    float w[W];
+    if (!e->weights)
+        return V(set1)(1.0f);
+    if (e->share == 1)
+        return V(load_n)(e->weights + at, n);
+    if ((at + n - 1) / e->share == at / e->share)
+        return V(set1)(e->weights[at / e->share]);
+    for (int64_t i = 0; i < W; i++)
+        w[i] = e->weights[(at + (i < n ? i : 0)) / e->share];
+    return V(load)(w);
+}
+
+/* The loss of W elements of which n exist, added to `sum`. */
+GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kind, int64_t at,
+                                   int64_t n, FLOATS sum)
+{
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
+    FLOATS x = V(load_n)(e->x + at, n), y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n);
+    FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
+    if (kind == GCKPTI_HUBER) {
+        size = V(floats)(V(bits)(a) & 0x7fffffff);
+        b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
+        a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
+    }
+    if (kind == GCKPTI_BINARY) {
+        size = V(floats)(V(bits)(x) | 0x80000000);
+        size = V(exp)(size);
+        u = one + size;
+        u = V(less)(one, u, V(fma)(V(log)(u), size / (u - one), zero), size);
+        b = V(fma)(V(differ)(x, V(set1)(-0.0f)), y, V(max)(x, zero)) + u;
+    }
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+        a = one;
+    size = V(floats)(V(bits)(w) & 0x7fffffff);
+    return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
+}
+
+GCKPTI_INLINED float V(errors_sum)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < e->n; i += W) {
+        int64_t left = gckpti_min(e->n - i, W);
+        float *to = lane + i % 32;
+        V(store_n)(to, V(error_add)(e, kind, row * e->n + i, left, V(load)(to)), left);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
+{
+    const gckpt_arg *to = e->call->in;
+    const FLOATS minus = V(set1)(-0.0f), delta = V(set1)(e->delta), below = V(differ)(delta, minus);
+    const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
+    for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
+        int64_t n = gckpti_min(end - at, W);
+        FLOATS x = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->x + at, n);
+        FLOATS y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n), d = x - y, back;
+        FLOATS w = V(error_weights)(e, at, n), size = V(floats)(V(bits)(w) & 0x7fffffff);
+        if (kind == GCKPTI_SUMMED)
+            d = one;
+        if (kind == GCKPTI_SQUARED)
+            d = V(set1)(2.0f) * d;
+        if (kind == GCKPTI_HUBER)
+            d = V(less)(d, below, below, V(less)(delta, d, delta, d));
+        if (kind == GCKPTI_BINARY)
+            d = one / V(one_and_exp)(x) - y;
+        back = V(differ)(kind == GCKPTI_BINARY ? x : d, minus);
+        if (to[0].grad)
+            V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
+        if (to[1].grad)
+            V(put)(to[1].grad + at, V(less)(zero, size, w * back, w), scale, to[1].accumulate, n);
+    }
+}
+
+static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
+{
+    switch (e->kind) {
+    case GCKPTI_SUMMED: return V(errors_sum)(e, GCKPTI_SUMMED, row);
+    case GCKPTI_SQUARED: return V(errors_sum)(e, GCKPTI_SQUARED, row);
+    case GCKPTI_HUBER: return V(errors_sum)(e, GCKPTI_HUBER, row);
+    default: return V(errors_sum)(e, GCKPTI_BINARY, row);
+    }
+}
+
+static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
+{
+    switch (e->kind) {
+    case GCKPTI_SUMMED: V(errors_slopes)(e, GCKPTI_SUMMED, row); break;
+    case GCKPTI_SQUARED: V(errors_slopes)(e, GCKPTI_SQUARED, row); break;
+    case GCKPTI_HUBER: V(errors_slopes)(e, GCKPTI_HUBER, row); break;
+    default: V(errors_slopes)(e, GCKPTI_BINARY, row); break;
     }
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
+        V(log_softmax_forward), V(log_softmax_backward),                                           \
         V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
-        V(attention_backward), V(classes_backward), &mixed
+        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),                \
+        V(errors_backward), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };

@@ -22,31 +22,18 @@
 #include "adapters.h"
 #include "dataset.h"
 #include "generate.h"
-#include "options.h"
-#include "pictures.h"
-#include "sample.h"
-#include "session.h"
+#include "lm.h"
 #include "tokenizer.h"
 
-/* ---- options --------------------------------------------------------------------------------- */
-enum { MOST_SKIPPED = 10 }; /* steps in a row */
-
+/* ---- options: those that gpt.c does not have, too -------------------------------------------- */
 static struct {
-    int64_t method, store, context, batch, micro_batch, steps, warmup, seed, threads, checkpoint;
-    int64_t budget, bf16, plan, eval_every, eval_iters, in_order, sample, samples, top_k, help;
-    int64_t layers, size, hidden, rslora, bias, map, device;
-    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p, alpha,
-        lora_dropout;
-    const char *model, *new_model, *data, *validation, *general, *save, *resume, *adapter, *prompt;
-    const char *targets, *ranks, *alphas, *json, *timeline, *picture;
-} o = { .min_lr = -1 };
+    int64_t method, store, context, in_order, layers, size, hidden, rslora, bias, map;
+    double alpha, lora_dropout;
+    const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
+} o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
-static const char *const mode_names[] = { "auto", "store-all", "memory-poor", "segments",
-                                          "sqrt", "optimal",   NULL };
-static const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
-                                    GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
 static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", NULL };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
@@ -60,16 +47,16 @@ static const options_row allowed[] = {
       "folder with config.json, model.safetensors (or its shards) and the tokenizer's files" },
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
-    { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
-      "what to learn: text, FILE.bin of 16-bit tokens, or FILE.jsonl of {\"prompt\": \"..\", "
-      "\"answer\": \"..\"}, whose answers are learned" },
-    { "validation", OPTIONS_FILE, &o.validation, NULL, 0, 0, NULL,
+    { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
+      "what to learn: text (-: standard input), FILE.bin of 16-bit tokens, or FILE.jsonl of "
+      "{\"prompt\": \"..\", \"answer\": \"..\"}, whose answers are learned" },
+    { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
       "what to evaluate with; not given: the last 10 % of --data" },
     { "general", OPTIONS_FILE, &o.general, NULL, 0, 0, NULL,
       "text of another kind: how much of it is forgotten" },
-    { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL,
+    { "save", OPTIONS_FILE, &lm.save, NULL, 0, 0, NULL,
       "folder for what evaluates best, and for training.safetensors, with which a run goes on" },
-    { "resume", OPTIONS_FILE, &o.resume, NULL, 0, 0, NULL,
+    { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
       "go on from a training.safetensors, with its options but for those given now" },
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
       "folder with an adapter to begin with, of peft or from --save" },
@@ -99,80 +86,30 @@ static const options_row allowed[] = {
       "prefix: of an MLP that makes it in training; 0: none" },
     { "context", OPTIONS_WHOLE, &o.context, "0", 0, 1 << 20, NULL,
       "tokens T of a row; 0: what the model and the method leave, or the longest line of JSON" },
-    { "batch", OPTIONS_WHOLE, &o.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
-    { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &o.micro_batch, "auto", 1, 1 << 20, NULL,
-      "rows computed at once; changes bytes, never results; auto: the divisor of --batch that is "
-      "fastest within --budget" },
-    { "steps", OPTIONS_WHOLE, &o.steps, "100", 0, 1e12, NULL,
-      "steps in all, those of a resumed file included" },
-    { "lr", OPTIONS_REAL, &o.lr, "0", 0, 10, NULL,
+    { "lr", OPTIONS_REAL, &lm.lr, "0", 0, 10, NULL,
       "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
-    { "min-lr", OPTIONS_REAL, &o.min_lr, NULL, 0, 10, NULL,
-      "learning rate at the last step (cosine); not given: --lr" },
-    { "warmup", OPTIONS_WHOLE, &o.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up" },
-    { "weight-decay", OPTIONS_REAL, &o.weight_decay, "0", 0, 100, NULL,
-      "of matrices, not of biases and gains" },
-    { "beta1", OPTIONS_REAL, &o.beta1, "0.9", 0, 0.99999, NULL, "AdamW" },
-    { "beta2", OPTIONS_REAL, &o.beta2, "0.999", 0, 0.99999, NULL, "AdamW" },
-    { "clip", OPTIONS_REAL, &o.clip, "1", 0, 1e9, NULL,
-      "greatest gradient norm; 0: no clipping, and updates in the backward where that helps" },
-    { "dropout", OPTIONS_REAL, &o.dropout, "0", 0, 0.99, NULL,
-      "of embeddings and both residual branches" },
     { "in-order", OPTIONS_FLAG, &o.in_order, NULL, 0, 0, NULL,
       "rows as they stand in --data; else in each epoch in an order of its own" },
-    { "seed", OPTIONS_WHOLE, &o.seed, "1", 0, 9007199254740992.0, NULL,
-      "of new weights, the order of rows, dropout and sampling" },
-    { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL,
-      "changes speed and bytes, never results; 0: all" },
-    { "device", OPTIONS_CHOICE, &o.device, "cpu", 0, 0, session_devices,
-      "what computes; cuda in a program that make build/finetune-cuda makes; changes speed and "
-      "bytes, never results" },
-    { "checkpoint", OPTIONS_CHOICE, &o.checkpoint, "auto", 0, 0, mode_names,
-      "what is recomputed; auto: nothing, or as little as --budget allows" },
-    { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
-      "bytes for weights, optimiser state and step arena; 0: no limit" },
-    { "bf16", OPTIONS_FLAG, &o.bf16, NULL, 0, 0, NULL,
-      "activations and their gradients as bf16: 2 bytes each, other results" },
-    { "eval-every", OPTIONS_WHOLE, &o.eval_every, "50", 0, 1e12, NULL,
+    { "eval-every", OPTIONS_WHOLE, &lm.eval_every, "50", 0, 1e12, NULL,
       "steps between evaluations; also before the first and behind the last; 0: none" },
-    { "eval-iters", OPTIONS_WHOLE, &o.eval_iters, "0", 0, 1e12, NULL,
-      "batches of an evaluation, from all over its data; 0: all of it" },
-    { "prompt", OPTIONS_TEXT, &o.prompt, NULL, 0, 0, NULL,
-      "text that samples continue, before and after; not given: the end of a text" },
-    { "sample", OPTIONS_WHOLE, &o.sample, "0", 0, 1e9, NULL,
+    { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
+      "text that samples continue, before and after; -: standard input; not given: the end of a "
+      "text" },
+    { "sample", OPTIONS_WHOLE, &lm.sample, "0", 0, 1e9, NULL,
       "tokens to generate; fewer where the model's context is full" },
-    { "samples", OPTIONS_WHOLE, &o.samples, "1", 1, 1024, NULL, "so many samples" },
-    { "temperature", OPTIONS_REAL, &o.temperature, "0.8", 0, 100, NULL,
-      "of sampling: below 1 prefers likely tokens; 0: always the likeliest" },
-    { "top-k", OPTIONS_WHOLE, &o.top_k, "40", 0, 1e9, NULL,
-      "sample from the k likeliest tokens; 0: from all" },
-    { "top-p", OPTIONS_REAL, &o.top_p, "1", 0, 1, NULL,
-      "sample from the likeliest tokens that have this probability together" },
-    { "plan", OPTIONS_FLAG, &o.plan, NULL, 0, 0, NULL, "print what the plan needs, and stop" },
-    { "timeline", OPTIONS_FILE, &o.timeline, NULL, 0, 0, NULL, "draw the plan's memory (SVG)" },
+    { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL, "print what the plan needs, and stop" },
     { "picture", OPTIONS_FILE, &o.picture, NULL, 0, 0, NULL,
       "with --method all: draw what each keeps in memory (SVG)" },
-    { "json", OPTIONS_FILE, &o.json, NULL, 0, 0, NULL,
-      "events, one object a line; -: on standard output, alone" },
-    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
-static const options_table options = { "finetune", allowed, sizeof allowed / sizeof allowed[0], 16,
-                                       "WHICH" };
+static const char *const usual[] = { "top-k", "40", NULL };
+static const options_table options = { "finetune", allowed, sizeof allowed / sizeof allowed[0],
+                                       16,         "WHICH", lm_rows,
+                                       LM_ROWS,    usual };
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
 static const char other_notes[] = "data base skipped position best before general";
 static const char not_kept[] = "resume save new json timeline picture plan help";
-
-static int print_help(void)
-{
-    printf("finetune - fine-tunes a GPT-2 in Hugging Face's format inside a byte budget\n\n");
-    options_print(&options);
-    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return session_fail(1, "standard output: %s", strerror(errno));
-    return 0;
-}
 
 static int check_options(void)
 {
@@ -180,13 +117,10 @@ static int check_options(void)
         return session_fail(2,
                             "--model DIR is missing: a folder with a GPT-2, such as "
                             "huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
-    if (o.data == NULL && (o.new_model == NULL || o.resume != NULL))
+    if (lm.data == NULL && (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: what to learn");
-    if (o.micro_batch > o.batch)
-        return session_fail(2, "--micro-batch %lld: allowed is at most --batch %lld",
-                            (long long)o.micro_batch, (long long)o.batch);
-    if (o.method == ADAPTERS_METHODS && (o.save == NULL || o.resume != NULL || o.adapter != NULL))
-        return session_fail(2, o.save == NULL
+    if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
+        return session_fail(2, lm.save == NULL
                                    ? "--method all needs --save DIR: each goes to DIR/METHOD"
                                    : "--method all: --resume and --adapter are of one method");
     if (o.store != 0 &&
@@ -205,15 +139,11 @@ static int check_options(void)
                             "--adapter %s: its adapter_config.json says sizes and scales; leave "
                             "--size, --alpha and the like out",
                             o.adapter);
-    if (o.lr > 0 && o.min_lr > o.lr)
-        return session_fail(2, "--min-lr %g: allowed is at most --lr %g", o.min_lr, o.lr);
     if (o.picture != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
-    if (o.threads == 0)
-        o.threads = gckpt_threads();
-    return 0;
+    return lm_check_options();
 }
 
 /* ---- the run: what all methods share --------------------------------------------------------- */
@@ -225,11 +155,10 @@ typedef struct { /* rows first, first + 1, .. of a data set */
 static struct {
     bpe tokenizer;
     dataset data, validation, general;
-    int64_t T;
-    part train, valid, other;    /* of T tokens; count 0: there are none */
-    int32_t *tokens, *targets;   /* (batch,T) feeds */
-    int32_t end;                 /* of a text; -1: none */
-    const gckpt_backend *device; /* NULL: the processor */
+    part train, valid, other; /* of T tokens; count 0: there are none */
+    int32_t end;              /* of a text; -1: none */
+    lm_run first;             /* what the runs of all methods begin with: device, feeds */
+    uint64_t resumed_at;      /* step */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
@@ -240,24 +169,14 @@ typedef struct { /* what came of a method: a row of the table */
 } outcome;
 
 typedef struct {
-    gckpt_store *store, *notes; /* notes: of training.safetensors, which other files do not get */
+    gckpt_store *notes; /* of training.safetensors, which other files do not get */
     gpt2_model model;
     adapters adapters;
     gpt2_options how;
-    gckpt_graph *graphs[2]; /* training (NULL where gckpt_fit chose), evaluation */
-    gckpt_plan *plans[2];
-    gckpt_exec *execs[2];
-    void *arena; /* one for both, the device's */
-    size_t arena_bytes;
-    int tokens, targets;
-    int64_t micro;
-    uint64_t skipped, position; /* rows learned so far, skipped ones included */
-    const char *save;           /* folder; NULL: nothing is saved */
-    double lr;
+    const char *save; /* folder; NULL: nothing is saved */
+    lm_run run;
     outcome result;
 } tuning;
-
-enum { TRAINING, EVALUATION };
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
 {
@@ -297,7 +216,7 @@ static int make_model(void)
     long long n[5] = { 0, 0, 0, 0, 257 };
     char path[GPT2_PATH], *end = NULL;
     gpt2_model m;
-    gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
+    gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
     const char *at = o.new_model;
     for (int i = 0; i < 5 && end != at && (i == 0 || *end == 'x'); i++) {
         at = i > 0 ? end + 1 : at;
@@ -329,7 +248,10 @@ static int open_data(const char *option, const char *path, const gpt2_model *m, 
 {
     if (path == NULL)
         return 0;
-    if (dataset_open(d, path, &run.tokenizer, (int32_t)m->config.vocabulary, run.end) != 0)
+    if (session_is_dash(path) && session_take_stdin(option) != 0)
+        return 2;
+    if (dataset_open(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
+                     (int32_t)m->config.vocabulary, run.end) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
     return 0;
 }
@@ -354,54 +276,52 @@ static int load_data(void)
         return session_fail(1, "--model: %s", run.tokenizer.error);
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
     run.end = m.config.eos >= 0 ? (int32_t)m.config.eos : end != NULL ? end->id : -1;
-    if (open_data("data", o.data, &m, &run.data) != 0 ||
-        open_data("validation", o.validation, &m, &run.validation) != 0 ||
+    if (open_data("data", lm.data, &m, &run.data) != 0 ||
+        open_data("validation", lm.validation, &m, &run.validation) != 0 ||
         open_data("general", o.general, &m, &run.general) != 0)
         return 1;
     const int64_t room = m.config.context - positions_before();
-    run.T = o.context > 0 ? o.context : room;
+    run.first.T = o.context > 0 ? o.context : room;
     int64_t longest = dataset_longest(&run.data);
     if (dataset_longest(&run.validation) > longest && longest > 0)
         longest = dataset_longest(&run.validation);
     if (o.context == 0 && longest > 0 && longest < room)
-        run.T = longest; /* more would be padding */
+        run.first.T = longest; /* more would be padding */
     if (room < 1)
         return session_fail(2, "--size: the model has %lld positions: that leaves none for a text",
                             (long long)m.config.context);
-    if (run.T < 1 || run.T > room)
+    if (run.first.T < 1 || run.first.T > room)
         return session_fail(2,
                             "--context %lld: allowed is 1 to %lld: the model has %lld positions%s",
                             (long long)o.context, (long long)room, (long long)m.config.context,
                             room < m.config.context ? ", and the method takes some" : "");
-    const uint64_t rows = dataset_rows(&run.data, run.T);
-    const uint64_t held = o.eval_every > 0 && o.validation == NULL ? (rows + 9) / 10 : 0;
+    const uint64_t rows = dataset_rows(&run.data, run.first.T);
+    const uint64_t held = lm.eval_every > 0 && lm.validation == NULL ? (rows + 9) / 10 : 0;
     const part none = { NULL, 0, 0 }, train = { &run.data, 0, rows - held },
                last = { &run.data, rows - held, held },
-               own = { &run.validation, 0, dataset_rows(&run.validation, run.T) },
-               other = { &run.general, 0, dataset_rows(&run.general, run.T) };
+               own = { &run.validation, 0, dataset_rows(&run.validation, run.first.T) },
+               other = { &run.general, 0, dataset_rows(&run.general, run.first.T) };
     run.train = train;
-    run.valid = o.eval_every == 0 ? none : o.validation != NULL ? own : last;
-    run.other = o.eval_every == 0 ? none : other;
-    if (train.count == 0 || (o.eval_every > 0 && run.valid.count == 0))
+    run.valid = lm.eval_every == 0 ? none : lm.validation != NULL ? own : last;
+    run.other = lm.eval_every == 0 ? none : other;
+    if (train.count == 0 || (lm.eval_every > 0 && run.valid.count == 0))
         return session_fail(1,
                             "%s has %llu rows of %lld tokens, too few to learn from and to "
                             "evaluate with; a smaller --context makes more",
-                            o.data, (unsigned long long)rows, (long long)run.T);
-    const size_t bytes = (size_t)(o.batch * run.T) * sizeof(int32_t);
-    run.tokens = malloc(bytes);
-    run.targets = malloc(bytes);
-    if (run.tokens == NULL || run.targets == NULL)
-        return session_fail(1, "out of memory: a batch has %zu bytes", 2 * bytes);
-    const uint64_t cut = dataset_cut(&run.data, run.T);
+                            lm.data, (unsigned long long)rows, (long long)run.first.T);
+    if (lm_make_batch(&run.first, run.first.T) != 0)
+        return 1;
+    const uint64_t cut = dataset_cut(&run.data, run.first.T);
     fprintf(session.out,
-            "data   %s: %zu tokens, %llu rows of %lld, %llu of them to evaluate with\n", o.data,
-            run.data.all.count, (unsigned long long)rows, (long long)run.T,
-            (unsigned long long)held);
+            "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
+            session_is_dash(lm.data) ? "standard input" : lm.data, run.data.all.count,
+            session_s((int64_t)run.data.all.count), (unsigned long long)rows,
+            session_s((int64_t)rows), (long long)run.first.T, (unsigned long long)held);
     if (cut > 0)
         fprintf(session.out,
-                "note   %llu rows are longer and lose the beginning of their prompt, then "
-                "the end of their answer\n",
-                (unsigned long long)cut);
+                "note   %llu row%s longer and lose%s the beginning of the prompt, then the end of "
+                "the answer\n",
+                (unsigned long long)cut, cut == 1 ? " is" : "s are", cut == 1 ? "s" : "");
     return 0;
 }
 
@@ -415,19 +335,20 @@ static uint64_t data_hash(void)
 /* ---- a method: loading and planning ---------------------------------------------------------- */
 static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
-    tuning *t = (tuning *)user;
-    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, run.T));
-    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, run.T));
+    lm_model *m = (lm_model *)user;
+    tuning *t = (tuning *)m->user;
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, t->run.T));
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, t->run.T));
     term->loss = gpt2_loss(&t->model, gpt2_hidden(&t->model, tokens, &t->how), targets);
     term->weight = 1;
-    t->tokens = gckpt_id(tokens);
-    t->targets = gckpt_id(targets);
+    m->feeds[0].input = gckpt_id(tokens);
+    m->feeds[1].input = gckpt_id(targets);
     return 1;
 }
 
 static int load_model(tuning *t, adapters_method method)
 {
-    const gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
+    const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
     const gpt2_source source = { (gckpt_storage)o.store, (int)o.map };
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,
@@ -440,20 +361,20 @@ static int load_model(tuning *t, adapters_method method)
                                       .ranks = o.ranks,
                                       .alphas = o.alphas,
                                       .bias = (adapters_bias)o.bias };
-    t->store = gckpt_store_new(&desc);
+    t->run.store = gckpt_store_new(&desc);
     t->notes = gckpt_store_new(NULL);
-    if (t->store == NULL || t->notes == NULL)
+    if (t->run.store == NULL || t->notes == NULL)
         return session_fail(1, "out of memory");
-    if (gpt2_load(&t->model, t->store, o.model, &source) != 0)
+    if (gpt2_load(&t->model, t->run.store, o.model, &source) != 0)
         return session_fail(1, "--model: %s", t->model.error);
-    int failed = o.adapter != NULL ? adapters_load(&t->adapters, &t->model, t->store, o.adapter)
-                                   : adapters_begin(&t->adapters, &t->model, t->store, &wanted);
+    int failed = o.adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, o.adapter)
+                                   : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
     if (!failed && t->adapters.options.method != method)
         failed = gpt2_fail(&t->model, "--adapter %s: it is of --method %s", o.adapter,
                            adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
-    t->how.dropout = o.dropout;
-    t->lr = o.lr > 0 ? o.lr : usual_lr[method];
+    t->how.dropout = lm.dropout;
+    t->run.lr = lm.lr > 0 ? lm.lr : usual_lr[method];
     return failed ? session_fail(1, "%s", t->model.error) : 0;
 }
 
@@ -468,136 +389,38 @@ static const char *trained_only(void *user, const char *name)
 
 static int make_plans(tuning *t)
 {
-    gckpt_plan_desc desc = { .mode = modes[o.checkpoint],
-                             .budget = (size_t)o.budget,
-                             .batch = o.batch,
-                             .threads = (int)o.threads,
-                             .backend = run.device,
-                             .precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32 };
-    gckpt_term term = { NULL, 0, 0 };
-    if (o.micro_batch == OPTIONS_AUTO) {
-        desc.update_in_backward = o.clip > 0 ? 0 : GCKPT_IF_USEFUL;
-        t->plans[TRAINING] = gckpt_fit(t->store, with_loss, t, o.batch, &desc, NULL);
-        if (t->plans[TRAINING] == NULL)
-            return session_fail(1, "%s", gckpt_error_text(t->store));
-    } else {
-        t->graphs[TRAINING] = gckpt_graph_new(t->store, NULL);
-        with_loss(t->graphs[TRAINING], o.micro_batch, &term, t);
-        t->plans[TRAINING] = gckpt_plan_new(t->graphs[TRAINING], &term, 1, &desc);
-        if (t->plans[TRAINING] == NULL)
-            return session_fail(1, "%s%s", gckpt_error_text(t->graphs[TRAINING]),
-                                gckpt_error(t->graphs[TRAINING]) == GCKPT_E_BUDGET
-                                    ? "; --micro-batch auto finds the one that needs fewest"
-                                    : "");
-    }
-    t->micro = gckpt_plan_rows(t->plans[TRAINING]);
-    if (o.eval_every == 0)
-        return 0;
-    /* row by row: the mean of their means is wanted, too */
-    desc.mode = GCKPT_INFERENCE;
-    desc.update_in_backward = 0;
-    desc.budget = 0;
-    desc.batch = 1;
-    t->graphs[EVALUATION] = gckpt_graph_new(t->store, NULL);
-    with_loss(t->graphs[EVALUATION], 1, &term, t);
-    t->plans[EVALUATION] = gckpt_plan_new(t->graphs[EVALUATION], &term, 1, &desc);
-    if (t->plans[EVALUATION] == NULL)
-        return session_fail(1, "%s", gckpt_error_text(t->graphs[EVALUATION]));
-    return 0;
+    gckpt_plan_desc desc = lm_desc(&t->run, LM_EVALUATION);
+    desc.batch = 1;                  /* row by row: the mean of their means is wanted, too */
+    t->run.models[LM_TRAINING].user = t->run.models[LM_EVALUATION].user = t;
+    if (lm_plan_training(&t->run, with_loss, NULL) != 0)
+        return 1;
+    return lm.eval_every > 0 ? lm_plan(&t->run, LM_EVALUATION, with_loss, 1, &desc) : 0;
 }
 
 static void report_plan(tuning *t, const char *method)
 {
-    const gckpt_plan *p = t->plans[TRAINING];
+    const gckpt_plan *p = t->run.models[LM_TRAINING].plan;
+    const int64_t all = lm_parameters(t->run.store);
     outcome *r = &t->result;
-    int64_t all = 0;
-    gckpt_parameter q;
-    for (int i = 0; gckpt_store_peek(t->store, i, &q) == GCKPT_OK; i++)
-        all += q.elements;
-    r->parameters = adapters_trainable(t->store);
+    r->parameters = adapters_trainable(t->run.store);
     r->bytes = gckpt_plan_bytes(p);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         r->kinds[i] = gckpt_plan_kind_bytes(p, i);
     fprintf(session.out, "method %s: trains %lld of %lld parameters (%.3g %%), lr %g\n", method,
             (long long)r->parameters, (long long)all, 100 * (double)r->parameters / (double)all,
-            t->lr);
-    fprintf(
-        session.out,
-        "plan   %s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, %.1f %% recomputed\n",
-        gckpt_mode_name(gckpt_plan_mode(p)), (long long)t->micro, (long long)o.batch,
-        gckpt_plan_in_backward(p) ? ", updates in the backward" : "", o.bf16 ? ", bf16" : "",
-        (long long)o.threads, o.threads == 1 ? "" : "s", r->bytes, 100 * gckpt_plan_recompute(p));
-    fprintf(session.out,
-            "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
-            "activations %zu, workspace %zu)\n",
-            r->kinds[GCKPT_BYTES_PARAMETERS], r->kinds[GCKPT_BYTES_STATE], gckpt_plan_arena(p),
-            r->kinds[GCKPT_BYTES_GRADIENTS], r->kinds[GCKPT_BYTES_ACTIVATIONS],
-            r->kinds[GCKPT_BYTES_WORKSPACE]);
-    if (o.store != 0 && o.budget == 0)
+            t->run.lr);
+    lm_report_plan(&t->run);
+    if (o.store != 0 && lm.budget == 0)
         fprintf(session.out, "note   --store %s without --budget: the plan keeps what it unpacks\n",
                 storage_names[o.store]);
-    session_event("{\"event\":\"plan\",\"method\":\"%s\",\"bytes\":%zu,\"recompute\":%.9g,"
-                  "\"checkpoint\":\"%s\",\"micro_batch\":%lld,\"trained\":%lld,\"parameters\":%lld,"
-                  "\"budget\":%lld,\"parameter_bytes\":%zu,\"state_bytes\":%zu,"
-                  "\"gradient_bytes\":%zu,\"activation_bytes\":%zu,\"workspace_bytes\":%zu}\n",
-                  method, r->bytes, gckpt_plan_recompute(p), gckpt_mode_name(gckpt_plan_mode(p)),
-                  (long long)t->micro, (long long)r->parameters, (long long)all,
-                  (long long)o.budget, r->kinds[GCKPT_BYTES_PARAMETERS],
-                  r->kinds[GCKPT_BYTES_STATE], r->kinds[GCKPT_BYTES_GRADIENTS],
-                  r->kinds[GCKPT_BYTES_ACTIVATIONS], r->kinds[GCKPT_BYTES_WORKSPACE]);
-}
-
-/* One arena for training and evaluation, which take turns. */
-static int make_execs(tuning *t)
-{
-    size_t bytes = 0;
-    const gckpt_plan *p = t->plans[TRAINING];
-    for (int i = 0; i < 2; i++)
-        if (t->plans[i] != NULL && gckpt_plan_arena(t->plans[i]) > bytes)
-            bytes = gckpt_plan_arena(t->plans[i]);
-    const size_t total = gckpt_plan_bytes(p) - gckpt_plan_arena(p) + bytes;
-    if (o.budget > 0 && total > (size_t)o.budget)
-        return session_fail(1,
-                            "--budget %lld: training fits, but evaluation needs %zu bytes; "
-                            "--eval-every 0 goes without",
-                            (long long)o.budget, total);
-    t->arena_bytes = bytes + 64;
-    t->arena = session_get(run.device, t->arena_bytes);
-    if (t->arena == NULL)
-        return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
-    for (int i = 0; i < 2; i++) {
-        gckpt_exec_desc e = { .arena =
-                                  (unsigned char *)t->arena + (64 - (uintptr_t)t->arena % 64) % 64,
-                              .debug = i == TRAINING ? GCKPT_DEBUG_MEASURE : 0,
-                              .backend = run.device,
-                              .skip_nonfinite = !gckpt_plan_in_backward(p) };
-        e.arena_size = bytes;
-        if (t->plans[i] != NULL &&
-            (t->execs[i] = gckpt_exec_new(t->plans[i], t->store, &e)) == NULL)
-            return session_fail(1, "%s", gckpt_error_text(t->store));
-    }
-    return 0;
-}
-
-static void free_execs(tuning *t)
-{
-    for (int i = 0; i < 2; i++) {
-        gckpt_exec_free(t->execs[i]);
-        t->execs[i] = NULL;
-    }
-    session_release(run.device, t->arena, t->arena_bytes);
-    t->arena = NULL;
+    session_event(",\"method\":\"%s\",\"trained\":%lld}\n", method, (long long)r->parameters);
 }
 
 static void free_tuning(tuning *t)
 {
-    free_execs(t);
-    for (int i = 0; i < 2; i++) {
-        gckpt_plan_free(t->plans[i]);
-        gckpt_graph_free(t->graphs[i]);
-    }
+    lm_free(&t->run);
     adapters_end(&t->adapters);
-    gckpt_store_free(t->store);
+    gckpt_store_free(t->run.store);
     gckpt_store_free(t->notes);
     gpt2_close(&t->model);
 }
@@ -608,10 +431,8 @@ static void show(const int32_t *tokens, int64_t n)
     for (int64_t i = 0; i < n && tokens[i] != run.end; i++) {
         size_t size;
         const char *bytes = bpe_bytes(&run.tokenizer, tokens[i], &size);
-        for (size_t k = 0; k < size; k++) {
-            const int c = (unsigned char)bytes[k];
-            fputc((c < 32 && c != '\n' && c != '\t') || c == 127 ? '?' : c, session.out);
-        }
+        for (size_t k = 0; k < size; k++)
+            lm_show_byte((unsigned char)bytes[k]);
     }
     fputc('\n', session.out);
 }
@@ -619,37 +440,37 @@ static void show(const int32_t *tokens, int64_t n)
 /* --sample, with nothing else in memory but the store. */
 static int sample(tuning *t, const char *when)
 {
-    const gpt2_generator_desc desc = { .samples = o.samples,
-                                       .threads = (int)o.threads,
-                                       .backend = run.device,
+    const gpt2_generator_desc desc = { .samples = lm.samples,
+                                       .threads = (int)lm.threads,
+                                       .backend = run.first.device,
                                        .hooks = &t->adapters.hooks };
-    const sample_options how = { o.temperature, o.top_k, o.top_p, (uint64_t)o.seed };
+    const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     gpt2_generator g;
     bpe_tokens prompt = { 0 };
-    int32_t *out = malloc((size_t)(o.samples * o.sample) * sizeof *out);
+    int32_t *out = malloc((size_t)(lm.samples * lm.sample) * sizeof *out);
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
-    if (!failed && o.prompt != NULL && o.prompt[0] != 0)
-        failed = bpe_encode(&run.tokenizer, o.prompt, strlen(o.prompt), 0, &prompt) != 0;
+    if (!failed && lm.prompt != NULL && lm.prompt[0] != 0)
+        failed = bpe_encode(&run.tokenizer, lm.prompt, strlen(lm.prompt), 0, &prompt) != 0;
     else if (!failed)
         failed = dataset_push(&prompt, run.end >= 0 ? run.end : 0) != 0;
     if (prompt.error[0] != 0)
         session_fail(1, "--prompt: %s", prompt.error);
-    if (!failed && gpt2_generator_new(&g, &t->model, t->store, &desc) != 0)
+    if (!failed && gpt2_generator_new(&g, &t->model, t->run.store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
         const size_t needs = g.bytes;
-        if (o.budget > 0 && needs > (size_t)o.budget)
+        if (lm.budget > 0 && needs > (size_t)lm.budget)
             failed = session_fail(1,
                                   "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
                                   "--sample 0, need less",
-                                  (long long)o.budget, needs);
+                                  (long long)lm.budget, needs);
         int64_t n = failed ? 0
-                           : gpt2_generate(&g, prompt.ids, (int64_t)prompt.count, &how, o.sample,
+                           : gpt2_generate(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
                                            run.end, out, NULL, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
-        for (int64_t i = 0; i < o.samples && !failed; i++) {
-            fprintf(session.out, "sample %s\n%s", when, o.prompt != NULL ? o.prompt : "");
-            show(out + i * o.sample, n);
+        for (int64_t i = 0; i < lm.samples && !failed; i++) {
+            fprintf(session.out, "sample %s\n%s", when, lm.prompt != NULL ? lm.prompt : "");
+            show(out + i * lm.sample, n);
         }
         gpt2_generator_free(&g);
     }
@@ -662,16 +483,22 @@ static int sample(tuning *t, const char *when)
 /* The mean loss of a target, and the mean of the rows' means; 0 when interrupted. */
 static int evaluate_part(tuning *t, const part *p, double *mean, double *of_means)
 {
-    const uint64_t most = o.eval_iters > 0 ? (uint64_t)(o.eval_iters * o.batch) : p->count;
+    const uint64_t most = lm.eval_iters > 0 ? (uint64_t)(lm.eval_iters * lm.batch) : p->count;
     const uint64_t used = most < p->count ? most : p->count;
+    const lm_run *r = &t->run;
+    const lm_model *m = &r->models[LM_EVALUATION];
     double sum = 0, means = 0;
     int64_t count = 0, rows = 0;
     for (uint64_t i = 0; i < used && !session.interrupted; i++) {
-        gckpt_feed feeds[2] = { { t->tokens, run.tokens }, { t->targets, run.targets } };
+        const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
+                                      { m->feeds[1].input, r->targets } };
         gckpt_report report;
-        dataset_row(p->data, p->first + i * p->count / used, run.T, run.tokens, run.targets);
-        if (gckpt_forward(t->execs[EVALUATION], feeds, 2, 1, &report) != GCKPT_OK)
-            return session_fail(1, "%s", gckpt_error_text(t->execs[EVALUATION]));
+        dataset_row(p->data, p->first + i * p->count / used, r->T, r->tokens, r->targets);
+        const gckpt_result result = gckpt_forward(m->exec, feeds, 2, 1, &report);
+        if (result == GCKPT_CANCELLED)
+            break;
+        if (result != GCKPT_OK)
+            return session_fail(1, "%s", gckpt_error_text(m->exec));
         sum += report.loss * (double)report.count;
         means += report.loss;
         count += report.count;
@@ -685,6 +512,7 @@ static int evaluate_part(tuning *t, const part *p, double *mean, double *of_mean
 static int evaluate(tuning *t, uint64_t step, double *loss)
 {
     double of_means;
+    char also[64];
     if (evaluate_part(t, &run.valid, loss, &of_means) != 0)
         return 1;
     if (*loss == 0)
@@ -694,8 +522,8 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
                     (unsigned long long)step, *loss, of_means);
     else
         session_say("step %llu: validation loss %.4f", (unsigned long long)step, *loss);
-    session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"mean_of_means\":%.9g}\n",
-                  (unsigned long long)step, *loss, of_means);
+    snprintf(also, sizeof also, ",\"mean_of_means\":%.9g", of_means);
+    lm_report_eval(step, *loss, also);
     return 0;
 }
 
@@ -751,7 +579,7 @@ static int save_model(tuning *t)
     static const char *const files[] = { "vocab.json", "merges.txt", "tokenizer.json",
                                          "tokenizer_config.json", "special_tokens_map.json" };
     int failed = t->adapters.options.method == ADAPTERS_FULL
-                     ? gpt2_save(&t->model, t->store, t->save, GCKPT_STORED_F32)
+                     ? gpt2_save(&t->model, t->run.store, t->save, GCKPT_STORED_F32)
                      : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", t->save, t->model.error);
@@ -781,18 +609,18 @@ static double noted_real(const tuning *t, const char *key)
 static int save_training(tuning *t)
 {
     char path[GPT2_PATH];
-    const gckpt_file_desc desc = { .rename = trained_only, .user = t->store };
-    if (session_note_number(t->notes, "skipped", t->skipped) != 0 ||
-        session_note_number(t->notes, "position", t->position) != 0 ||
+    const gckpt_file_desc desc = { .rename = trained_only, .user = t->run.store };
+    if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
+        session_note_number(t->notes, "position", t->run.position) != 0 ||
         note_real(t, "best", t->result.best) != 0 ||
         note_real(t, "before", t->result.before) != 0 ||
         note_real(t, "general", t->result.general_before) != 0)
         return 1;
     join(path, sizeof path, t->save, "training.safetensors");
-    int failed = session_bring(t->store, t->notes, &options, other_notes);
-    if (!failed && gckpt_store_save_as(t->store, path, &desc) != GCKPT_OK)
-        failed = session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->store));
-    return session_bring(t->store, NULL, &options, other_notes) || failed;
+    int failed = session_bring(t->run.store, t->notes, &options, other_notes);
+    if (!failed && gckpt_store_save_as(t->run.store, path, &desc) != GCKPT_OK)
+        failed = session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->run.store));
+    return session_bring(t->run.store, NULL, &options, other_notes) || failed;
 }
 
 /* After an evaluation (loss 0: there was none) or at the end. What is worse than the best, or may
@@ -810,108 +638,47 @@ static int save(tuning *t, double loss)
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
-static void take_batch(const tuning *t)
+static void put_batch(lm_run *r, uint64_t step)
 {
-    for (int64_t i = 0; i < o.batch; i++) {
-        const uint64_t n = run.train.count, at = t->position + (uint64_t)i;
-        const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)o.seed, at, n);
-        dataset_row(run.train.data, run.train.first + row, run.T, run.tokens + i * run.T,
-                    run.targets + i * run.T);
+    (void)step; /* rows follow each other, also those of steps without targets */
+    ((tuning *)r->user)->result.after = 0;
+    for (int64_t i = 0; i < lm.batch; i++) {
+        const uint64_t n = run.train.count, at = r->position + (uint64_t)i;
+        const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
+        dataset_row(run.train.data, run.train.first + row, r->T, r->tokens + i * r->T,
+                    r->targets + i * r->T);
     }
 }
 
-static void report_step(const tuning *t, const gckpt_report *r, double seconds)
+static int save_now(lm_run *r)
 {
-    const double rate = (double)(o.batch * run.T) / seconds;
-    session_event("{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,"
-                  "\"targets\":%lld,\"seconds\":%.9g,\"tokens_per_second\":%.9g}\n",
-                  (unsigned long long)r->step, r->loss, r->grad_norm, (long long)r->count, seconds,
-                  rate);
-    session_progress(r->step, (uint64_t)o.steps, r->loss, rate, t->result.bytes);
+    r->saved = 1;
+    return save((tuning *)r->user, 0);
 }
 
-static int by_size(const void *a, const void *b)
+static int evaluate_now(lm_run *r, uint64_t step)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static int train(tuning *t)
-{
-    enum { TIMES = 1024 };
-    double times[TIMES], loss = 0;
-    uint64_t step = gckpt_store_step(t->store), in_a_row = 0, timed = 0;
-    gckpt_hyper hyper = { .weight_decay = (float)o.weight_decay, .clip = (float)o.clip };
-    hyper.beta1 = o.beta1 > 0 ? (float)o.beta1 : -1; /* for the library 0 means "the usual" */
-    hyper.beta2 = o.beta2 > 0 ? (float)o.beta2 : -1;
-    session.first = step;
-    session.start = session_now();
-    int saved = 1; /* there is nothing new */
-    while (step < (uint64_t)o.steps && !session.interrupted) {
-        const double begin = session_now();
-        gckpt_feed feeds[2] = { { t->tokens, run.tokens }, { t->targets, run.targets } };
-        gckpt_report report;
-        take_batch(t);
-        hyper.lr = gckpt_lr_cosine(step, (uint64_t)o.warmup, (uint64_t)o.steps, (float)t->lr,
-                                   (float)(o.min_lr >= 0 ? o.min_lr : t->lr));
-        gckpt_result result = gckpt_step(t->execs[TRAINING], feeds, 2, o.batch, &hyper, &report);
-        t->position += (uint64_t)o.batch;
-        if (result == GCKPT_SKIPPED) { /* the next batch, then */
-            t->skipped++;
-            session_say("%s", gckpt_error_text(t->execs[TRAINING]));
-            session_event("{\"event\":\"skip\",\"step\":%llu}\n", (unsigned long long)step);
-            if (++in_a_row < MOST_SKIPPED)
-                continue;
-        } else if (result != GCKPT_OK) {
-            return session_fail(1, "%s", gckpt_error_text(t->execs[TRAINING]));
-        }
-        if (report.loss - report.loss != 0 || report.grad_norm - report.grad_norm != 0)
-            return session_fail(1,
-                                "loss or gradient is not finite at step %llu: lower --lr or --clip",
-                                (unsigned long long)step);
-        if (report.count == 0)
-            continue; /* no targets in these rows */
-        in_a_row = 0;
-        step = report.step;
-        const double seconds = session_now() - begin;
-        times[timed++ % TIMES] = seconds;
-        report_step(t, &report, seconds);
-        const int done = step == (uint64_t)o.steps;
-        if (session.terminal && (done || session.interrupted))
-            fputc('\n', session.out);
-        saved = 0;
-        loss = 0;
-        if (o.eval_every > 0 && (done || step % (uint64_t)o.eval_every == 0)) {
-            if (evaluate(t, step, &loss) != 0 || (loss > 0 && save(t, loss) != 0))
-                return 1;
-            saved = loss > 0;
-        }
-        if (!session_output_works()) {
-            save(t, loss);
-            return 1;
-        }
-    }
-    const uint64_t kept = timed < TIMES ? timed : TIMES;
-    qsort(times, (size_t)kept, sizeof times[0], by_size);
-    t->result.seconds = kept > 0 ? times[kept / 2] : 0;
-    t->result.after = loss;
-    return saved ? 0 : save(t, 0);
+    tuning *t = (tuning *)r->user;
+    if (evaluate(t, step, &t->result.after) != 0)
+        return 1;
+    r->saved = t->result.after > 0;
+    return r->saved ? save(t, t->result.after) : 0;
 }
 
 /* ---- a method from beginning to end ---------------------------------------------------------- */
 static int resume(tuning *t)
 {
     const gckpt_file_desc desc = { .partial = 1 };
-    gckpt_result result = gckpt_store_load_as(t->store, o.resume, &desc);
+    gckpt_result result = gckpt_store_load_as(t->run.store, lm.resume, &desc);
     if (result == GCKPT_OTHER_CONTRACT)
-        fprintf(session.out, "note   %s\n", gckpt_error_text(t->store));
+        fprintf(session.out, "note   %s\n", gckpt_error_text(t->run.store));
     else if (result != GCKPT_OK)
-        return session_fail(1, "--resume %s: %s", o.resume, gckpt_error_text(t->store));
-    if (session_bring(t->notes, t->store, &options, other_notes) != 0 ||
-        session_bring(t->store, NULL, &options, other_notes) != 0)
+        return session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(t->run.store));
+    if (session_bring(t->notes, t->run.store, &options, other_notes) != 0 ||
+        session_bring(t->run.store, NULL, &options, other_notes) != 0)
         return 1;
-    t->skipped = session_noted(t->notes, "skipped", 0);
-    t->position = session_noted(t->notes, "position", 0);
+    t->run.skipped = session_noted(t->notes, "skipped", 0);
+    t->run.position = session_noted(t->notes, "position", 0);
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
         t->result.best = noted_real(t, "best");
     t->result.before = noted_real(t, "before");
@@ -919,20 +686,11 @@ static int resume(tuning *t)
     return 0;
 }
 
-static int draw(const gckpt_plan *plan)
-{
-    FILE *f = fopen(o.timeline, "w");
-    int bad = f == NULL || pictures_plan(plan, session_write, f) != GCKPT_OK;
-    if ((f != NULL && fclose(f) != 0) || bad)
-        return session_fail(1, "--timeline %s: %s", o.timeline, strerror(errno));
-    return 0;
-}
-
 /* What there was before the first step. */
 static int begin(tuning *t)
 {
     outcome *r = &t->result;
-    if (o.resume != NULL || o.eval_every == 0)
+    if (lm.resume != NULL || lm.eval_every == 0)
         return 0;
     return evaluate(t, 0, &r->before) || evaluate_general(t, 0, &r->general_before);
 }
@@ -947,38 +705,37 @@ static void say_losses(const char *of, double before, double after)
         fprintf(session.out, "%s %.4f after\n", of, after);
 }
 
+static int train(tuning *t)
+{
+    t->run.user = t;
+    t->run.batch = put_batch;
+    t->run.evaluate = evaluate_now;
+    t->run.save = save_now;
+    return lm_train(&t->run);
+}
+
 static int end(tuning *t, const char *method)
 {
     outcome *r = &t->result;
-    const uint64_t step = gckpt_store_step(t->store);
-    const size_t measured = gckpt_bytes_measured(t->execs[TRAINING]);
-    const int evaluates = o.eval_every > 0 && !session.interrupted;
+    const uint64_t step = gckpt_store_step(t->run.store);
+    const int evaluates = lm.eval_every > 0 && !session.interrupted;
+    r->seconds = t->run.seconds;
     if (evaluates && r->after == 0 && evaluate(t, step, &r->after) != 0)
         return 1;
     if (evaluates && evaluate_general(t, step, &r->general_after) != 0)
         return 1;
     r->file = t->save != NULL ? file_bytes(t->save, saved_name(t)) : 0;
-    const unsigned long long hash = gckpt_store_hash(t->store);
-    fprintf(session.out, "end    %llu steps, %.1f s, ", (unsigned long long)step,
-            session_now() - session.start);
-    if (t->skipped > 0)
-        fprintf(session.out, "%llu skipped, ", (unsigned long long)t->skipped);
-    if (measured > 0)
-        fprintf(session.out, "%zu bytes measured, ", measured);
-    fprintf(session.out, "weights %016llx\n", hash);
+    lm_report_end(&t->run);
     say_losses("loss  ", r->before, r->after);
     say_losses("general", r->general_before, r->general_after);
-    if (session.interrupted && t->save != NULL && file_bytes(t->save, "training.safetensors") > 0)
-        fprintf(session.out, "interrupted; --resume %s goes on\n", t->save);
     if (t->save != NULL && r->best > 0)
         fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
-    session_event("{\"event\":\"end\",\"method\":\"%s\",\"bytes_measured\":%zu,"
-                  "\"weights_hash\":\"%016llx\",\"seconds_a_step\":%.9g,\"file_bytes\":%zu,"
-                  "\"before\":%.9g,\"after\":%.9g,\"general_before\":%.9g,\"general_after\":%.9g,"
-                  "\"skipped\":%llu}\n",
-                  method, measured, hash, r->seconds, r->file, r->before, r->after,
-                  r->general_before, r->general_after, (unsigned long long)t->skipped);
+    session_event(",\"method\":\"%s\",\"seconds_a_step\":%.9g,\"file_bytes\":%zu,"
+                  "\"before\":%.9g,\"after\":%.9g,\"general_before\":%.9g,"
+                  "\"general_after\":%.9g}\n",
+                  method, r->seconds, r->file, r->before, r->after, r->general_before,
+                  r->general_after);
     return 0;
 }
 
@@ -989,33 +746,33 @@ static int note_base(tuning *t, const char *method)
     if ((gckpt_store_note(t->notes, "base") != NULL ||
          gckpt_store_set_note(t->notes, "base", o.model) == GCKPT_OK) &&
         gckpt_store_set_note(t->notes, "option.method", method) == GCKPT_OK)
-        return session_note_number(t->notes, "option.context", (uint64_t)run.T);
+        return session_note_number(t->notes, "option.context", (uint64_t)run.first.T);
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
-    tuning t = { .save = folder };
-    int failed = load_model(&t, method) || (o.resume != NULL && resume(&t));
+    tuning t = { .save = folder, .run = run.first };
+    int failed = load_model(&t, method) || (lm.resume != NULL && resume(&t));
     if (!failed)
         failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
                  note_base(&t, adapters_names[method]) ||
-                 session_same_data(t.notes, "data", o.data, data_hash(),
+                 session_same_data(t.notes, "data", lm.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
     failed = failed || make_plans(&t);
     if (!failed)
         report_plan(&t, adapters_names[t.adapters.options.method]);
-    if (!failed && o.timeline != NULL)
-        failed = draw(t.plans[TRAINING]);
-    if (!failed && !o.plan) {
+    if (!failed && lm.timeline != NULL)
+        failed = lm_draw_plan(t.run.models[LM_TRAINING].plan);
+    if (!failed && !lm.plan) {
         failed = (folder != NULL && gpt2_folder(&t.model, folder) != 0)
                      ? session_fail(1, "--save: %s", t.model.error)
                      : 0;
-        failed = failed || (o.sample > 0 && o.resume == NULL && sample(&t, "before"));
-        failed = failed || make_execs(&t) || begin(&t) || train(&t) ||
+        failed = failed || (lm.sample > 0 && lm.resume == NULL && sample(&t, "before"));
+        failed = failed || lm_execs(&t.run) || begin(&t) || train(&t) ||
                  end(&t, adapters_names[t.adapters.options.method]);
-        free_execs(&t);
-        failed = failed || (o.sample > 0 && !session.interrupted && sample(&t, "after"));
+        lm_free_execs(&t.run);
+        failed = failed || (lm.sample > 0 && !session.interrupted && sample(&t, "after"));
     }
     *result = t.result;
     free_tuning(&t);
@@ -1054,16 +811,16 @@ static int compare(int argc, char **argv)
     outcome all[ADAPTERS_METHODS];
     int failed = 0;
     memset(all, 0, sizeof all);
-    if (mkdir(o.save, 0777) != 0 && errno != EEXIST)
-        return session_fail(1, "--save %s: %s", o.save, strerror(errno));
+    if (mkdir(lm.save, 0777) != 0 && errno != EEXIST)
+        return session_fail(1, "--save %s: %s", lm.save, strerror(errno));
     for (int i = 0; i < ADAPTERS_METHODS && !failed && !session.interrupted; i++) {
         char folder[GPT2_PATH];
-        failed = tune((adapters_method)i, join(folder, sizeof folder, o.save, adapters_names[i]),
+        failed = tune((adapters_method)i, join(folder, sizeof folder, lm.save, adapters_names[i]),
                       argc, argv, &all[i]);
     }
     if (failed || session.interrupted)
         return failed;
-    const int ran = !o.plan, evaluated = ran && o.eval_every > 0,
+    const int ran = !lm.plan, evaluated = ran && lm.eval_every > 0,
               general = ran && run.other.count > 0;
     fprintf(session.out, "\n| method | trained parameters | bytes |%s%s%s\n|---|--:|--:|%s%s%s\n",
             ran ? " a step | file |" : "", evaluated ? " loss before | after |" : "",
@@ -1096,21 +853,22 @@ static int restore_options(int argc, char **argv)
 {
     static char folder[GPT2_PATH], path[GPT2_PATH];
     struct stat is;
-    if (stat(o.resume, &is) == 0 && S_ISDIR(is.st_mode))
-        o.resume = join(path, sizeof path, o.resume, "training.safetensors");
+    if (stat(lm.resume, &is) == 0 && S_ISDIR(is.st_mode))
+        lm.resume = join(path, sizeof path, lm.resume, "training.safetensors");
     const gckpt_file_desc notes = { .rename = nothing };
     gckpt_store *store = gckpt_store_new(NULL);
-    gckpt_result result = gckpt_store_load_as(store, o.resume, &notes);
+    gckpt_result result = gckpt_store_load_as(store, lm.resume, &notes);
     int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
-                     ? session_restore(store, o.resume, &options, fixed, argc, argv)
-                     : session_fail(1, "--resume %s: %s", o.resume, gckpt_error_text(store));
+                     ? session_restore(store, lm.resume, &options, fixed, argc, argv)
+                     : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    run.resumed_at = gckpt_store_step(store);
     gckpt_store_free(store);
-    snprintf(folder, sizeof folder, "%s", o.resume);
+    snprintf(folder, sizeof folder, "%s", lm.resume);
     char *slash = strrchr(folder, '/');
     if (slash != NULL)
         *slash = 0;
-    if (o.save == NULL)
-        o.save = slash != NULL ? folder : ".";
+    if (lm.save == NULL)
+        lm.save = slash != NULL ? folder : ".";
     return status;
 }
 
@@ -1118,60 +876,55 @@ static int restore_options(int argc, char **argv)
 static int try_outputs(void)
 {
     char path[GPT2_PATH];
-    const char *const events = o.json != NULL && strcmp(o.json, "-") != 0 ? o.json : NULL;
-    const session_file files[] = { { "data", o.data, SESSION_READS, -1 },
-                                   { "validation", o.validation, SESSION_READS, -1 },
-                                   { "general", o.general, SESSION_READS, -1 },
-                                   { "resume", o.resume, SESSION_READS, -1 },
-                                   { "json", events, SESSION_WRITES, -1 },
-                                   { "timeline", o.timeline, SESSION_WRITES, -1 },
-                                   { "picture", o.picture, SESSION_WRITES, -1 } };
+    const session_file own[] = { { "general", o.general, SESSION_READS, -1 },
+                                 { "picture", o.picture, SESSION_WRITES, -1 } };
     struct stat model, is;
-    if (o.save != NULL && !o.plan) {
-        if (mkdir(o.save, 0777) != 0 && errno != EEXIST)
-            return session_fail(1, "--save %s: %s", o.save, strerror(errno));
-        if (stat(o.model, &model) == 0 && stat(o.save, &is) == 0 && model.st_dev == is.st_dev &&
+    if (lm.save != NULL && !lm.plan) {
+        if (mkdir(lm.save, 0777) != 0 && errno != EEXIST)
+            return session_fail(1, "--save %s: %s", lm.save, strerror(errno));
+        if (stat(o.model, &model) == 0 && stat(lm.save, &is) == 0 && model.st_dev == is.st_dev &&
             model.st_ino == is.st_ino)
-            return session_fail(2, "--save %s: it is also --model; give another folder", o.save);
-        join(path, sizeof path, o.save, "training.safetensors");
+            return session_fail(2, "--save %s: it is also --model; give another folder", lm.save);
+        join(path, sizeof path, lm.save, "training.safetensors");
         if (session_try_save("save", path, stat(path, &is) == 0 ? &is : NULL) != 0)
             return 1;
     }
-    return session_try_files(files, (int)(sizeof files / sizeof files[0]));
+    return lm_try_outputs(lm.data, own, 2);
 }
 
 int main(int argc, char **argv)
 {
-    int status = session_start("finetune");
+    int status = lm_start("finetune");
     if (status == 0)
         status = options_parse(&options, argc, argv);
-    if (status == 0 && o.help)
-        return print_help();
-    if (status == 0 && o.resume != NULL)
+    if (status == 0 && lm.help)
+        return lm_print_help(&options,
+                             "fine-tunes a GPT-2 in Hugging Face's format inside a byte budget");
+    if (status == 0 && lm.resume != NULL)
         status = restore_options(argc, argv);
     if (status == 0)
         status = check_options();
     if (status == 0)
-        status = session_device(o.device, &run.device);
+        status = session_device(lm.device, &run.first.device);
     if (status == 0)
         status = try_outputs();
     if (status == 0)
-        status = session_open(o.json);
+        status = session_open(lm.json, &options, run.resumed_at);
     if (status == 0 && o.new_model != NULL)
         status = make_model();
-    if (status == 0 && o.data != NULL)
+    if (status == 0 && lm.data != NULL)
         status = load_data();
-    if (status == 0 && o.data != NULL) {
+    if (status == 0 && lm.data != NULL) {
         outcome result;
         status = o.method == ADAPTERS_METHODS
                      ? compare(argc, argv)
-                     : tune((adapters_method)o.method, o.save, argc, argv, &result);
+                     : tune((adapters_method)o.method, lm.save, argc, argv, &result);
     }
     dataset_free(&run.data);
     dataset_free(&run.validation);
     dataset_free(&run.general);
     bpe_free(&run.tokenizer);
-    free(run.tokens);
-    free(run.targets);
+    free(run.first.tokens);
+    free(run.first.targets);
     return session_end(status);
 }

@@ -8,13 +8,16 @@
  *         { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL, "where the weights go" },
  *         { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
  *     };
- *     static const options_table options = { "train", rows, sizeof rows / sizeof rows[0], 14, "" };
+ *     static const options_table options = { "train", rows, sizeof rows / sizeof rows[0], 14, "",
+ *                                            NULL, 0, NULL };
  *
  *     if (options_parse(&options, argc, argv) != 0)
  *         return 2;
  *     if (o.help)
  *         options_print(&options);
- */
+ *
+ * "--name value" and "--name=value" are the same, -h is --help, and of an option that is given twice
+ * the last one counts. Rows and values that several programs share stand in a table of their own. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 #include <stdint.h>
@@ -26,11 +29,11 @@ typedef enum {
     OPTIONS_WHOLE,         /* an int64_t from min to max */
     OPTIONS_WHOLE_OR_AUTO, /* the same, or OPTIONS_AUTO for "auto" */
     OPTIONS_REAL,          /* a double from min to max */
-    OPTIONS_BYTES,         /* an int64_t from min to max; K, M and G are powers of 1024 */
-    OPTIONS_CHOICE,        /* an int64_t: which of the row's choices */
-    OPTIONS_TEXT,          /* a const char * */
-    OPTIONS_FILE,          /* the same, not empty */
-    OPTIONS_FLAG           /* an int64_t: 1 when given; takes no value */
+    OPTIONS_BYTES,  /* an int64_t from min to max; 20M is 20MiB, 20 * 2^20; 20MB: 20 * 10^6 */
+    OPTIONS_CHOICE, /* an int64_t: which of the row's choices */
+    OPTIONS_TEXT,   /* a const char * */
+    OPTIONS_FILE,   /* the same, not empty */
+    OPTIONS_FLAG    /* an int64_t: 1 when given; takes no value */
 } options_kind;
 enum { OPTIONS_AUTO = -1 };
 
@@ -48,9 +51,29 @@ typedef struct {
     const char *program; /* in messages */
     const options_row *rows;
     int count;
-    int width;          /* of the names in the help */
-    const char *choice; /* what stands for the value of a CHOICE in the help */
+    int width;                 /* of the names in the help */
+    const char *choice;        /* what stands for the value of a CHOICE in the help */
+    const options_row *common; /* behind `rows`: those of several programs, or NULL */
+    int common_count;
+    const char *const
+        *usual; /* of this program: names and what is initial, ended by NULL; or NULL */
 } options_table;
+
+static inline int options_count(const options_table *t) { return t->count + t->common_count; }
+
+static const options_row *options_at(const options_table *t, int i)
+{
+    return i < t->count ? &t->rows[i] : &t->common[i - t->count];
+}
+
+/* What an option is when it is not given; NULL: left as it is. */
+static const char *options_initial(const options_table *t, const options_row *p)
+{
+    for (int i = 0; t->usual != NULL && t->usual[i] != NULL; i += 2)
+        if (strcmp(t->usual[i], p->name) == 0)
+            return t->usual[i + 1];
+    return p->initial;
+}
 
 /* What values an option takes, in words. */
 static void options_print_allowed(FILE *f, const options_row *p)
@@ -61,7 +84,7 @@ static void options_print_allowed(FILE *f, const options_row *p)
     else if (p->kind == OPTIONS_REAL)
         fprintf(f, "a number from %g to %g", p->min, p->max);
     else if (p->kind == OPTIONS_BYTES)
-        fprintf(f, "a number of bytes such as 65536, 64K, 1.5M or 2G");
+        fprintf(f, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
     else if (p->kind == OPTIONS_TEXT || p->kind == OPTIONS_FILE)
         fprintf(f, p->kind == OPTIONS_TEXT ? "text" : "a file");
     else
@@ -77,33 +100,49 @@ static void options_print_allowed(FILE *f, const options_row *p)
 static void options_print(const options_table *t)
 {
     const char *const value[] = { "N", "N", "X", "BYTES", t->choice, "TEXT", "FILE", "" };
-    for (int i = 0; i < t->count; i++) {
-        const options_row *p = &t->rows[i];
+    for (int i = 0; i < options_count(t); i++) {
+        const options_row *p = options_at(t, i);
+        const char *initial = options_initial(t, p);
         printf("  --%s %-*s  %s", p->name, t->width - (int)strlen(p->name), value[p->kind],
                p->help);
         if (p->kind < OPTIONS_TEXT) {
             printf("\n%*s(", t->width + 7, "");
             options_print_allowed(stdout, p);
-            printf(p->initial != NULL ? "; default %s)" : ")", p->initial);
-        } else if (p->initial != NULL) {
-            printf(" (default %s)", p->initial);
+            printf(initial != NULL ? "; default %s)" : ")", initial);
+        } else if (initial != NULL) {
+            printf(" (default %s)", initial);
         }
         printf("\n");
     }
+    printf(
+        "\n--name=value does as well as --name value, and -h as --help; of an option that is given "
+        "twice the last\none counts.\n");
+}
+
+/* What a unit of bytes, in any case, multiplies by; 0: it is none. */
+static double options_unit(const char *text)
+{
+    static const char units[] = "kmgKMG";
+    const char *unit = *text != 0 ? strchr(units, *text) : NULL;
+    const char *rest = text + (unit != NULL);
+    const int binary = *rest == 'i' || *rest == 'I';
+    double factor = 1;
+    if (strcmp(rest + binary, "b") != 0 && strcmp(rest + binary, "B") != 0 && *rest != 0)
+        return 0;
+    for (long i = unit == NULL ? -1 : (unit - units) % 3; i >= 0; i--)
+        factor *= binary || *rest == 0 ? 1024 : 1000;
+    return binary && unit == NULL ? 0 : factor;
 }
 
 /* Reads a number into where the option says; 0 when it is not allowed. */
 static int options_set_number(const options_row *p, const char *text)
 {
-    static const char units[] = "kKmMgG";
     char *end;
     double x = strtod(text, &end);
-    int empty = end == text;
-    const char *unit = p->kind == OPTIONS_BYTES && *end != 0 ? strchr(units, *end) : NULL;
-    for (long power = unit == NULL ? -1 : (unit - units) / 2; power >= 0; power--)
-        x *= 1024;
-    end += unit != NULL;
-    if (empty || *end != 0 || !(x >= p->min && x <= p->max) ||
+    const double factor = p->kind == OPTIONS_BYTES ? options_unit(end) : *end == 0;
+    const int empty = end == text || factor == 0;
+    x *= factor;
+    if (empty || !(x >= p->min && x <= p->max) ||
         (p->kind <= OPTIONS_WHOLE_OR_AUTO && (double)(int64_t)x != x))
         return 0;
     if (p->kind == OPTIONS_REAL)
@@ -130,19 +169,89 @@ static int options_set(const options_row *p, const char *text)
     return 0;
 }
 
+/* Letters to change, add, leave out or swap with the next to make b of a (Wagner 1974); names of up
+ * to 31. */
+static int options_distance(const char *a, const char *b)
+{
+    const size_t n = strlen(a), m = strlen(b);
+    int d[32][32];
+    if (n > 31 || m > 31)
+        return 99;
+    for (size_t i = 0; i <= n; i++)
+        for (size_t k = 0; k <= m; k++) {
+            int least = (int)(i + k);
+            if (i > 0 && k > 0) {
+                least = d[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
+                least = d[i - 1][k] + 1 < least ? d[i - 1][k] + 1 : least;
+                least = d[i][k - 1] + 1 < least ? d[i][k - 1] + 1 : least;
+            }
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1] &&
+                d[i - 2][k - 2] + 1 < least)
+                least = d[i - 2][k - 2] + 1;
+            d[i][k] = least;
+        }
+    return d[n][m];
+}
+
+/* Says which option was meant, where one is near: a few letters away, or begun. */
+static int options_unknown(const options_table *t, const char *word)
+{
+    char name[32];
+    const options_row *nearest = NULL;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word + strspn(word, "-"), "="),
+             word + strspn(word, "-"));
+    const size_t n = strlen(name);
+    int least = n < 6 ? 3 : 4; /* allowed: fewer */
+    for (int i = 0; i < options_count(t) && n > 1; i++) {
+        const options_row *p = options_at(t, i);
+        int far = options_distance(name, p->name);
+        if (far > 1 && strncmp(p->name, name, n) == 0)
+            far = 1;
+        if (far < least && (size_t)far < n) {
+            least = far;
+            nearest = p;
+        }
+    }
+    fprintf(stderr, "%s: %s: no such option; ", t->program, word);
+    if (nearest != NULL)
+        fprintf(stderr, "--%s? ", nearest->name);
+    fprintf(stderr, "see --help\n");
+    return 2;
+}
+
+/* The row of the option at argv[*i], and its text ("" of a flag, NULL: it is missing); *i is then
+ * its last word. NULL: there is no such option, or a flag with a value. */
+static const options_row *options_next(const options_table *t, int argc, char **argv, int *i,
+                                       const char **text)
+{
+    const char *word = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i];
+    const size_t n = strcspn(word, "=");
+    for (int k = 0; k < options_count(t); k++) {
+        const options_row *p = options_at(t, k);
+        if (strncmp(word, "--", 2) != 0 || strlen(p->name) + 2 != n ||
+            strncmp(word + 2, p->name, n - 2) != 0 || (p->kind == OPTIONS_FLAG && word[n] == '='))
+            continue;
+        if (p->kind == OPTIONS_FLAG)
+            *text = "";
+        else if (word[n] == '=')
+            *text = word + n + 1;
+        else
+            *text = ++*i < argc ? argv[*i] : NULL;
+        return p;
+    }
+    return NULL;
+}
+
 /* The text that option `name` is given on the command line, the last one ("" of a flag); NULL: it is
  * not given. Of a line that options_parse took. */
 static inline const char *options_given(const options_table *t, int argc, char **argv,
                                         const char *name)
 {
-    const char *text = NULL;
+    const char *text = NULL, *given;
     for (int i = 1; i < argc; i++) {
-        int flag = 0, same = strcmp(argv[i] + 2, name) == 0;
-        for (int k = 0; k < t->count; k++)
-            flag = flag ||
-                   (strcmp(argv[i] + 2, t->rows[k].name) == 0 && t->rows[k].kind == OPTIONS_FLAG);
-        text = !same ? text : flag ? "" : argv[i + 1];
-        i += !flag;
+        const options_row *p = options_next(t, argc, argv, &i, &given);
+        if (p != NULL && strcmp(p->name, name) == 0)
+            text = given;
     }
     return text;
 }
@@ -150,22 +259,14 @@ static inline const char *options_given(const options_table *t, int argc, char *
 /* Sets all options; 0, or 2, an exit status, after saying on stderr what is allowed. */
 static int options_parse(const options_table *t, int argc, char **argv)
 {
-    for (int i = 0; i < t->count; i++)
-        if (t->rows[i].initial != NULL)
-            options_set(&t->rows[i], t->rows[i].initial);
+    for (int i = 0; i < options_count(t); i++)
+        if (options_initial(t, options_at(t, i)) != NULL)
+            options_set(options_at(t, i), options_initial(t, options_at(t, i)));
     for (int i = 1; i < argc; i++) {
-        const options_row *p = NULL;
-        for (int k = 0; k < t->count; k++)
-            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, t->rows[k].name) == 0)
-                p = &t->rows[k];
-        if (p == NULL) {
-            fprintf(stderr, "%s: %s: no such option; allowed are", t->program, argv[i]);
-            for (int k = 0; k < t->count; k++)
-                fprintf(stderr, " --%s", t->rows[k].name);
-            fprintf(stderr, "\n");
-            return 2;
-        }
-        const char *text = p->kind == OPTIONS_FLAG ? "" : ++i < argc ? argv[i] : NULL;
+        const char *text, *word = argv[i];
+        const options_row *p = options_next(t, argc, argv, &i, &text);
+        if (p == NULL)
+            return options_unknown(t, word);
         if (text != NULL && options_set(p, text))
             continue;
         fprintf(stderr,

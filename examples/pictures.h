@@ -1,4 +1,4 @@
-/* pictures.h - plans and frontiers as SVG, by public calls of gradckpt.h: a file to copy.
+/* pictures.h - plans, frontiers and graphs as SVG, by public calls of gradckpt.h: a file to copy.
  *
  *     #include "gradckpt.h"
  *     #include "pictures.h"
@@ -9,6 +9,8 @@
  *     pictures_compare(graph, terms, count, &desc, &modes);
  *     pictures_frontier(frontier, &modes, mark, write, user);
  *     pictures_table(frontier, &modes, write, user);          the comparison as text
+ *
+ *     pictures_graph(graph, &shown, write, user);  tensors and ops; values and gradients in them
  *
  *     pictures_bars(title, names, n, kind_names, kinds, bytes, write, user);      bytes by kind
  *
@@ -904,6 +906,509 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
                       modes->ops);
     pictures_draw(o, "</svg>\n");
     return pictures_close(o);
+}
+
+/* ---- a graph ------------------------------------------------------------------------------------
+ * Boxes are inputs and results of ops, each below what it reads; parameters and constants stand
+ * within the boxes of their readers. Rows are longest paths (Sugiyama 1981). Within a row, boxes
+ * and lines that pass are sorted by the mean place of their neighbours, and lie as near to it as
+ * their widths allow (isotonic regression). */
+enum {
+    PICTURES_NODES = 4096,
+    PICTURES_CELLS = 4096,
+    PICTURES_NUMBERS = 6,
+    PICTURES_SWEEPS = 24,
+    PICTURES_LINE = 16,
+    PICTURES_GAP = 30
+};
+/* What is told beside ops and shapes; all of it may be NULL. */
+typedef struct {
+    const gckpt_plan *plan; /* which tensors get a gradient */
+    gckpt_exec *exec;       /* values and gradients that its plan fetches, of the last call */
+    gckpt_store *store;     /* values of parameters */
+    const gckpt_feed *feeds;
+    int feed_count;             /* values of inputs */
+    const gckpt_report *report; /* the loss, and the count that makes gradients those of it */
+} pictures_shown;
+
+typedef struct {
+    int id, row, box;     /* box 0: a line on its way past this row */
+    double x, half, tall; /* its centre, half its width, its height */
+    double want, weight;  /* where it should be, and how much so */
+    int block;            /* the first of those that lie side by side up to this one */
+} pictures_cell;
+
+typedef struct {
+    pictures_out out, line; /* line: its block is a line of a box, never written as such */
+    const gckpt_graph *graph;
+    const pictures_shown *shown;
+    int nodes, rows, cells, losses, params;
+    int64_t floats;                   /* of parameters */
+    int draw, lines, columns, length; /* a box is measured, then drawn: lines, the longest */
+    double x, y, box, width;          /* of the present box; of the page */
+    short row[PICTURES_NODES], last[PICTURES_NODES]; /* last: the row of the last reader */
+    short readers[PICTURES_NODES];
+    unsigned char gradient[PICTURES_NODES];
+    int first[PICTURES_NODES + 1]; /* the cells of a row */
+    double top[PICTURES_NODES + 1];
+    pictures_cell cell[PICTURES_CELLS];
+} pictures_map;
+
+static inline int pictures_inside(const gckpt_node *n)
+{
+    return !strcmp(n->op, "param") || !strcmp(n->op, "constant");
+}
+
+static inline int64_t pictures_elements(const gckpt_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
+
+/* 0.125, -3.46, 120, nan: three digits behind the point at most, six where it is small. */
+static inline pictures_number pictures_short(double v)
+{
+    pictures_number out;
+    double size = v < 0 ? -v : v, scale = size < 0.01 ? 1e6 : size < 10 ? 1e3 : size < 1e3 ? 10 : 1;
+    if (size < 1e12)
+        size = (double)(int64_t)(size * scale + 0.5) / scale;
+    if (size < 1e12)
+        return pictures_digits(v < 0 && size > 0 ? -size : size);
+    snprintf(out.text, sizeof out.text, "%s", v > 0 ? "huge" : v < 0 ? "-huge" : "nan");
+    return out;
+}
+
+/* ---- boxes: lines of text that are measured, then drawn ---- */
+static inline void pictures_word(pictures_map *m, const char *s)
+{
+    m->length += pictures_name(&m->line, s, 40);
+}
+
+/* Ends a line: it counts, or is drawn. style: its background; NULL: none. */
+static inline void pictures_line_end(pictures_map *m, const char *style, const char *look, int bar)
+{
+    pictures_out *o = &m->out;
+    const double y = m->y + 5 + PICTURES_LINE * m->lines++;
+    m->columns = m->length > m->columns ? m->length : m->columns;
+    if (m->draw) {
+        if (style)
+            pictures_draw(o, "<path class=\"%s\" d=\"M%g %gh%gv%ih-%gz\"/>", style, m->x + 5, y,
+                          m->box - 6, PICTURES_LINE, m->box - 6);
+        if (bar)
+            pictures_draw(o, "<path class=\"g\" d=\"M%g %gh5v%ih-5z\"/>", m->x, y, PICTURES_LINE);
+        pictures_draw(o, "<text x=\"%g\" y=\"%g\"%s>", m->x + 11, y + 12, look);
+        pictures_put(o, m->line.block, m->line.used);
+        pictures_draw(o, "</text>\n");
+    }
+    m->line.used = 0;
+    m->length = 0;
+}
+
+/* "value 0.5 -1.2; 3 4": a row of the last axis behind each semicolon; the first few. */
+static inline void pictures_numbers(pictures_map *m, const char *what, const float *x,
+                                    const int32_t *index, const gckpt_shape *shape, double unit)
+{
+    const int64_t n = pictures_elements(shape), wide = shape->n ? shape->d[shape->n - 1] : 1;
+    pictures_word(m, what);
+    for (int64_t i = 0; i < n && i < PICTURES_NUMBERS; i++) {
+        pictures_number v = pictures_short((x ? (double)x[i] : (double)index[i]) / unit);
+        pictures_word(m, i && i % wide == 0 ? "; " : " ");
+        pictures_word(m, v.text);
+    }
+    if (n > PICTURES_NUMBERS)
+        pictures_word(m, " \xe2\x80\xa6");
+}
+
+static inline const void *pictures_value(const pictures_map *m, const gckpt_node *n, int id)
+{
+    const pictures_shown *s = m->shown;
+    gckpt_parameter p;
+    for (int i = 0; s && i < s->feed_count; i++)
+        if (s->feeds[i].input == id)
+            return s->feeds[i].data;
+    if (n->data)
+        return n->data;
+    if (s && s->store && !strcmp(n->op, "param"))
+        return gckpt_store_get(s->store, gckpt_store_find(s->store, n->name), &p) ? NULL : p.values;
+    return s && s->exec ? gckpt_fetch(s->exec, id, 0) : NULL;
+}
+
+/* Name, shape, value and gradient of a tensor: the lines of a box, or some of them. */
+static inline void pictures_tensor(pictures_map *m, int id)
+{
+    gckpt_node n;
+    gckpt_graph_node(m->graph, id, &n);
+    const int inside = pictures_inside(&n), bar = m->gradient[id];
+    const char *style = inside ? (*n.op == 'p' ? "p" : "n") : NULL;
+    if (!inside)
+        pictures_word(m, n.op);
+    if (!inside && *n.name)
+        pictures_word(m, " ");
+    pictures_word(m, n.name);
+    if (!inside)
+        pictures_line_end(m, style, " class=\"b\"", bar);
+    for (int i = 0; i < n.shape.n; i++) {
+        char size[32];
+        snprintf(size, sizeof size, "%s%lld",
+                 i        ? ","
+                 : inside ? " ("
+                          : "(",
+                 (long long)n.shape.d[i]);
+        pictures_word(m, size);
+    }
+    pictures_word(m, n.shape.n ? ")" : n.loss ? "sum, count" : inside ? " ()" : "()");
+    if (n.type == GCKPT_I32)
+        pictures_word(m, " i32");
+    if (inside && m->readers[id] > 1)
+        pictures_word(m, ", shared");
+    pictures_line_end(m, style, "", bar);
+    const void *value = pictures_value(m, &n, id);
+    if (value) {
+        pictures_numbers(m, "value", n.type == GCKPT_F32 ? (const float *)value : NULL,
+                         (const int32_t *)value, &n.shape, 1);
+        pictures_line_end(m, style, " class=\"v\"", bar);
+    } else if (n.loss && m->losses == 1 && m->shown && m->shown->report) {
+        pictures_number v = pictures_short(m->shown->report->loss);
+        pictures_word(m, "value ");
+        pictures_word(m, v.text);
+        pictures_line_end(m, style, " class=\"v\"", bar);
+    }
+    const float *gradient = m->shown && m->shown->exec ? gckpt_fetch(m->shown->exec, id, 1) : NULL;
+    if (gradient) {
+        const gckpt_report *r = n.batchless ? NULL : m->shown->report;
+        pictures_numbers(m, "gradient", gradient, NULL, &n.shape,
+                         r && r->count ? (double)r->count : 1);
+        pictures_line_end(m, style, " class=\"d\"", bar);
+    }
+}
+
+static inline void pictures_box(pictures_map *m, int id)
+{
+    gckpt_node n, leaf;
+    m->lines = m->columns = 0;
+    gckpt_graph_node(m->graph, id, &n);
+    pictures_tensor(m, id);
+    for (int i = 0; i < n.inputs; i++) {
+        gckpt_graph_node(m->graph, n.input[i], &leaf);
+        if (pictures_inside(&leaf))
+            pictures_tensor(m, n.input[i]);
+    }
+}
+
+/* ---- layout ---- */
+/* Rows: each tensor below what it reads; what reads nothing just above its first reader. */
+static inline void pictures_rows(pictures_map *m)
+{
+    gckpt_node n, from;
+    for (int id = 0; id < m->nodes; id++) {
+        gckpt_graph_node(m->graph, id, &n);
+        m->row[id] = 0;
+        m->last[id] = -1;
+        m->losses += n.loss;
+        if (!strcmp(n.op, "param")) {
+            m->params++;
+            m->floats += pictures_elements(&n.shape);
+        }
+        for (int i = 0; i < n.inputs; i++) {
+            gckpt_graph_node(m->graph, n.input[i], &from);
+            m->readers[n.input[i]]++;
+            if (!pictures_inside(&from) && m->row[id] <= m->row[n.input[i]])
+                m->row[id] = (short)(m->row[n.input[i]] + 1);
+        }
+    }
+    for (int id = m->nodes - 1; id >= 0; id--) { /* last holds the first reader's row here */
+        gckpt_graph_node(m->graph, id, &n);
+        if ((n.batchless || n.inputs == 0) && m->last[id] > 0)
+            m->row[id] = (short)(m->last[id] - 1);
+        for (int i = 0; i < n.inputs; i++)
+            if (m->last[n.input[i]] < 0 || m->row[id] < m->last[n.input[i]])
+                m->last[n.input[i]] = m->row[id];
+    }
+    for (int id = 0; id < m->nodes; id++) {
+        gckpt_graph_node(m->graph, id, &n);
+        for (int i = 0; i < n.inputs; i++)
+            if (m->row[id] > m->last[n.input[i]])
+                m->last[n.input[i]] = m->row[id];
+        if (!pictures_inside(&n) && m->row[id] >= m->rows)
+            m->rows = m->row[id] + 1;
+    }
+}
+
+/* Cells: a box for each tensor, and a line in each row between it and its last reader's. */
+static inline int pictures_cells(pictures_map *m)
+{
+    gckpt_node n;
+    for (int row = 0; row < m->rows; row++) {
+        m->first[row] = m->cells;
+        for (int id = 0; id < m->nodes; id++) {
+            gckpt_graph_node(m->graph, id, &n);
+            if (pictures_inside(&n) || row < m->row[id] || (row > m->row[id] && row >= m->last[id]))
+                continue;
+            if (m->cells == PICTURES_CELLS)
+                return 0;
+            pictures_cell *c = &m->cell[m->cells++];
+            c->id = id;
+            c->row = row;
+            c->box = row == m->row[id];
+            c->half = 4;
+            c->weight = 1;
+            if (c->box) {
+                pictures_box(m, id);
+                c->half = (24 + 7.3 * m->columns) / 2;
+                c->tall = PICTURES_LINE * m->lines + 10;
+            }
+        }
+    }
+    m->first[m->rows] = m->cells;
+    return m->cells > 0;
+}
+
+static inline pictures_cell *pictures_find(pictures_map *m, int id, int row)
+{
+    for (int i = m->first[row]; i < m->first[row + 1]; i++)
+        if (m->cell[i].id == id)
+            return &m->cell[i];
+    return NULL;
+}
+
+static inline void pictures_pull(pictures_cell *c, const pictures_cell *by, double weight)
+{
+    if (!by)
+        return;
+    c->want += weight * by->x;
+    c->weight += weight;
+}
+
+/* Where the neighbours of a cell above (1), below (2) or both want it. */
+static inline void pictures_want(pictures_map *m, pictures_cell *c, int sides)
+{
+    gckpt_node n;
+    c->want = c->weight = 0;
+    gckpt_graph_node(m->graph, c->id, &n);
+    if (sides & 1 && !c->box)
+        pictures_pull(c, pictures_find(m, c->id, c->row - 1), 2);
+    for (int i = 0; sides & 1 && c->box && c->row && i < n.inputs; i++) {
+        pictures_cell *from = pictures_find(m, n.input[i], c->row - 1);
+        pictures_pull(c, from, from && from->box ? 4 : 1);
+    }
+    if (sides & 2 && c->row + 1 < m->last[c->id])
+        pictures_pull(c, pictures_find(m, c->id, c->row + 1), c->box ? 1 : 2);
+    const int below = c->row + 1 < m->rows ? m->first[c->row + 2] : 0;
+    for (int k = m->first[c->row + 1]; sides & 2 && k < below; k++) {
+        gckpt_graph_node(m->graph, m->cell[k].id, &n);
+        for (int i = 0; m->cell[k].box && i < n.inputs; i++)
+            if (n.input[i] == c->id)
+                pictures_pull(c, &m->cell[k], c->box ? 4 : 1);
+    }
+    c->want = c->weight > 0 ? c->want / c->weight : c->x;
+    c->weight = c->weight > 0 ? c->weight : 0.01;
+}
+
+/* Gives the cells of a row places in their order, as near as can be to where they are wanted: those
+ * that would overlap lie side by side around their mean (pool adjacent violators). */
+static inline void pictures_place(pictures_map *m, int row)
+{
+    const int begin = m->first[row], end = m->first[row + 1];
+    pictures_cell *const all = m->cell;
+    double at = 0; /* if all lay side by side */
+    for (int i = begin; i < end; i++) {
+        if (i > begin)
+            at += all[i - 1].half + all[i].half + (all[i - 1].box || all[i].box ? 20 : 4);
+        all[i].x = at;
+        double want = all[i].want - at, weight = all[i].weight;
+        int first = i;
+        while (first > begin && all[all[first - 1].block].want > want) {
+            const pictures_cell *before = &all[first = all[first - 1].block];
+            want = (want * weight + before->want * before->weight) / (weight + before->weight);
+            weight += before->weight;
+        }
+        all[first].want = want;
+        all[first].weight = weight;
+        all[i].block = first;
+    }
+    for (int i = end - 1, first; i >= begin; i = first - 1) {
+        first = all[i].block;
+        for (int k = first; k <= i; k++)
+            all[k].x += all[first].want;
+    }
+}
+
+/* Sorts a row by where its cells are wanted, and places them. */
+static inline void pictures_settle(pictures_map *m, int row, int sides, int sort)
+{
+    for (int i = m->first[row]; i < m->first[row + 1]; i++) {
+        pictures_want(m, &m->cell[i], sides);
+        for (int k = i; sort && k > m->first[row] && m->cell[k - 1].want > m->cell[k].want; k--) {
+            const pictures_cell c = m->cell[k];
+            m->cell[k] = m->cell[k - 1];
+            m->cell[k - 1] = c;
+        }
+    }
+    pictures_place(m, row);
+}
+
+/* Downwards and upwards by turns; then, in the order that was found, each between all neighbours.
+ * In the end x begins at the page's margin. */
+static inline void pictures_lay_out(pictures_map *m)
+{
+    double left = 0, right = 0, y = 130;
+    for (int row = 0; row < m->rows; row++)
+        pictures_place(m, row);
+    for (int sweep = 0; sweep < PICTURES_SWEEPS; sweep++)
+        for (int i = 0; i < m->rows; i++) {
+            const int late = sweep >= PICTURES_SWEEPS / 2, down = sweep % 2 == 0;
+            pictures_settle(m, down ? i : m->rows - 1 - i, late ? 3 : down ? 1 : 2, !late);
+        }
+    for (int i = 0; i < m->cells; i++) {
+        const pictures_cell *c = &m->cell[i];
+        left = i == 0 || c->x - c->half < left ? c->x - c->half : left;
+        right = i == 0 || c->x + c->half > right ? c->x + c->half : right;
+    }
+    m->width = right - left + 40 > 760 ? right - left + 40 : 760;
+    for (int i = 0; i < m->cells; i++)
+        m->cell[i].x += m->width / 2 - (left + right) / 2;
+    for (int row = 0; row < m->rows; row++) {
+        double tall = 0;
+        for (int i = m->first[row]; i < m->first[row + 1]; i++)
+            tall = m->cell[i].tall > tall ? m->cell[i].tall : tall;
+        m->top[row] = y;
+        y += tall + PICTURES_GAP;
+    }
+    m->top[m->rows] = y;
+}
+
+/* ---- drawing ---- */
+/* What leads to a cell from the row above; to a box at places in the order of where it comes from,
+ * so that what is read twice shows as two lines. */
+static inline void pictures_edges(pictures_map *m, const pictures_cell *c)
+{
+    const double y = m->top[c->row], from_y = y - PICTURES_GAP;
+    gckpt_node n;
+    gckpt_graph_node(m->graph, c->id, &n);
+    for (int i = 0; i < (c->box ? n.inputs : 1); i++) {
+        const pictures_cell *from = pictures_find(m, c->box ? n.input[i] : c->id, c->row - 1);
+        int rank = 0, others = 0;
+        if (!from)
+            continue;
+        for (int k = 0; c->box && k < n.inputs; k++) {
+            const pictures_cell *other = pictures_find(m, n.input[k], c->row - 1);
+            others += other != NULL;
+            rank += other && (other->x < from->x || (other == from && k < i));
+        }
+        const double x = pictures_tenth(c->x + (c->box ? 8 * (2 * rank - others + 1) : 0));
+        pictures_draw(&m->out, "<path class=\"e\" d=\"M%g %gC%g %g %g %g %g %g\"/>",
+                      pictures_tenth(from->x), from_y, pictures_tenth(from->x), from_y + 18, x,
+                      y - 20, x, y);
+        if (c->box)
+            pictures_draw(&m->out, "<path d=\"M%g %gl-3.5 -8h7z\"/>", x, y);
+    }
+}
+
+static inline void pictures_cell_draw(pictures_map *m, const pictures_cell *c)
+{
+    static const char *const looks[] = { "o", "i", "l" };
+    const double y = m->top[c->row], bottom = m->top[c->row + 1] - PICTURES_GAP;
+    gckpt_node n;
+    gckpt_graph_node(m->graph, c->id, &n);
+    if (c->row)
+        pictures_edges(m, c);
+    if (m->last[c->id] > c->row)
+        pictures_draw(&m->out, "<path class=\"e\" d=\"M%g %gV%g\"/>\n", pictures_tenth(c->x),
+                      y + c->tall, bottom);
+    if (!c->box)
+        return;
+    m->x = pictures_tenth(c->x - c->half);
+    m->y = y;
+    m->box = pictures_tenth(2 * c->half);
+    pictures_draw(&m->out, "<rect class=\"%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"/>\n",
+                  looks[n.loss ? 2 : !strcmp(n.op, "input")], m->x, y, m->box, c->tall);
+    pictures_box(m, c->id);
+}
+
+static inline void pictures_graph_head(pictures_map *m)
+{
+    static const char *const looks[] = { "i", "o", "p", "n", "l", "g" };
+    static const char *const names[] = { "input", "result of an op", "parameter", "constant",
+                                         "loss",  "gets a gradient" };
+    pictures_out *o = &m->out;
+    const double height = m->top[m->rows] - PICTURES_GAP + 20;
+    double x = 20;
+    int boxes = 0;
+    for (int i = 0; i < m->cells; i++)
+        boxes += m->cell[i].box;
+    pictures_draw(o,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" "
+                  "viewBox=\"0 0 %g %g\" font-family=\"monospace\" font-size=\"12\" "
+                  "fill=\"#222\"><style>.t{font-family:sans-serif;font-size:13px}"
+                  ".b{font-weight:bold}.i,.o,.l{stroke:#666}.i{fill:#d3e9f8}.o{fill:#fff}"
+                  ".l{fill:#e2d9f3}.p{fill:#cdeadf}.n{fill:#e4e4e4}.g{fill:#e69f00}"
+                  ".e{fill:none;stroke:#666}.v{fill:#0072b2}.d{fill:#b35900}</style>\n"
+                  "<path fill=\"#fff\" d=\"M0 0h%gv%gH0z\"/>\n",
+                  m->width, height, m->width, height, m->width, height);
+    pictures_text(o, 20, 34, " font-family=\"sans-serif\" font-size=\"20\" class=\"b\"",
+                  "The graph: %i boxes, %i parameter%s of %I numbers", boxes, m->params,
+                  m->params == 1 ? "" : "s", m->floats);
+    pictures_text(o, 20, 60, " class=\"t\"",
+                  "A box reads what leads to it from above, and the parameters and constants that "
+                  "stand in it.");
+    for (int i = 0; i < 6 - !(m->shown && m->shown->plan); i++) {
+        pictures_draw(o, "<path class=\"%s\" d=\"M%g 80h%iv12h-%iz\"/>", looks[i], x,
+                      i == 5 ? 5 : 12, i == 5 ? 5 : 12);
+        pictures_text(o, x + 17, 91, " class=\"t\"", "%s", names[i]);
+        x += 42 + 6.6 * (double)strlen(names[i]);
+    }
+}
+
+/* Marks what a plan computes gradients of: results by their backwards, leaves by their bytes. */
+static inline void pictures_marks(pictures_map *m, const gckpt_plan *plan)
+{
+    gckpt_instruction ins;
+    gckpt_buffer b;
+    gckpt_node n;
+    for (int i = 0; gckpt_plan_get(plan, i, &ins) == GCKPT_OK; i++)
+        if (ins.kind == GCKPT_BACKWARD && ins.id < m->nodes)
+            m->gradient[ins.id] = 1;
+    for (int i = 0; gckpt_plan_buffer(plan, i, &b) == GCKPT_OK; i++)
+        if ((b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT) &&
+            b.id < m->nodes)
+            m->gradient[b.id] = 1;
+    for (int id = 0; id < m->nodes; id++) { /* a view's is that of what it shows */
+        gckpt_graph_node(m->graph, id, &n);
+        if (!strcmp(n.op, "reshape"))
+            m->gradient[id] = m->gradient[n.input[0]];
+    }
+}
+
+/* Draws a graph: ops, names, shapes, and what is `shown` beside. E_MEMORY: more than
+ * PICTURES_NODES tensors, or rows so long that they take more than PICTURES_CELLS cells. */
+static inline gckpt_result pictures_graph(const gckpt_graph *graph, const pictures_shown *shown,
+                                          gckpt_write_fn write, void *user)
+{
+    pictures_map m;
+    if (gckpt_graph_size(graph) < 1 || !write)
+        return GCKPT_E_ARG;
+    if (gckpt_graph_size(graph) > PICTURES_NODES)
+        return GCKPT_E_MEMORY;
+    memset(&m, 0, sizeof m);
+    m.out.write = write;
+    m.out.user = user;
+    m.graph = graph;
+    m.shown = shown;
+    m.nodes = gckpt_graph_size(graph);
+    if (shown && shown->plan)
+        pictures_marks(&m, shown->plan);
+    pictures_rows(&m);
+    if (!pictures_cells(&m))
+        return GCKPT_E_MEMORY;
+    pictures_lay_out(&m);
+    pictures_graph_head(&m);
+    m.draw = 1;
+    for (int i = 0; i < m.cells; i++)
+        pictures_cell_draw(&m, &m.cell[i]);
+    pictures_draw(&m.out, "</svg>\n");
+    return pictures_close(&m.out);
 }
 
 /* ---- bars ------------------------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* session.h - what a program that trains has around the training: messages, a progress line, JSON
- * events, data and outputs that are checked before anything is computed, an interrupt that ends the
- * present step, and options that a saved file keeps, so that --resume FILE needs no other. To copy,
- * with options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
+ * events, data and outputs that are checked before anything is computed, an interrupt that is answered
+ * at once, and options that a saved file keeps, so that --resume FILE needs no other. To copy, with
+ * options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
 #ifndef SESSION_H
 #define SESSION_H
 #include "gradckpt.h"
@@ -27,6 +27,7 @@ static struct {
     uint64_t first;  /* and its number */
     char *texts[64]; /* of options that came from a file */
     int text_count;
+    const char *stdin_of; /* the option that reads standard input, or NULL */
     volatile sig_atomic_t interrupted;
 } session;
 
@@ -45,6 +46,9 @@ session_fail(int status, const char *format, ...)
     va_end(args);
     return status;
 }
+
+/* "step", or "steps" for any other number than 1, is "step%s" with this. */
+static inline const char *session_s(int64_t n) { return n == 1 ? "" : "s"; }
 
 static double session_now(void)
 {
@@ -125,38 +129,40 @@ static int session_output_works(void)
     return 1;
 }
 
-static void session_interrupt(int number)
+/* What is asked before each instruction, as gckpt_exec_desc.progress: 1 cancels, and nothing is
+ * changed. */
+static int session_stops(void *user, const gckpt_progress *at)
 {
-    signal(number, SIG_DFL); /* another one ends the program at once */
-    session.interrupted = 1;
+    return (void)user, (void)at, session.interrupted != 0;
 }
 
-/* Before anything else. An interrupt ends the present step; a closed pipe is a write error like any
- * other; a standard stream that is closed would be the next file that is opened. */
+static void session_interrupt(int number)
+{
+    static const char says[] = "\nstopping... (once more: ends at once)\n";
+    const int error = errno;
+    (void)number;
+    session.interrupted = 1;
+    if (write(STDERR_FILENO, says, sizeof says - 1) < 0)
+        session.complained = 1; /* nobody listens */
+    errno = error;
+}
+
+/* Before anything else. An interrupt is answered at once and ends the program as soon as it may, a
+ * second one at once; a closed pipe is a write error like any other; a standard stream that is
+ * closed would be the next file that is opened. */
 static int session_start(const char *program)
 {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = session_interrupt;
+    action.sa_flags = (int)(SA_RESTART | SA_RESETHAND);
     session.program = program;
-    signal(SIGINT, session_interrupt);
-    signal(SIGTERM, session_interrupt);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     if (fcntl(STDERR_FILENO, F_GETFD) < 0)
         return 1;
     return fcntl(STDOUT_FILENO, F_GETFD) < 0 ? session_fail(1, "standard output is closed") : 0;
-}
-
-/* events: a path, "-" for standard output (what people read is then on standard error), or NULL. */
-static int session_open(const char *events)
-{
-    session.out = stdout;
-    session.json_path = events;
-    if (events != NULL && strcmp(events, "-") == 0) {
-        session.json = stdout;
-        session.out = stderr;
-    } else if (events != NULL && (session.json = fopen(events, "w")) == NULL) {
-        return session_fail(1, "--json %s: %s", events, strerror(errno));
-    }
-    session.terminal = isatty(fileno(session.out));
-    return 0;
 }
 
 /* The exit status, of a run that ended with `status`. */
@@ -205,19 +211,35 @@ static void session_release(const gckpt_backend *device, void *memory, size_t by
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
-/* All of a file or pipe, with a 0 behind it; for option `name`. The caller frees it. */
+static int session_is_dash(const char *path) { return path != NULL && strcmp(path, "-") == 0; }
+
+/* It can be read once. */
+static int session_take_stdin(const char *option)
+{
+    if (session.stdin_of != NULL)
+        return session_fail(2, "--%s -: standard input is --%s already", option, session.stdin_of);
+    session.stdin_of = option;
+    if (isatty(STDIN_FILENO))
+        fprintf(stderr, "%s: --%s from standard input, until Ctrl-D\n", session.program, option);
+    return 0;
+}
+
+/* All of a file or pipe ("-": standard input), with a 0 behind it; for option `name`. The caller
+ * frees it. */
 static int session_read(const char *name, const char *path, unsigned char **bytes, size_t *size)
 {
     enum { MOST = 1 << 30 }; /* a pipe may have no end */
     struct stat is;
     size_t room = 0, got = 1;
     int failed = 0;
-    FILE *f = fopen(path, "rb");
+    FILE *f = session_is_dash(path) ? stdin : fopen(path, "rb");
     *bytes = NULL;
     *size = 0;
     if (f == NULL)
         return session_fail(1, "--%s %s: %s", name, path, strerror(errno));
-    if (fstat(fileno(f), &is) == 0 && (S_ISCHR(is.st_mode) || S_ISBLK(is.st_mode)))
+    if (f == stdin && session_take_stdin(name) != 0)
+        return 2;
+    if (f != stdin && fstat(fileno(f), &is) == 0 && (S_ISCHR(is.st_mode) || S_ISBLK(is.st_mode)))
         failed = session_fail(1, "--%s %s: a device; give a file or a pipe", name, path);
     while (!failed && got > 0) {
         if (room - *size < 2) {
@@ -236,7 +258,8 @@ static int session_read(const char *name, const char *path, unsigned char **byte
         else if (got == 0 && ferror(f))
             failed = session_fail(1, "%s: %s", path, strerror(errno));
     }
-    fclose(f);
+    if (f != stdin)
+        fclose(f);
     if (failed) {
         free(*bytes);
         *bytes = NULL;
@@ -244,6 +267,105 @@ static int session_read(const char *name, const char *path, unsigned char **byte
     }
     (*bytes)[*size] = 0;
     return 0;
+}
+
+/* Where the log of a run ends that goes on at `step`: before the first line of a later step, or a
+ * line that is not whole. -1: it is no log. */
+static long session_log_end(const char *log, uint64_t step)
+{
+    const char *at = log, *end;
+    if (*log != 0 && strncmp(log, "{\"event\":", 9) != 0)
+        return -1;
+    for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
+        const char *key = strstr(at, "\"step\":");
+        if (key != NULL && key < end && strtoull(key + 7, NULL, 10) > step)
+            break;
+    }
+    return (long)(at - log);
+}
+
+/* Opens a log to append to, without what it has of later steps: none is there twice. */
+static int session_append(const char *path, uint64_t step)
+{
+    unsigned char *log;
+    size_t size;
+    struct stat is;
+    if (stat(path, &is) == 0 && S_ISREG(is.st_mode)) {
+        if (session_read("json", path, &log, &size) != 0)
+            return 1;
+        const long end = session_log_end((const char *)log, step);
+        free(log);
+        if (end < 0)
+            return session_fail(2, "--json %s: it has no events to go on behind; give another",
+                                path);
+        if (truncate(path, end) != 0)
+            return session_fail(1, "--json %s: %s", path, strerror(errno));
+    }
+    session.json = fopen(path, "a");
+    return session.json != NULL ? 0 : session_fail(1, "--json %s: %s", path, strerror(errno));
+}
+
+/* A JSON string. */
+static void session_write_string(FILE *f, const char *text)
+{
+    fputc('"', f);
+    for (; *text != 0; text++)
+        if (*text == '"' || *text == '\\')
+            fprintf(f, "\\%c", *text);
+        else if ((unsigned char)*text < 32)
+            fprintf(f, "\\u%04x", (unsigned)*text);
+        else
+            fputc(*text, f);
+    fputc('"', f);
+}
+
+/* The first event: all options as they are now. */
+static void session_event_options(const options_table *t, uint64_t step)
+{
+    FILE *f = session.json;
+    if (f == NULL)
+        return;
+    fprintf(f, "{\"event\":\"options\",\"program\":\"%s\",\"begin\":%llu", t->program,
+            (unsigned long long)step);
+    for (int i = 0; i < options_count(t); i++) {
+        const options_row *p = options_at(t, i);
+        const int text = p->kind == OPTIONS_TEXT || p->kind == OPTIONS_FILE;
+        fprintf(f, ",\"%s\":", p->name);
+        if (text && *(const char **)p->where == NULL)
+            fputs("null", f);
+        else if (text)
+            session_write_string(f, *(const char **)p->where);
+        else if (p->kind == OPTIONS_REAL)
+            fprintf(f, "%.9g", *(double *)p->where);
+        else if (p->kind == OPTIONS_CHOICE)
+            session_write_string(f, p->choices[*(int64_t *)p->where]);
+        else if (p->kind == OPTIONS_FLAG)
+            fputs(*(int64_t *)p->where ? "true" : "false", f);
+        else
+            fprintf(f, "%lld", (long long)*(int64_t *)p->where);
+    }
+    fputs("}\n", f);
+}
+
+/* events: a path, "-" for standard output (what people read is then on standard error), or NULL.
+ * What a run that is resumed at `step` > 0 wrote there before is kept. */
+static int session_open(const char *events, const options_table *t, uint64_t step)
+{
+    int failed = 0;
+    session.out = stdout;
+    session.json_path = events;
+    if (session_is_dash(events)) {
+        session.json = stdout;
+        session.out = stderr;
+    } else if (events != NULL && step > 0) {
+        failed = session_append(events, step);
+    } else if (events != NULL && (session.json = fopen(events, "w")) == NULL) {
+        failed = session_fail(1, "--json %s: %s", events, strerror(errno));
+    }
+    if (failed == 0)
+        session_event_options(t, step);
+    session.terminal = isatty(fileno(session.out));
+    return failed;
 }
 
 /* FNV-1a 64. */
@@ -330,12 +452,13 @@ static int session_among(const char *names, const char *name)
 static int session_restore(gckpt_store *store, const char *file, const options_table *t,
                            const char *fixed, int argc, char **argv)
 {
-    for (int i = 0; i < t->count; i++) {
+    for (int i = 0; i < options_count(t); i++) {
         char key[64];
-        const options_row *p = &t->rows[i];
+        const options_row *p = options_at(t, i);
         const char *given = options_given(t, argc, argv, p->name);
         snprintf(key, sizeof key, "option.%s", p->name);
-        const char *note = gckpt_store_note(store, key), *was = note != NULL ? note : p->initial;
+        const char *note = gckpt_store_note(store, key);
+        const char *was = note != NULL ? note : options_initial(t, p);
         if (given != NULL && session_among(fixed, p->name) &&
             (note != NULL || gckpt_store_note(store, "data") != NULL) &&
             (was == NULL || strcmp(given, was) != 0))
@@ -361,9 +484,9 @@ static int session_restore(gckpt_store *store, const char *file, const options_t
 static int session_keep(gckpt_store *store, const options_table *t, const char *not_kept, int argc,
                         char **argv)
 {
-    for (int i = 0; i < t->count; i++) {
+    for (int i = 0; i < options_count(t); i++) {
         char key[64];
-        const options_row *p = &t->rows[i];
+        const options_row *p = options_at(t, i);
         const char *given = options_given(t, argc, argv, p->name);
         if (given == NULL || session_among(not_kept, p->name))
             continue;
@@ -382,10 +505,10 @@ static int session_keep(gckpt_store *store, const options_table *t, const char *
 static inline int session_bring(gckpt_store *to, const gckpt_store *from, const options_table *t,
                                 const char *others)
 {
-    for (int i = 0; *others != 0 || i < t->count; i++) {
+    for (int i = 0; *others != 0 || i < options_count(t); i++) {
         char key[64];
-        if (i < t->count) {
-            snprintf(key, sizeof key, "option.%s", t->rows[i].name);
+        if (i < options_count(t)) {
+            snprintf(key, sizeof key, "option.%s", options_at(t, i)->name);
         } else {
             const int n = (int)strcspn(others, " ");
             snprintf(key, sizeof key, "%.*s", n, others);

@@ -30,6 +30,16 @@ fails_with()
     [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
 }
 
+# wait_for FILE PATTERN: until it is there, a minute at most
+wait_for()
+{
+    tenths=0
+    until grep -q -e "$2" "$1" 2> /dev/null || [ $tenths -eq 600 ]; do
+        sleep 0.1
+        tenths=$((tenths + 1))
+    done
+}
+
 report()
 {
     echo "$1: $passed passed, $failed failed"

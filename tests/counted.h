@@ -7,7 +7,7 @@
 
 static long allocations, fail_at, living;
 
-static void *counted(void *old, size_t size)
+static inline void *counted(void *old, size_t size)
 {
     if (++allocations == fail_at)
         return NULL;
@@ -15,12 +15,12 @@ static void *counted(void *old, size_t size)
     living += p != NULL && old == NULL;
     return p;
 }
-static void *counted_zeros(size_t n, size_t size)
+static inline void *counted_zeros(size_t n, size_t size)
 {
     void *p = counted(NULL, n * size);
     return p != NULL ? memset(p, 0, n * size) : NULL;
 }
-static void counted_free(void *p)
+static inline void counted_free(void *p)
 {
     living -= p != NULL;
     free(p);

@@ -184,6 +184,29 @@ double ref_gelu_erf(double x) { return x / 2 * (1 + erf(x * 0.707106781186547524
 double ref_silu(double x) { return x / (1 + exp(-x)); }
 double ref_tanh(double x) { return tanh(x); }
 double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+double ref_reciprocal(double x) { return 1 / x; }
+
+ref_value *ref_pow(const ref_value *x, double exponent)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = pow(x->v[i], exponent);
+    return y;
+}
+
+ref_value *ref_clamp(const ref_value *x, double low, double high)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = fmin(fmax(x->v[i], low), high);
+    return y;
+}
 
 /* p[0..n-1] = softmax of s. */
 static void softmax(double *p, const double *s, long n)
@@ -205,6 +228,24 @@ ref_value *ref_softmax(const ref_value *x)
     y = ref_new(x->n, x->d);
     for (long i = 0; i < ref_elements(x); i += last(x))
         softmax(y->v + i, x->v + i, last(x));
+    return y;
+}
+
+ref_value *ref_log_softmax(const ref_value *x)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long r = 0; r < ref_elements(x); r += last(x)) {
+        double most = x->v[r], sum = 0;
+        for (long j = 1; j < last(x); j++)
+            most = fmax(most, x->v[r + j]);
+        for (long j = 0; j < last(x); j++)
+            sum += exp(x->v[r + j] - most);
+        for (long j = 0; j < last(x); j++)
+            y->v[r + j] = x->v[r + j] - most - log(sum);
+    }
     return y;
 }
 
@@ -286,7 +327,12 @@ ref_value *ref_binary(char op, const ref_value *a, const ref_value *b)
         double u, v;
         unravel(y, i, at);
         u = a->v[broadcast_index(a, n, at)], v = b->v[broadcast_index(b, n, at)];
-        y->v[i] = op == '+' ? u + v : op == '-' ? u - v : u * v;
+        y->v[i] = op == '+'   ? u + v
+                  : op == '-' ? u - v
+                  : op == '*' ? u * v
+                  : op == '/' ? u / v
+                  : op == '>' ? fmax(u, v)
+                              : fmin(u, v);
     }
     return y;
 }

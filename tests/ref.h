@@ -30,12 +30,16 @@ double ref_gelu_erf(double x);
 double ref_silu(double x);
 double ref_tanh(double x);
 double ref_sigmoid(double x);
+double ref_reciprocal(double x);
+ref_value *ref_pow(const ref_value *x, double exponent);
+ref_value *ref_clamp(const ref_value *x, double low, double high);
 ref_value *ref_softmax(const ref_value *x);
+ref_value *ref_log_softmax(const ref_value *x);
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
                          int causal);
 ref_value *ref_rotary(const ref_value *x, int heads, double base, long first);
 ref_value *ref_positions(const ref_value *x, const ref_value *table, long first);
-ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);   /* '+', '-', '*' */
+ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);   /* '+', '-', '*', '/', '>': the greater, '<' */
 ref_value *ref_scale(const ref_value *x, double factor);
 ref_value *ref_reshape(const ref_value *x, int n, const long *d);         /* one size may be -1 */
 ref_value *ref_permute(const ref_value *x, const int *axes);

@@ -702,7 +702,7 @@ static void test_chance(void)
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feed = { gckpt_id(in), x };
-    gckpt_hyper hyper = { 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0);
     for (int step = 0; step < DRAWS; step++) {
         CHECK(gckpt_step(e, &feed, 1, N / 4, &hyper, NULL) == GCKPT_OK);
         const float *f = gckpt_fetch(e, gckpt_id(sum), 0);
@@ -744,7 +744,7 @@ static void test_coins(void)
         picks[i] = (gckpt_pick){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
     gckpt_term term = { NULL, exact, 0 };
     term.loss = gckpt_sum_loss(gckpt_add(picks[0].tensor, picks[1].tensor));
-    gckpt_hyper hyper = { 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0);
     gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC,
                              .fetch = picks,
                              .fetches = STREAMS };

@@ -389,7 +389,7 @@ static void test_frozen_input(void)
         CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 2 * H * C * sizeof(float));
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feeds[3];
-        gckpt_hyper hyper = { 0.01f, 0, 0, 0, 0, 0, 0 };
+        gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
         gckpt_report report;
         gckpt_parameter before, other;
         gckpt_store_get(s, gckpt_store_find(s, "down.1"), &before);
@@ -482,7 +482,7 @@ static void test_fetch_and_inference(void)
     for (int mode = 1; mode <= 4; mode++) {
         model m = build(s, ROWS, TIED);
         gckpt_feed feeds[3];
-        gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+        gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_report report;
         gckpt_pick picks[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
         gckpt_plan_desc d = { .mode = (gckpt_mode)mode, .fetch = picks, .fetches = 4 };
@@ -546,7 +546,7 @@ static void test_mixed_rows(void)
     CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "batch mean"));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(in), x };
-    gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     for (int i = 0; i < 32; i++)
         x[i] = (float)(i % 7) - 3;
     CHECK(gckpt_step(e, &feed, 1, 8, &hyper, NULL) == GCKPT_OK);
@@ -648,7 +648,7 @@ static void test_external(void)
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == 64 && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 128);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(in), x };
-    gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     CHECK(gckpt_step(e, &feed, 1, 4, &hyper, NULL) == GCKPT_OK && !(outside[3] < 3 / 16.0f || outside[3] > 3 / 16.0f));
     rig_free(e, p, g, s);
 }
@@ -780,7 +780,7 @@ static void test_optimiser_state(void)
         CHECK(gckpt_plan_new(g, &weight, 1, &d) == NULL);
     }
     CHECK(gckpt_store_hash(s) == hash);
-    gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     for (int i = 0; i < 20; i++)
         CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK);
     rig_free(e, p, NULL, NULL);

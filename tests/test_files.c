@@ -854,7 +854,7 @@ static void train(const training *t, int from, int to)
         for (int i = 0; i < 12; i++)
             y[i] = (float)((i * 5 + step * 3) % 11 - 5) / 8;
         gckpt_feed feeds[2] = { { t->x, x }, { t->y, y } };
-        gckpt_hyper adamw = { 1e-2f, 0, 0, 0, 0, 0, 0 };
+        gckpt_hyper adamw = gckpt_hyper_lr(1e-2f);
         CHECK(gckpt_step(t->e, feeds, 2, 4, &adamw, NULL) == GCKPT_OK);
     }
 }

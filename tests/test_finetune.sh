@@ -86,7 +86,7 @@ check "--resume with other data" fails_with 1 "no longer what the run began with
 
 build/finetune $text --eval-every 0 --steps 1000000000 --save "$work/stopped" > "$work/stopped.json" 2> "$work/stderr" &
 pid=$!
-while [ ! -s "$work/stopped.json" ]; do sleep 0.1; done
+wait_for "$work/stopped.json" '"event":"step"'
 sleep 0.3
 kill -TERM $pid
 wait $pid
@@ -96,7 +96,7 @@ cp -r "$work/lora.a" "$work/worse"
 build/finetune --resume "$work/worse" --lr 10 --eval-every 1000000 --steps 1000000000 --json - > "$work/stopped.json" \
     2> "$work/stderr" &
 pid=$!
-while ! grep -q '"step":2[2-9]' "$work/stopped.json"; do sleep 0.1; done
+wait_for "$work/stopped.json" '"step":2[2-9]'
 kill -INT $pid
 wait $pid
 check "an interrupt leaves what evaluated best" sh -c "test $? -eq 130 &&
@@ -150,7 +150,7 @@ build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
 check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000
 check "--map of what is packed" fails_with 2 "leave --store int8 out" build/finetune $text --map --store int8
-check "--plan stops there" sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^1$' &&
+check "--plan stops there" sh -c "build/finetune $text --plan --save $work/unmade | grep -c event | grep -q '^2$' &&
     test ! -e $work/unmade"
 check "--timeline" sh -c "build/finetune $text --plan --timeline $work/plan.svg > $work/stdout && grep -q lora $work/plan.svg"
 

@@ -115,7 +115,7 @@ static void test_op(const golden_case *c)
     gckpt_feed feeds[4];
     gckpt_pick picks[4];
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_hyper still = { 0 };
+    gckpt_hyper still = gckpt_hyper_lr(0);
     gckpt_report report;
     int n_feeds = 0, n_picks = 0, b = 0;
 

@@ -138,7 +138,7 @@ typedef struct {
     const void *attributes;
     int inputs;
     gckpt_shape shape[3];
-    int classes;                /* of the last input: targets, indices; 0: it is like the others */
+    int classes;                /* of the i32 input: targets, indices */
     int twice;                  /* inputs 0 and 1 are one tensor */
     int style;
     double cost;                /* multiply-adds, about: how much is tried */
@@ -151,6 +151,15 @@ typedef struct {                /* of the plain op; what every kernel must give 
     double sum;
     int64_t count, aux_floats;
 } answer;
+
+/* Bit i: input i is not i32. */
+static unsigned floats_of(const problem *p)
+{
+    unsigned mask = 0;
+    for (int i = 0; i < p->inputs; i++)
+        mask |= p->op->flags & GCKPT_INDEX(i) ? 0 : 1u << i;
+    return mask;
+}
 
 static void last_first(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
 {
@@ -183,7 +192,7 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
     if (p->op->flags & GCKPT_LOSS)
         call.shape.n = 0;
     for (int i = 0; i < p->inputs && a; i++) {
-        if (p->classes && i == p->inputs - 1)
+        if (p->op->flags & GCKPT_INDEX(i))
             call.in[i].index = needs >> i & 1 ? a->index : NULL;
         else
             call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
@@ -354,15 +363,17 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
 /* == a problem ================================================================================ */
 static void try_problem(const problem *p)
 {
-    int loss = (p->op->flags & GCKPT_LOSS) != 0, differentiable = p->inputs - (p->classes > 0);
+    int loss = (p->op->flags & GCKPT_LOSS) != 0;
+    unsigned all = floats_of(p);
     gckpt_call call = call_of(p, NULL, 0, 1);
     answer a = { 0 };
-    for (int i = 0; i < differentiable; i++) {
-        a.x[i] = region_new(count_of(&p->shape[i]), 0);
-        draw(a.x[i].at, a.x[i].n, p->style);
-    }
-    if (p->classes) {
-        int64_t n = count_of(&p->shape[p->inputs - 1]), left_out = loss ? pick(0, 9) : 0;
+    for (int i = 0; i < p->inputs; i++) {
+        int64_t n = count_of(&p->shape[i]), left_out = loss ? pick(0, 9) : 0;
+        if (all >> i & 1) {
+            a.x[i] = region_new(n, 0);
+            draw(a.x[i].at, n, p->style);
+            continue;
+        }
         a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
         for (int64_t i = 0; i < n; i++)
             a.index[i] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
@@ -396,14 +407,14 @@ static void try_problem(const problem *p)
             if (p->cost >= 1e5)
                 forward(p, &a, (gckpt_isa)isa, 3, 1, way);
         }
-    unsigned all = (1u << differentiable) - 1;
     if (p->cost > 4e5 && !p->twice) {
+        unsigned some = (unsigned)next_random(&state) & all;
         backward(p, &a, all, (unsigned)next_random(&state) & all);
-        if (differentiable > 1)
-            backward(p, &a, (unsigned)pick(1, (int)all - 1), (unsigned)next_random(&state) & all);
+        if (some && some != all)
+            backward(p, &a, some, (unsigned)next_random(&state) & all);
     } else {
         for (unsigned wanted = p->twice ? all : 1; wanted <= all; wanted++)
-            for (int twice = 0; twice < 2; twice++)
+            for (int twice = 0; twice < 2 && !(wanted & ~all); twice++)
                 backward(p, &a, wanted, twice ? wanted & (unsigned)pick(1, all) : 0);
     }
     for (int i = 0; i < 3; i++)
@@ -611,19 +622,41 @@ static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64
     try_problem(&p);
 }
 
+/* Curves, those with attributes with others each time. */
+static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
+{
+    static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,     -2,
+                                       2.5f, -1.5f, 1e-3f, 7.0f, 1e9f, -3e4f, 1 / 3.0f };
+    const float inf = INFINITY, limits[][2] = { { -1, 1 }, { 0, inf }, { -inf, 0.5f }, { 0, 0 } };
+    static int64_t turn;
+    problem p = { .op = op, .style = style, .cost = 8.0 * (double)(rows * n), .inputs = 1,
+            .shape[0] = gckpt_shape2(rows, n) };
+    if (op == &gckpti_op_pow)
+        p.attributes = &exponents[turn++ % (int64_t)(sizeof exponents / sizeof *exponents)];
+    else if (op == &gckpti_op_clamp)
+        p.attributes = limits[turn++ % 4];
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %g %ld x %ld, style %d", op->name,
+            p.attributes ? (double)*(const float *)p.attributes : 0.0, (long)rows, (long)n, style);
+    try_problem(&p);
+}
+
 static void row_ops(int64_t rows, int64_t n, int style)
 {
     static const gckpti_norm norms[6] = { { 1, 0, 0 }, { 1, 1, 0 }, { 1, 0, 1 },
                                           { 1, 1, 2 }, { 0, 0, 0 }, { 0, 1, 0 } };
-    static const gckpt_op *const curves[7] = {
-        &gckpti_op_softmax, &gckpti_op_relu, &gckpti_op_gelu, &gckpti_op_gelu_erf,
-        &gckpti_op_silu, &gckpti_op_tanh, &gckpti_op_sigmoid
+    static const gckpt_op *const curves[] = {
+        &gckpti_op_softmax, &gckpti_op_relu, &gckpti_op_gelu,  &gckpti_op_gelu_erf,
+        &gckpti_op_silu,    &gckpti_op_tanh, &gckpti_op_sigmoid, &gckpti_op_log_softmax,
+        &gckpti_op_exp,     &gckpti_op_log,  &gckpti_op_sqrt,  &gckpti_op_abs,
+        &gckpti_op_reciprocal, &gckpti_op_pow, &gckpti_op_clamp
     };
     for (int i = 0; i < 6; i++)
         row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
                style);
-    for (int i = 0; i < 7; i++)
-        row_op(curves[i], NULL, rows, n, style);
+    for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
+        curve(curves[i], rows, n, style);
 }
 
 static void test_rows(void)
@@ -638,7 +671,7 @@ static void test_rows(void)
         row_ops(pick(1, 9), n, (int)(n % STYLES));
 }
 
-/* == add, sub, mul ============================================================================ */
+/* == pairs ==================================================================================== */
 enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is repeated, if it is */
 
 static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
@@ -657,9 +690,10 @@ static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int
 
 static void test_pairs(void)
 {
-    static const gckpt_op *const ops[3] = { &gckpti_op_add, &gckpti_op_sub, &gckpti_op_mul };
+    static const gckpt_op *const ops[] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
+                                           &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
     static const int16_t sizes[][2] = { { 1, 4096 }, { 4097, 1 }, { 300, 300 }, { 5, 4095 } };
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         for (int layout = 0; layout < LAYOUTS; layout++) {
             for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
                 pair_op(ops[i], sizes[k][0], sizes[k][1], layout, (int)k);
@@ -709,6 +743,49 @@ static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
     sprintf(p.name, "%s %ld x %ld over %ld classes, style %d", p.op->name, (long)rows, (long)columns,
             (long)classes, style);
     try_problem(&p);
+}
+
+/* The losses with weights: (rows, middle, classes), with weights of 0 to 3 axes (0: none). */
+static void weighted(const gckpt_op *op, int64_t rows, int64_t middle, int64_t classes, int axes,
+                     int style)
+{
+    const float attribute = op == &gckpti_op_huber ? 0.6f : (float)pick(0, 2) / 4.0f;
+    int hard = op == &gckpti_op_cross_entropy_with, soft = op == &gckpti_op_soft_cross_entropy;
+    gckpt_shape all = gckpt_shape3(rows, middle, classes), heads = gckpt_shape2(rows, middle);
+    problem p = { .op = op, .style = style, .cost = 8.0 * (double)(rows * middle * classes),
+            .inputs = op == &gckpti_op_sum_loss ? 1 : axes ? 3 : 2, .classes = (int)classes,
+            .attributes = hard || op == &gckpti_op_huber ? &attribute : NULL,
+            .shape = { all, hard ? heads : all, all } };
+    p.shape[2].n = (hard || soft) && axes > 2 ? 2 : axes;
+    if (op == &gckpti_op_mean_squared_error)
+        p.inputs = 2;
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld x %ld, weights of %d axes, style %d", op->name, (long)rows,
+            (long)middle, (long)classes, axes, style);
+    try_problem(&p);
+}
+
+static void test_weighted(void)
+{
+    static const gckpt_op *const ops[] = {
+        &gckpti_op_cross_entropy_with, &gckpti_op_soft_cross_entropy, &gckpti_op_sum_loss,
+        &gckpti_op_mean_squared_error, &gckpti_op_mean_squared_error_with, &gckpti_op_huber,
+        &gckpti_op_binary_cross_entropy
+    };
+    static const int16_t sizes[][3] = { /* rows, middle, classes */
+        { 1, 1, 1 }, { 1, 1, 2050 }, { 1030, 1, 3 }, { 3, 700, 2 }, { 6, 7, 33 }, { 2, 40, 37 }
+    };
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
+        int least = ops[k] == &gckpti_op_mean_squared_error_with;
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+            for (int axes = least; axes < 4; axes++)
+                weighted(ops[k], sizes[i][0], sizes[i][1], sizes[i][2], axes,
+                         i % 2 ? NORMAL : (int)pick(0, STYLES - 1));
+        for (int64_t i = 0, end = share(60); i < end; i++)
+            weighted(ops[k], pick(1, 5), pick(1, 12), pick(1, 40), (int)pick(least, 3),
+                     (int)(i % STYLES));
+    }
 }
 
 static void test_losses(void)
@@ -817,7 +894,7 @@ int main(int argc, char **argv)
     } tests[] = { { "products", test_products }, { "attention", test_attention },
                   { "generation", test_generation },
                   { "rows", test_rows },         { "pairs", test_pairs },
-                  { "embed", test_embed },       { "losses", test_losses },
+                  { "embed", test_embed },       { "losses", test_losses }, { "weighted", test_weighted },
                   { "update", test_update } };
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)

@@ -153,7 +153,7 @@ static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int cou
         x[i] = (float)(i * 37 % 19) / 19 - 0.4f;
     gckpt_plan_desc desc;
     gckpt_pick pick = { l->w, 1 };
-    gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0);
     gckpt_report report = { 0, 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
     desc.batch = 2 * ROWS;
@@ -212,7 +212,7 @@ static void stale_errors(void)
     losses l = losses_new();
     gckpt_term term = { l.loss[FED], 1, 0 };
     gckpt_plan_desc desc;
-    gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
     gckpt_report report;
     memset(&desc, 0, sizeof desc);
     desc.batch = 2 * ROWS;
@@ -278,7 +278,7 @@ static void refused_values(void)
     gckpt_feed feeds[2] = { { gckpt_id(l.x), x }, { gckpt_id(l.y), y } };
     for (int k = 0; k < 7; k++)
         for (int i = 0; i < 5; i++) {
-            gckpt_hyper h = { 0, 0, 0, 0, 0, 0, 0 };
+            gckpt_hyper h = gckpt_hyper_lr(0);
             float *field[] = { &h.lr,  &h.weight_decay, &h.beta1, &h.beta2,
                                &h.eps, &h.momentum,     &h.clip };
             char wanted[32];
@@ -464,7 +464,7 @@ static void blocks(void)
         }
         for (int i = 0; i < 3; i++) { /* all three are whole */
             file a, b;
-            gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+            gckpt_hyper hyper = gckpt_hyper_lr(0);
             gckpt_feed feeds[2] = { { gckpt_id(l.x), x }, { gckpt_id(l.y), y } };
             gckpt_report report[2];
             memset(&a, 0, sizeof a);
@@ -713,7 +713,7 @@ static void index_inputs(void)
     float gradient[2][V * V];
     for (int k = 0; k < 2; k++) {
         gckpt_term terms[2] = { { loss[k][0], 1, 0 }, { loss[k][1], 0.5f, 0 } };
-        gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+        gckpt_hyper hyper = gckpt_hyper_lr(0);
         gckpt_report report = { 0, 0, 0, 0 };
         gckpt_check check = { 1, 1, 0, 0, NULL };
         gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);

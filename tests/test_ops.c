@@ -182,9 +182,12 @@ static pair both(gckpt_tensor *t, ref_value *r)
     p.r = r;
     return p;
 }
-enum { RELU, GELU, GELU_ERF, SILU, TANH, SIGMOID, SOFTMAX };
-static pair unary(int kind, pair x)
+enum { RELU, GELU, GELU_ERF, SILU, TANH, SIGMOID, SOFTMAX,
+       LOG_SOFTMAX, EXP, LOG, SQRT, ABS, RECIPROCAL, POW, CLAMP };
+/* by: an exponent, or a limit on both sides, in eighths */
+static pair unary_by(int kind, pair x, int by)
 {
+    const double eighths = by / 8.0;
     switch (kind) {
     case RELU: return both(gckpt_relu(x.t), ref_map(x.r, ref_relu));
     case GELU: return both(gckpt_gelu(x.t), ref_map(x.r, ref_gelu));
@@ -192,13 +195,27 @@ static pair unary(int kind, pair x)
     case SILU: return both(gckpt_silu(x.t), ref_map(x.r, ref_silu));
     case TANH: return both(gckpt_tanh(x.t), ref_map(x.r, ref_tanh));
     case SIGMOID: return both(gckpt_sigmoid(x.t), ref_map(x.r, ref_sigmoid));
+    case LOG_SOFTMAX: return both(gckpt_log_softmax(x.t), ref_log_softmax(x.r));
+    case EXP: return both(gckpt_exp(x.t), ref_map(x.r, exp));
+    case LOG: return both(gckpt_log(x.t), ref_map(x.r, log));
+    case SQRT: return both(gckpt_sqrt(x.t), ref_map(x.r, sqrt));
+    case ABS: return both(gckpt_abs(x.t), ref_map(x.r, fabs));
+    case RECIPROCAL: return both(gckpt_reciprocal(x.t), ref_map(x.r, ref_reciprocal));
+    case POW: return both(gckpt_pow(x.t, (float)eighths), ref_pow(x.r, eighths));
+    case CLAMP:
+        return both(gckpt_clamp(x.t, -(float)eighths, (float)eighths),
+                    ref_clamp(x.r, -eighths, eighths));
     default: return both(gckpt_softmax(x.t), ref_softmax(x.r));
     }
 }
+static pair unary(int kind, pair x) { return unary_by(kind, x, 0); }
 static pair binary(char op, pair a, pair b)
 {
     gckpt_tensor *t = op == '+' ? gckpt_add(a.t, b.t)
-                    : op == '-' ? gckpt_sub(a.t, b.t) : gckpt_mul(a.t, b.t);
+                    : op == '-' ? gckpt_sub(a.t, b.t)
+                    : op == '*' ? gckpt_mul(a.t, b.t)
+                    : op == '/' ? gckpt_div(a.t, b.t)
+                    : op == '>' ? gckpt_maximum(a.t, b.t) : gckpt_minimum(a.t, b.t);
     return both(t, ref_binary(op, a.r, b.r));
 }
 static pair add(pair a, pair b) { return binary('+', a, b); }
@@ -490,13 +507,15 @@ static pair fourth(pair a, pair b)
 }
 
 /* == builders ================================================================================== */
-/* kind, T, C, factor */
+/* kind, T, C, factor, what unary_by wants, 1: of positive values */
 static void build_unary(net *n, const int *a)
 {
     pair x = batched(n, "x", a[1], a[2], 0);
     if (a[3])
         x = scale(x, a[3]);
-    finish(n, unary(a[0], x), 1);
+    if (a[5])
+        x = unary(SIGMOID, x);
+    finish(n, unary_by(a[0], x, a[4]), 1);
 }
 /* kind, rows, C: a function of parameters only */
 static void build_unary_free(net *n, const int *a)
@@ -515,6 +534,13 @@ static void build_binary(net *n, const int *a)
     else
         y = param(n, "p", 1, a[3], a[4], 0);
     finish(n, a[5] == 2 ? binary((char)a[0], y, x) : binary((char)a[0], x, y), 1);
+}
+/* the same sizes: x over what is positive */
+static void build_ratio(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], a[1], 0);
+    pair y = a[4] ? param(n, "p", 1, a[2], a[3], 0) : batched(n, "y", a[2], a[3], 0);
+    finish(n, binary('/', x, unary(SIGMOID, y)), 1);
 }
 static void build_same(net *n, const int *a)
 {
@@ -888,6 +914,29 @@ static const test_case cases[] = {
     { "softmax at 1e4", build_unary, { SOFTMAX, 2, 40, 10000 }, 2, 0, 0, 0 },
     { "gelu of a parameter", build_unary_free, { GELU, 3, 33 }, 3, 0, 0, 0 },
     { "softmax of a parameter", build_unary_free, { SOFTMAX, 4, 6 }, 3, 0, 0, 0 },
+    { "log_softmax", build_unary, { LOG_SOFTMAX, 5, 7 }, 3, 0, 0, 0 },
+    { "log_softmax of 1", build_unary, { LOG_SOFTMAX, 5, 1 }, 3, FLAT, 0, 0 },
+    { "log_softmax of 70", build_unary, { LOG_SOFTMAX, 2, 70, 3 }, 3, 0, 0, 0 },
+    { "log_softmax of 8200", build_unary, { LOG_SOFTMAX, 1, 8200, 3 }, 2, 0, 0, 0 },
+    { "log_softmax at 1e4", build_unary, { LOG_SOFTMAX, 2, 40, 10000 }, 2, 0, 0, 0 },
+    { "log_softmax of a parameter", build_unary_free, { LOG_SOFTMAX, 4, 6 }, 3, 0, 0, 0 },
+    { "exp", build_unary, { EXP, 5, 7 }, 3, 0, 0, 0 },
+    { "exp, wide", build_unary, { EXP, 3, 37, 9 }, 2, 0, 32, 0 },
+    { "log", build_unary, { LOG, 5, 7, 0, 0, 1 }, 3, 0, 0, 0 },
+    { "log, wide", build_unary, { LOG, 3, 37, 20, 0, 1 }, 2, 0, 0, 0 },
+    { "sqrt", build_unary, { SQRT, 5, 7, 0, 0, 1 }, 3, 0, 0, 0 },
+    { "abs", build_unary, { ABS, 5, 7 }, 3, 0, 0, 0 },
+    { "reciprocal", build_unary, { RECIPROCAL, 5, 7, 0, 0, 1 }, 3, 0, 0, 0 },
+    { "pow 2", build_unary, { POW, 5, 7, 0, 16 }, 3, 0, 0, 0 },
+    { "pow 3", build_unary, { POW, 5, 7, 0, 24 }, 3, 0, 0, 0 },
+    { "pow 4", build_unary, { POW, 5, 7, 0, 32 }, 3, 0, 0, 0 },
+    { "pow 1", build_unary, { POW, 5, 7, 0, 8 }, 3, 0, 0, 0 },
+    { "pow 2.5", build_unary, { POW, 5, 7, 0, 20, 1 }, 3, 0, 0, 0 },
+    { "pow -1/2", build_unary, { POW, 5, 7, 0, -4, 1 }, 3, 0, 0, 0 },
+    { "pow -1", build_unary, { POW, 5, 7, 0, -8, 1 }, 3, 0, 0, 0 },
+    { "clamp", build_unary, { CLAMP, 5, 7, 0, 4 }, 3, 0, 0, 0 },
+    { "exp of a parameter", build_unary_free, { EXP, 3, 33 }, 3, 0, 0, 0 },
+    { "abs of a parameter", build_unary_free, { ABS, 3, 33 }, 3, 0, 0, 0 },
     { "scale", build_scale, { -20 }, 3, 0, 0, 0 },
     { "scale by 0", build_scale, { 0 }, 3, 0, 0, 0 },
 
@@ -910,6 +959,21 @@ static const test_case cases[] = {
     { "sub (B,T,C) - (B,1,1)", build_binary, { '-', 3, 4, 1, 1, 0 }, 3, 0, 0, 0 },
     { "mul by a constant", build_binary, { '*', 3, 4, 4, 0, 3 }, 3, 0, 0, 0 },
     { "add a constant", build_binary, { '+', 3, 4, 3, 4, 3 }, 3, 0, 0, 0 },
+    { "div", build_ratio, { 3, 4, 3, 4 }, 3, 0, 0, 0 },
+    { "div (T,1)", build_ratio, { 3, 4, 3, 1, 1 }, 3, 0, 0, 0 },
+    { "div (C)", build_ratio, { 3, 35, 35, 0, 1 }, 3, 0, 0, 0 },
+    { "div (B,T,1)", build_ratio, { 3, 4, 3, 1 }, 3, 0, 0, 0 },
+    { "div of (B,T,1)", build_ratio, { 3, 1, 3, 4 }, 3, 0, 0, 0 },
+    { "div of (B,1,C) by (T,1)", build_ratio, { 1, 4, 3, 1, 1 }, 3, 0, 0, 0 },
+    { "maximum", build_binary, { '>', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
+    { "maximum (C)", build_binary, { '>', 3, 4, 4, 0, 1 }, 3, 0, 0, 0 },
+    { "maximum (B,T,1) (B,1,C)", build_binary, { '>', 3, 1, 1, 4, 0 }, 3, 0, 0, 0 },
+    { "maximum with a constant", build_binary, { '>', 3, 4, 3, 4, 3 }, 3, 0, 0, 0 },
+    { "minimum", build_binary, { '<', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
+    { "minimum (1)", build_binary, { '<', 3, 4, 1, 0, 2 }, 3, 0, 0, 0 },
+    { "maximum(x, x)", build_same, { '>' }, 3, 0, 0, 0 },
+    { "minimum(w, w)", build_same_free, { '<' }, 3, 0, 0, 0 },
+    { "(3,1) max (1,4) of parameters", build_binary_free, { '>' }, 3, 0, 0, 0 },
     { "x + x", build_same, { '+' }, 3, 0, 0, 0 },
     { "x - x", build_same, { '-' }, 3, 0, 0, 0 },
     { "x * x", build_same, { '*' }, 3, 0, 0, 0 },
@@ -1218,7 +1282,7 @@ static void test_reference(const test_case *c, unsigned fixed)
         gckpt_feed feeds[24];
         gckpt_pick picks[40];
         gckpt_result result;
-        gckpt_hyper still = { 0 };
+        gckpt_hyper still = gckpt_hyper_lr(0);
         int n_feeds, n_picks, n_probes, inference = modes[m] == GCKPT_INFERENCE;
 
         net_start(&n, c, fixed);
@@ -1598,7 +1662,7 @@ static void test_dropout(void)
     gckpt_tensor *y = gckpt_dropout(h, 0.25f);
     gckpt_term loss = { NULL, 1, 0 };
     gckpt_feed feeds[2];
-    gckpt_hyper still = { 0 };
+    gckpt_hyper still = gckpt_hyper_lr(0);
     uint64_t state = 9;
     loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
     gckpt_pick picks[2] = { { y, 0 }, { h, 1 } };
@@ -1699,7 +1763,7 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
 
 static void test_bad_ops(void)
 {
-    const gckpt_hyper hyper = { 0.01f, 0, 0, 0, 0, 0, 0 };
+    const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
     for (int i = 0; i < 4; i++) {       /* square, wrong_square; noisy, also with the debug aid */
         gckpt_store *store = gckpt_store_new(NULL);
         gckpt_plan *plan;

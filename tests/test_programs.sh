@@ -67,8 +67,13 @@ check "steps draws four strategies" sh -c "build/steps $work/steps.svg > $work/s
     grep -q '</svg>' $work/steps.svg && grep -q 'store-all *9 forwards, at most 9 tensors' $work/steps.out &&
     grep -q 'memory-poor *37 forwards, at most 3 tensors' $work/steps.out"
 check "steps: a path that cannot be written" fails_with 1 "cannot write" build/steps /nonexistent/s.svg
+check "graph draws two graphs" sh -c "build/graph $work/neuron.svg $work/graph.svg &&
+    grep -q '>gradient -3.547<' $work/neuron.svg && grep -q '>linear_cross_entropy<' $work/graph.svg"
+check "graph: a path that cannot be written" fails_with 1 "cannot write" build/graph /nonexistent/n.svg "$work/g.svg"
 check "accumulation runs" sh -c "build/accumulation $work/curves.svg > $work/accumulation.out"
 check "accumulation: equal bits for every cut" grep -q 'equal bits' "$work/accumulation.out"
+check "accumulation: the mean of means ends with too much loss" test "$(grep -c '0\.1[0-9]* too much' \
+    "$work/accumulation.out")" = 2
 check "accumulation draws curves" grep -q '</svg>' "$work/curves.svg"
 check "accumulation: three equal gradients, the naive ones differ" sh -c "
     sed -n 's/^\(sum, one\|mean of\|sum, never\).* \([0-9a-f]\{16\}\)\$/\2/p' $work/accumulation.out |

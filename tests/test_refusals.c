@@ -558,7 +558,7 @@ static void null_objects(void)
     gckpt_point point;
     gckpt_buffer buffer;
     gckpt_parameter parameter;
-    gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0);
     const char *name = NULL;
     gckpt_cost cost;
     CHECK(gckpt_error(NULL) == GCKPT_E_MEMORY && !strcmp(gckpt_error_text(NULL), "out of memory"));

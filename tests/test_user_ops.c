@@ -319,7 +319,7 @@ static answer convolve(const problem *z, gckpt_isa isa, int threads)
     if (z->bias)
         fill(parameter(s, "bias"), z->o, 5);
     gckpt_feed feeds[2] = { { gckpt_id(in), a.x }, { gckpt_id(target), a.dy } };
-    gckpt_hyper still = { 0 };
+    gckpt_hyper still = gckpt_hyper_lr(0);
     gckpt_report report;
     CHECK_MSG(gckpt_step(e, feeds, 2, z->b, &still, &report) == GCKPT_OK, "%s",
               gckpt_error_text(e ? (void *)e : (void *)g));

@@ -53,7 +53,7 @@ static int characters_fit(const text *t)
 }
 
 /* Well-formed, as far as this writer goes: elements nest, attributes are quoted, entities known. */
-static int xml_fits(const text *t)
+static inline int xml_fits(const text *t)
 {
     static const char *const entities[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
     const char *open[16], *s = t->bytes;
@@ -90,7 +90,7 @@ static int xml_fits(const text *t)
 }
 
 /* JSON: brackets nest, strings end, commas and colons stand between values. */
-static int json_fits(const text *t)
+static inline int json_fits(const text *t)
 {
     char open[16], before = 0; /* the last token: one of { [ , : and v for a value, k for a key */
     int depth = 0, values = 0;

@@ -88,8 +88,9 @@ static const options_row allowed[] = {
     { "markdown", OPTIONS_FILE, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
-static const options_table options = { "bench", allowed, sizeof allowed / sizeof allowed[0], 14,
-                                       "NAME" };
+static const options_table options = { "bench", allowed, sizeof allowed / sizeof allowed[0],
+                                       14,      "NAME",  NULL,
+                                       0,       NULL };
 
 static int print_help(void)
 {

@@ -46,7 +46,7 @@ int main(void)
     bind.memory = piece(32768);
     gckpt_exec *e = gckpt_exec_new(p, s, &bind);
     gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
-    gckpt_hyper hyper = { 0.02f, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.02f);
     gckpt_report report = { 0, 0, 0, 0 };
     double first = 0;
     for (int step = 0; step < 200; step++) {

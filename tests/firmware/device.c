@@ -1,6 +1,6 @@
 /* device.c - trains the model of model.h with the plan that host.c printed (TABLE): no graph, no planner,
- * no heap; everything lies in one static block; with PACKED 1 but for some weights, which lie in flash.
- * Compiles as C99 and as C++11. */
+ * no heap; everything lies in two blocks of the sizes that the plan names; with PACKED 1 but for some weights,
+ * which lie in flash. Compiles as C99 and as C++11. */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #ifndef FAST
@@ -16,25 +16,27 @@
 #define PACKED 0
 #endif
 
-static double block[4096];
+static char store_block[small_store_bytes], exec_block[small_exec_bytes];
 
 int main(void)
 {
-    gckpt_store_desc store = { { NULL, NULL, block, sizeof block / 2 }, SEED };
+    gckpt_store_desc store = { { NULL, NULL, store_block, sizeof store_block }, SEED };
     gckpt_store *s = gckpt_store_new(&store);
     if ((PACKED && model_flash(s) != GCKPT_OK) || gckpt_plan_params(&small, s) != GCKPT_OK) {
         puts(gckpt_error_text(s));
         return 2;
     }
     static gckpt_exec_desc bind;
-    bind.memory.memory = block + sizeof block / sizeof *block / 2;
-    bind.memory.size = sizeof block / 2;
+    bind.memory.memory = exec_block;
+    bind.memory.size = sizeof exec_block;
     bind.debug = GCKPT_DEBUG_MEASURE;
     gckpt_exec *e = gckpt_exec_new(&small, s, &bind);
     if (!e) {
         puts(gckpt_error_text(s));
         return 3;
     }
+    if (gckpt_store_need(&small) > small_store_bytes || gckpt_exec_need(&small, NULL) > small_exec_bytes)
+        return 6;
     gckpt_feed feeds[2] = { { small_tokens, model_tokens }, { small_to_say, model_targets } };
     gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, 1.0f };
     gckpt_report report;

@@ -15,6 +15,7 @@
 enum { ROWS = 2, T = 3, C = 8, V = 11, CAPACITY = 10 };
 
 #ifndef TABLE
+enum { small_store_bytes = 1 << 15, small_exec_bytes = 1 << 15 };
 static const gckpt_plan *made;
 static int say_tokens, say_logits;
 static size_t to_stdout(void *user, const void *bytes, size_t size)
@@ -48,12 +49,12 @@ static void plan(gckpt_store *s)
 
 int main(int argc, char **argv)
 {
-    static double block[4096];
-    gckpt_store_desc store = { { NULL, NULL, block, sizeof block / 2 }, 7 };
+    static char store_block[small_store_bytes], exec_block[small_exec_bytes];
+    gckpt_store_desc store = { { NULL, NULL, store_block, sizeof store_block }, 7 };
     gckpt_store *s = gckpt_store_new(&store);
     static gckpt_exec_desc bind;
-    bind.memory.memory = block + sizeof block / sizeof *block / 2;
-    bind.memory.size = sizeof block / 2;
+    bind.memory.memory = exec_block;
+    bind.memory.size = sizeof exec_block;
     (void)argv;
 #ifdef TABLE
     const gckpt_plan *made = &small;

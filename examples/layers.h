@@ -1,0 +1,150 @@
+/* layers.h - what networks are made of, a function a layer: to copy, and to change: public calls
+ * only. C99 or C++11; include gradckpt.h first.
+ *
+ *     h = gckpt_relu(layers_dense(x, "fc1", 64));       // (..,I) -> (..,64)
+ *     for (int i = 0; i < 12; i++)
+ *         h = layers_block(h, &gpt, i);                 // (B,T,C) -> (B,T,C)
+ *
+ * Names, shapes and initial values are PyTorch's: dense layers are its nn.Linear, "fc1.weight"
+ * (64,I) and "fc1.bias"; so gckpt_store_save_as, with values_only, writes what its load_state_dict
+ * reads. A NULL tensor is passed on. */
+#ifndef LAYERS_H
+#define LAYERS_H
+#include <stdint.h>
+#include <stdio.h>
+
+/* Parameter NAME.part */
+static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const char *part,
+                                         gckpt_shape shape, gckpt_init init)
+{
+    char full[256];
+    const int n = snprintf(full, sizeof full, "%s.%s", name, part);
+    return gckpt_param(g, n < (int)sizeof full ? full : NULL, shape, init);
+}
+
+/* Of the last axis; 1 for NULL. */
+static inline int64_t layers_width(const gckpt_tensor *x)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    return s.n > 0 ? s.d[s.n - 1] : 1;
+}
+
+/* 1 / sqrt(n), by Newton; so nothing has to be linked. */
+static inline float layers_rsqrt(double n)
+{
+    double x = 1;
+    while (x * x * n > 1)
+        x /= 2;
+    for (int i = 0; i < 8; i++)
+        x *= 1.5 - 0.5 * n * x * x;
+    return (float)x;
+}
+
+/* (..,I) -> (..,out): x weight' + bias, with initial values as given. */
+static inline gckpt_tensor *layers_dense_with(gckpt_tensor *x, const char *name, int64_t out,
+                                              gckpt_init weight, gckpt_init bias)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    const gckpt_shape shape = gckpt_shape2(out, layers_width(x));
+    gckpt_tensor *w = layers_param(g, name, "weight", shape, weight);
+    gckpt_tensor *b = layers_param(g, name, "bias", gckpt_shape1(out), bias);
+    return gckpt_linear_transposed(x, w, b);
+}
+
+/* Both from U(-1,1) / sqrt(I), as PyTorch has it. */
+static inline gckpt_tensor *layers_dense(gckpt_tensor *x, const char *name, int64_t out)
+{
+    const gckpt_init init = { 0, layers_rsqrt((double)layers_width(x)), 0 };
+    return layers_dense_with(x, name, out, init, init);
+}
+
+/* Dense layers NAME.0, NAME.1, .. of these widths, relu and dropout between them. */
+static inline gckpt_tensor *layers_mlp(gckpt_tensor *x, const char *name, const int64_t *widths,
+                                       int layers, float dropout)
+{
+    char full[128];
+    for (int i = 0; i < layers; i++) {
+        snprintf(full, sizeof full, "%s.%i", name, i);
+        x = layers_dense(x, full, widths[i]);
+        x = i < layers - 1 ? gckpt_relu(x) : x;
+        x = i < layers - 1 && dropout > 0 ? gckpt_dropout(x, dropout) : x;
+    }
+    return x;
+}
+
+/* nn.LayerNorm: gain NAME.weight, from 1, NAME.bias from 0. */
+static inline gckpt_tensor *layers_norm(gckpt_tensor *x, const char *name)
+{
+    const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *gain = layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one);
+    gckpt_tensor *bias = layers_param(g, name, "bias", gckpt_shape1(layers_width(x)), zero);
+    return gckpt_layernorm(x, gain, bias);
+}
+
+/* i32 (..) -> (..,width): rows of NAME.weight (count,width), normal times 0.02 (GPT-2). */
+static inline gckpt_tensor *layers_embed(gckpt_tensor *index, const char *name, int64_t count,
+                                         int64_t width)
+{
+    const gckpt_init normal = { 0.02f, 0, 0 };
+    return gckpt_embed(
+        layers_param(gckpt_graph_of(index), name, "weight", gckpt_shape2(count, width), normal),
+        index);
+}
+
+typedef struct {
+    int layers, heads;
+    int causal; /* 1: a token sees those before it */
+    float dropout;
+} layers_gpt;
+
+/* Block `layer` of a transformer, (B,T,C) -> (B,T,C), with the norms first: Radford 2019, its names
+ * ("h.3.attn.c_attn") and initial values: normal, 0.02, by sqrt(2 layers) smaller in what adds to
+ * the residual stream. */
+static inline gckpt_tensor *layers_block(gckpt_tensor *x, const layers_gpt *gpt, int layer)
+{
+    const gckpt_init normal = { 0.02f, 0, 0 }, zero = { 0, 0, 0 };
+    const gckpt_init small = { 0.02f * layers_rsqrt(2.0 * gpt->layers), 0, 0 };
+    const int64_t C = layers_width(x);
+    char name[6][32];
+    static const char *const parts[6] = { "ln_1", "attn.c_attn", "attn.c_proj",
+                                          "ln_2", "mlp.c_fc",    "mlp.c_proj" };
+    for (int i = 0; i < 6; i++)
+        snprintf(name[i], sizeof name[i], "h.%i.%s", layer, parts[i]);
+    gckpt_tensor *a = layers_dense_with(layers_norm(x, name[0]), name[1], 3 * C, normal, zero);
+    gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
+    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * C, 3 * C), gpt->heads, gpt->causal);
+    x = gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[2], C, small, zero), gpt->dropout));
+    a = gckpt_gelu(layers_dense_with(layers_norm(x, name[3]), name[4], 4 * C, normal, zero));
+    return gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[5], C, small, zero), gpt->dropout));
+}
+
+/* A step of a gated recurrent unit (Cho 2014, nn.GRU): x (B,I), h (B,hidden) or NULL at first, when
+ * it is 0 -> (B,hidden). Steps of one name have the same weights: NAME.weight_ih_l0 (3 hidden,I),
+ * .weight_hh_l0, .bias_ih_l0, .bias_hh_l0; reset, update, new. */
+static inline gckpt_tensor *layers_gru(gckpt_tensor *x, gckpt_tensor *h, const char *name,
+                                       int64_t hidden)
+{
+    const gckpt_init init = { 0, layers_rsqrt((double)hidden), 0 };
+    const int64_t H = hidden;
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *part[2][3], *w, *b;
+    const gckpt_shape wide = gckpt_shape2(3 * H, layers_width(x));
+    w = layers_param(g, name, "weight_ih_l0", wide, init);
+    b = layers_param(g, name, "bias_ih_l0", gckpt_shape1(3 * H), init);
+    gckpt_tensor *of_x = gckpt_linear_transposed(x, w, b);
+    w = layers_param(g, name, "weight_hh_l0", gckpt_shape2(3 * H, H), init);
+    b = layers_param(g, name, "bias_hh_l0", gckpt_shape1(3 * H), init);
+    gckpt_tensor *of_h = h != NULL ? gckpt_linear_transposed(h, w, b) : b;
+    for (int i = 0; i < 3; i++) {
+        part[0][i] = gckpt_slice(of_x, -1, i * H, (i + 1) * H);
+        part[1][i] = gckpt_slice(of_h, -1, i * H, (i + 1) * H);
+    }
+    gckpt_tensor *reset = gckpt_sigmoid(gckpt_add(part[0][0], part[1][0]));
+    gckpt_tensor *update = gckpt_sigmoid(gckpt_add(part[0][1], part[1][1]));
+    gckpt_tensor *fresh = gckpt_tanh(gckpt_add(part[0][2], gckpt_mul(reset, part[1][2])));
+    /* (1 - update) fresh + update h */
+    return gckpt_add(fresh,
+                     gckpt_mul(update, h != NULL ? gckpt_sub(h, fresh) : gckpt_scale(fresh, -1)));
+}
+#endif

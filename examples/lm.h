@@ -1,0 +1,473 @@
+/* lm.h - what gpt.c and finetune.c, which train language models, have in common: options, plans and
+ * executors in one arena, what is reported, and the loop over steps. To copy, with session.h,
+ * options.h, pictures.h and gradckpt.h. A program has one set of options: the variable below. */
+#ifndef LM_H
+#define LM_H
+#include "pictures.h"
+#include "sample.h"
+#include "session.h"
+
+/* ---- options --------------------------------------------------------------------------------- */
+static struct {
+    int64_t batch, micro_batch, steps, warmup, seed, threads, device, checkpoint, budget, bf16,
+        plan;
+    int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help;
+    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p;
+    const char *data, *validation, *save, *resume, *prompt, *json, *timeline;
+    gckpt_precision precision;
+} lm;
+
+static const char *const lm_mode_names[] = { "auto", "store-all", "memory-poor", "segments",
+                                             "sqrt", "optimal",   NULL };
+static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
+                                       GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
+
+/* A row is what a step has --batch of: a window of the text, or a prompt with its answer. */
+static const options_row lm_rows[] = {
+    { "batch", OPTIONS_WHOLE, &lm.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
+    { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
+      "rows computed at once; changes bytes, never results; 0: --batch; auto: the divisor of it "
+      "that is fastest within --budget" },
+    { "steps", OPTIONS_WHOLE, &lm.steps, "100", 0, 1e12, NULL,
+      "steps in all, those of a resumed file included" },
+    { "min-lr", OPTIONS_REAL, &lm.min_lr, NULL, 0, 10, NULL,
+      "learning rate at the last step (cosine); not given: --lr" },
+    { "warmup", OPTIONS_WHOLE, &lm.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up" },
+    { "weight-decay", OPTIONS_REAL, &lm.weight_decay, "0", 0, 100, NULL,
+      "of matrices, not of biases and gains" },
+    { "beta1", OPTIONS_REAL, &lm.beta1, "0.9", 0, 0.99999, NULL, "AdamW" },
+    { "beta2", OPTIONS_REAL, &lm.beta2, "0.999", 0, 0.99999, NULL, "AdamW" },
+    { "clip", OPTIONS_REAL, &lm.clip, "1", 0, 1e9, NULL,
+      "greatest gradient norm; 0: no clipping, and updates in the backward where that helps" },
+    { "dropout", OPTIONS_REAL, &lm.dropout, "0", 0, 0.99, NULL,
+      "of embeddings and both residual branches" },
+    { "seed", OPTIONS_WHOLE, &lm.seed, "1", 0, 9007199254740992.0, NULL,
+      "of new weights, what a step learns, dropout and sampling" },
+    { "threads", OPTIONS_WHOLE, &lm.threads, "0", 0, 1024, NULL,
+      "changes speed and bytes, never results; 0: all" },
+    { "device", OPTIONS_CHOICE, &lm.device, "cpu", 0, 0, session_devices,
+      "what computes; cuda, the first CUDA device, in a program that make build/NAME-cuda makes; "
+      "changes speed and bytes, never results" },
+    { "checkpoint", OPTIONS_CHOICE, &lm.checkpoint, "auto", 0, 0, lm_mode_names,
+      "what is recomputed; auto: nothing, or as little as --budget allows" },
+    { "budget", OPTIONS_BYTES, &lm.budget, "0", 0, 9007199254740992.0, NULL,
+      "bytes for weights, optimiser state and step arena; 0: no limit" },
+    { "bf16", OPTIONS_FLAG, &lm.bf16, NULL, 0, 0, NULL,
+      "activations and their gradients as bf16: 2 bytes each, other results" },
+    { "eval-iters", OPTIONS_WHOLE, &lm.eval_iters, "0", 0, 1e12, NULL,
+      "batches of an evaluation, from all over its data; 0: all of it" },
+    { "save-every", OPTIONS_WHOLE, &lm.save_every, "0", 0, 1e12, NULL,
+      "--save after so many steps, too; 0: with evaluations, at the end and when interrupted only" },
+    { "samples", OPTIONS_WHOLE, &lm.samples, "1", 1, 1024, NULL, "so many samples" },
+    { "temperature", OPTIONS_REAL, &lm.temperature, "0.8", 0, 100, NULL,
+      "of sampling: below 1 prefers likely tokens; 0: always the likeliest" },
+    { "top-k", OPTIONS_WHOLE, &lm.top_k, "0", 0, 1e9, NULL,
+      "sample from the k likeliest tokens; 0: from all" },
+    { "top-p", OPTIONS_REAL, &lm.top_p, "1", 0, 1, NULL,
+      "sample from the likeliest tokens that have this probability together" },
+    { "timeline", OPTIONS_FILE, &lm.timeline, NULL, 0, 0, NULL,
+      "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
+    { "json", OPTIONS_FILE, &lm.json, NULL, 0, 0, NULL,
+      "events, one object a line, behind those there with --resume; -: on standard output, alone" },
+    { "help", OPTIONS_FLAG, &lm.help, NULL, 0, 0, NULL, "this text" },
+};
+enum { LM_ROWS = sizeof lm_rows / sizeof lm_rows[0] };
+
+static int lm_start(const char *program)
+{
+    lm.min_lr = -1;
+    return session_start(program);
+}
+
+static int lm_print_help(const options_table *t, const char *title)
+{
+    printf("%s - %s\n\n", t->program, title);
+    options_print(t);
+    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return session_fail(1, "standard output: %s", strerror(errno));
+    return 0;
+}
+
+/* 0, or the exit status after saying what is allowed. Reads --prompt -. */
+static int lm_check_options(void)
+{
+    static unsigned char *prompt;
+    size_t size;
+    if (lm.micro_batch > lm.batch)
+        return session_fail(2, "--micro-batch %lld: allowed is at most --batch %lld",
+                            (long long)lm.micro_batch, (long long)lm.batch);
+    if (lm.lr > 0 && lm.min_lr > lm.lr)
+        return session_fail(2, "--min-lr %g: allowed is at most --lr %g", lm.min_lr, lm.lr);
+    if (lm.save_every > 0 && lm.save == NULL)
+        return session_fail(2, "--save-every %lld needs --save, too: where to",
+                            (long long)lm.save_every);
+    if (lm.min_lr < 0 && lm.lr > 0)
+        lm.min_lr = lm.lr;
+    if (lm.micro_batch == 0)
+        lm.micro_batch = lm.batch;
+    if (lm.threads == 0)
+        lm.threads = gckpt_threads();
+    lm.precision = lm.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+    if (!session_is_dash(lm.prompt))
+        return 0;
+    int status = session_read("prompt", lm.prompt, &prompt, &size);
+    lm.prompt = (const char *)prompt;
+    return status;
+}
+
+/* Nothing that is written is an input or another output; `others` are the program's own files. */
+static int lm_try_outputs(const char *data, const session_file *others, int count)
+{
+    const session_file common[] = {
+        { "data", session_is_dash(data) ? NULL : data, SESSION_READS, -1 },
+        { "validation", session_is_dash(lm.validation) ? NULL : lm.validation, SESSION_READS, -1 },
+        { "resume", lm.resume, SESSION_READS, -1 },
+        { "json", session_is_dash(lm.json) ? NULL : lm.json, SESSION_WRITES, -1 },
+        { "timeline", lm.timeline, SESSION_WRITES, -1 }
+    };
+    enum { COMMON = sizeof common / sizeof common[0] };
+    session_file files[16];
+    memcpy(files, common, sizeof common);
+    for (int i = 0; i < count; i++)
+        files[COMMON + i] = others[i];
+    return session_try_files(files, COMMON + count);
+}
+enum { LM_RESUMED = 2 }; /* session_file.from of what may take the place of the file resumed */
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
+enum { LM_TIMES = 1024, LM_MOST_SKIPPED = 10 /* steps in a row */ };
+
+/* A graph, unless gckpt_fit made it, with its plan and executor. A gckpt_build gets it as `user`. */
+typedef struct {
+    gckpt_graph *graph;
+    gckpt_plan *plan;
+    gckpt_exec *exec;
+    gckpt_feed feeds[2]; /* of tokens and targets (rows,T) */
+    gckpt_tensor *loss;  /* of the graph above */
+    gckpt_pick logits;   /* of sampling */
+    void *user;
+} lm_model;
+
+typedef struct lm_run lm_run;
+struct lm_run {
+    gckpt_store *store;
+    lm_model models[LM_PURPOSES];
+    const gckpt_backend *device; /* NULL: the processor */
+    void *arena;                 /* one for all of them, which take turns: the device's */
+    size_t arena_bytes;
+    int32_t *tokens, *targets; /* (batch,T) feeds */
+    int64_t T;
+    double lr, seconds;         /* of a step, the median */
+    uint64_t skipped, position; /* steps that were not finite; rows learned, theirs included */
+    int saved;                  /* 0: there is something new */
+    void *user;
+    void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets */
+    int (*evaluate)(lm_run *r, uint64_t step); /* and saves: sets `saved` */
+    int (*save)(lm_run *r);
+};
+
+static int lm_make_batch(lm_run *r, int64_t T)
+{
+    const size_t bytes = (size_t)(lm.batch * T) * sizeof(int32_t);
+    r->T = T;
+    r->tokens = (int32_t *)malloc(bytes);
+    r->targets = (int32_t *)malloc(bytes);
+    if (r->tokens == NULL || r->targets == NULL)
+        return session_fail(1, "out of memory: a batch has %zu bytes", 2 * bytes);
+    return 0;
+}
+
+static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.mode = purpose == LM_TRAINING ? lm_modes[lm.checkpoint] : GCKPT_INFERENCE;
+    desc.budget = purpose == LM_TRAINING ? (size_t)lm.budget : 0;
+    desc.batch = lm.batch;
+    desc.threads = (int)lm.threads;
+    desc.backend = r->device;
+    desc.precision = lm.precision;
+    return desc;
+}
+
+/* Plans `rows` at once of what `build` makes. */
+static int lm_plan(lm_run *r, int purpose, gckpt_build build, int64_t rows,
+                   const gckpt_plan_desc *desc)
+{
+    lm_model *m = &r->models[purpose];
+    gckpt_term term = { NULL, 0, 0 };
+    m->graph = gckpt_graph_new(r->store, NULL);
+    build(m->graph, rows, &term, m);
+    m->plan = gckpt_plan_new(m->graph, &term, purpose != LM_SAMPLING, desc);
+    if (m->plan != NULL)
+        return 0;
+    return session_fail(1, "%s%s", gckpt_error_text(m->graph),
+                        gckpt_error(m->graph) == GCKPT_E_BUDGET && rows > 1
+                            ? "; --micro-batch auto finds the one that needs fewest"
+                            : "");
+}
+
+/* The plan to train with, and --micro-batch auto; timed: trials, or NULL. */
+static int lm_plan_training(lm_run *r, gckpt_build build, gckpt_timed *timed)
+{
+    lm_model *m = &r->models[LM_TRAINING];
+    gckpt_plan_desc desc = lm_desc(r, LM_TRAINING);
+    if (lm.micro_batch != OPTIONS_AUTO)
+        return lm_plan(r, LM_TRAINING, build, lm.micro_batch, &desc);
+    desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
+    m->plan = timed != NULL ? gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed)
+                            : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
+    if (m->plan == NULL)
+        return session_fail(1, "%s", gckpt_error_text(r->store));
+    lm.micro_batch = gckpt_plan_rows(m->plan);
+    return 0;
+}
+
+/* Executors of all that is planned, in one arena, as large as the greediest wants. */
+static int lm_execs(lm_run *r)
+{
+    const gckpt_plan *training = r->models[LM_TRAINING].plan;
+    size_t bytes = 0;
+    for (int i = 0; i < LM_PURPOSES; i++)
+        if (r->models[i].plan != NULL && gckpt_plan_arena(r->models[i].plan) > bytes)
+            bytes = gckpt_plan_arena(r->models[i].plan);
+    const size_t total = gckpt_plan_bytes(training) - gckpt_plan_arena(training) + bytes;
+    if (lm.budget > 0 && total > (size_t)lm.budget)
+        return session_fail(1,
+                            "--budget %lld: training fits, but evaluation or sampling need %zu "
+                            "bytes; --eval-every 0 and --sample 0 go without",
+                            (long long)lm.budget, total);
+    if (bytes > gckpt_plan_arena(training))
+        fprintf(session.out, "bytes  evaluation or sampling need %zu\n", total);
+    r->arena_bytes = bytes + 64;
+    r->arena = session_get(r->device, r->arena_bytes);
+    if (r->arena == NULL)
+        return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
+    for (int i = 0; i < LM_PURPOSES; i++) {
+        lm_model *m = &r->models[i];
+        gckpt_exec_desc e;
+        memset(&e, 0, sizeof e);
+        e.debug = i == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
+        e.backend = r->device;
+        e.skip_nonfinite = i == LM_TRAINING && !gckpt_plan_in_backward(training);
+        e.progress = session_stops;
+        e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
+        e.arena_size = bytes;
+        if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
+            return session_fail(1, "%s", gckpt_error_text(r->store));
+    }
+    return 0;
+}
+
+static void lm_free_execs(lm_run *r)
+{
+    for (int i = 0; i < LM_PURPOSES; i++) {
+        gckpt_exec_free(r->models[i].exec);
+        r->models[i].exec = NULL;
+    }
+    session_release(r->device, r->arena, r->arena_bytes);
+    r->arena = NULL;
+}
+
+/* All but the store, the device and the feeds. */
+static void lm_free(lm_run *r)
+{
+    lm_free_execs(r);
+    for (int i = 0; i < LM_PURPOSES; i++) {
+        gckpt_plan_free(r->models[i].plan);
+        gckpt_graph_free(r->models[i].graph);
+    }
+}
+
+/* ---- what is reported ------------------------------------------------------------------------ */
+static int64_t lm_parameters(const gckpt_store *store)
+{
+    int64_t all = 0;
+    gckpt_parameter q;
+    for (int i = 0; gckpt_store_peek(store, i, &q) == GCKPT_OK; i++)
+        all += q.elements;
+    return all;
+}
+
+/* The plan in two lines, and as the beginning of an event, which the program goes on with. */
+static void lm_report_plan(const lm_run *r)
+{
+    static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
+    const gckpt_plan *p = r->models[LM_TRAINING].plan;
+    const char *name = gckpt_mode_name(gckpt_plan_mode(p));
+    size_t kinds[GCKPT_BYTES_KINDS];
+    for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
+        kinds[i] = gckpt_plan_kind_bytes(p, i);
+    fprintf(session.out,
+            "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, "
+            "%.1f %% recomputed\n",
+            name, r->device != NULL ? ", on cuda" : "", (long long)gckpt_plan_rows(p),
+            (long long)lm.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
+            precisions[lm.precision == GCKPT_FP32   ? 0
+                       : lm.precision == GCKPT_BF16 ? 1
+                                                    : 2],
+            (long long)lm.threads, session_s(lm.threads), gckpt_plan_bytes(p),
+            100 * gckpt_plan_recompute(p));
+    fprintf(session.out,
+            "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
+            "activations %zu, workspace %zu)\n",
+            kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], gckpt_plan_arena(p),
+            kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
+            kinds[GCKPT_BYTES_WORKSPACE]);
+    session_event("{\"event\":\"plan\",\"bytes\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
+                  "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,"
+                  "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
+                  "\"activation_bytes\":%zu,\"workspace_bytes\":%zu",
+                  gckpt_plan_bytes(p), gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
+                  (long long)lm_parameters(r->store), (long long)lm.budget,
+                  kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
+                  kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
+                  kinds[GCKPT_BYTES_WORKSPACE]);
+}
+
+/* --timeline: a plan as a picture, or as a trace. */
+static int lm_draw_plan(const gckpt_plan *plan)
+{
+    const char *dot = strrchr(lm.timeline, '.');
+    const int trace = dot != NULL && strcmp(dot, ".json") == 0;
+    FILE *f = fopen(lm.timeline, "w");
+    if (f == NULL)
+        return session_fail(1, "--timeline %s: %s", lm.timeline, strerror(errno));
+    int bad = (trace ? gckpt_plan_trace : pictures_plan)(plan, session_write, f) != GCKPT_OK;
+    if (fclose(f) != 0 || bad)
+        return session_fail(1, "--timeline %s: %s", lm.timeline, strerror(errno));
+    return 0;
+}
+
+/* The end in a line, and as the beginning of an event. */
+static void lm_report_end(const lm_run *r)
+{
+    const uint64_t step = gckpt_store_step(r->store);
+    const size_t measured = gckpt_bytes_measured(r->models[LM_TRAINING].exec);
+    const unsigned long long hash = gckpt_store_hash(r->store);
+    const double seconds = session_now() - session.start;
+    fprintf(session.out, "end    %llu step%s, %.1f s, ", (unsigned long long)step,
+            session_s((int64_t)step), seconds);
+    if (r->skipped > 0)
+        fprintf(session.out, "%llu skipped, ", (unsigned long long)r->skipped);
+    if (measured > 0)
+        fprintf(session.out, "%zu bytes measured, ", measured);
+    fprintf(session.out, "weights %016llx\n", hash);
+    if (session.interrupted && lm.save != NULL && step > 0)
+        fprintf(session.out, "interrupted; --resume %s goes on\n", lm.save);
+    session_event("{\"event\":\"end\",\"step\":%llu,\"bytes_measured\":%zu,"
+                  "\"weights_hash\":\"%016llx\",\"seconds\":%.9g,\"skipped\":%llu",
+                  (unsigned long long)step, measured, hash, seconds,
+                  (unsigned long long)r->skipped);
+}
+
+/* A byte of a sample; what a terminal would obey is shown as ?. */
+static void lm_show_byte(int c)
+{
+    fputc((c < 32 && c != '\n' && c != '\t') || c == 127 ? '?' : c, session.out);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+static void lm_report_step(const lm_run *r, const gckpt_report *report, double lr, double seconds)
+{
+    const double rate = (double)(lm.batch * r->T) / seconds;
+    session_event("{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,"
+                  "\"targets\":%lld,\"seconds\":%.9g,\"tokens_per_second\":%.9g,"
+                  "\"elapsed\":%.9g}\n",
+                  (unsigned long long)report->step, report->loss, report->grad_norm, lr,
+                  (long long)report->count, seconds, rate, session_now() - session.start);
+    session_progress(report->step, (uint64_t)lm.steps, report->loss, rate,
+                     gckpt_plan_bytes(r->models[LM_TRAINING].plan));
+}
+
+/* What an evaluation found; `also` ends the event. */
+static void lm_report_eval(uint64_t step, double loss, const char *also)
+{
+    session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
+                  (unsigned long long)step, loss, session_now() - session.start, also);
+}
+
+static int lm_by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* After a step: evaluates and saves where it is time to, and sees whether outputs arrive. */
+static int lm_after_step(lm_run *r, uint64_t step)
+{
+    const int done = step == (uint64_t)lm.steps;
+    r->saved = 0;
+    if (session.terminal && done)
+        fputc('\n', session.out);
+    if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
+        r->evaluate(r, step) != 0)
+        return 1;
+    if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved) {
+        if (r->save(r) != 0)
+            return 1;
+        r->saved = 1;
+    }
+    if (session_output_works())
+        return 0;
+    r->save(r);
+    return 1;
+}
+
+/* Steps until there are --steps of them, or an interrupt: then the step at hand changes nothing. */
+static int lm_train(lm_run *r)
+{
+    const lm_model *m = &r->models[LM_TRAINING];
+    double times[LM_TIMES];
+    uint64_t step = gckpt_store_step(r->store), in_a_row = 0, timed = 0;
+    gckpt_hyper hyper;
+    memset(&hyper, 0, sizeof hyper);
+    hyper.weight_decay = (float)lm.weight_decay;
+    hyper.clip = (float)lm.clip;
+    hyper.beta1 = lm.beta1 > 0 ? (float)lm.beta1 : -1; /* for the library 0 means "the usual" */
+    hyper.beta2 = lm.beta2 > 0 ? (float)lm.beta2 : -1;
+    session.first = step;
+    session.start = session_now();
+    r->saved = 1;
+    while (step < (uint64_t)lm.steps && !session.interrupted) {
+        const double begin = session_now();
+        const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
+                                      { m->feeds[1].input, r->targets } };
+        gckpt_report report;
+        r->batch(r, step);
+        hyper.lr = gckpt_lr_cosine(step, (uint64_t)lm.warmup, (uint64_t)lm.steps, (float)r->lr,
+                                   (float)(lm.min_lr >= 0 ? lm.min_lr : r->lr));
+        const gckpt_result result = gckpt_step(m->exec, feeds, 2, lm.batch, &hyper, &report);
+        if (result == GCKPT_CANCELLED)
+            break;
+        if (result != GCKPT_OK && result != GCKPT_SKIPPED)
+            return session_fail(1, "%s", gckpt_error_text(m->exec));
+        r->position += (uint64_t)lm.batch;
+        if (result == GCKPT_SKIPPED) { /* the next batch, then */
+            r->skipped++;
+            session_say("%s", gckpt_error_text(m->exec));
+            session_event("{\"event\":\"skip\",\"step\":%llu}\n", (unsigned long long)step);
+            if (++in_a_row < LM_MOST_SKIPPED)
+                continue;
+        }
+        if (report.loss - report.loss != 0 || report.grad_norm - report.grad_norm != 0)
+            return session_fail(
+                1, "loss or gradient is no longer finite at step %llu: lower --lr or --clip",
+                (unsigned long long)step);
+        if (report.count == 0)
+            continue; /* no targets in these rows */
+        in_a_row = 0;
+        step = report.step;
+        times[timed++ % LM_TIMES] = session_now() - begin;
+        lm_report_step(r, &report, (double)hyper.lr, times[(timed - 1) % LM_TIMES]);
+        if (lm_after_step(r, step) != 0)
+            return 1;
+    }
+    const uint64_t kept = timed < LM_TIMES ? timed : LM_TIMES;
+    qsort(times, (size_t)kept, sizeof times[0], lm_by_size);
+    r->seconds = kept > 0 ? times[kept / 2] : 0;
+    return r->saved ? 0 : r->save(r);
+}
+#endif

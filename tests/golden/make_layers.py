@@ -1,0 +1,64 @@
+"""Writes layers.h: what PyTorch makes of examples/layers.h's layers, by names and shapes of their own.
+
+    python3 tests/golden/make_layers.py > tests/golden/layers.h
+"""
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+def fill(name, t):
+    """Value i of a parameter, as tests/test_train.c has it."""
+    i = torch.arange(t.numel())
+    t.copy_(((i * 37 + len(name) * 11) % 101 - 50).reshape(t.shape) / 100)
+
+
+class Attention(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(c, 3 * c), nn.Linear(c, c)
+
+
+class MLP(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.c_fc, self.c_proj = nn.Linear(c, 4 * c), nn.Linear(4 * c, c)
+
+
+class Block(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.ln_1, self.attn, self.ln_2, self.mlp = nn.LayerNorm(c), Attention(c), nn.LayerNorm(c), MLP(c)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (y.view(b, t, 2, c // 2).transpose(1, 2) for y in self.attn.c_attn(self.ln_1(x)).split(c, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attn.c_proj(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.h = nn.Embedding(5, 8), nn.ModuleList([Block(8)])
+        self.gru, self.mlp = nn.GRU(8, 6, batch_first=True), nn.ModuleList([nn.Linear(6, 4), nn.Linear(4, 3)])
+
+    def forward(self, tokens):
+        x = self.h[0](self.wte(tokens))
+        y = self.gru(x)[0][:, -1]
+        return x, y, self.mlp[1](F.relu(self.mlp[0](y)))
+
+
+net = Net()
+with torch.no_grad():
+    for name, parameter in net.named_parameters():
+        fill(name, parameter)
+    outputs = net(torch.tensor([[0, 3, 1], [4, 2, 2]]))
+print("/* Written by make_layers.py with PyTorch %s. */" % torch.__version__)
+for name, t in zip(("block", "gru", "mlp"), outputs):
+    print("static const float golden_%s[%d] = {" % (name, t.numel()))
+    values = ["%.9gf" % x if "." in "%.9g" % x or "e" in "%.9g" % x else "%.9g.0f" % x for x in t.flatten().tolist()]
+    for i in range(0, len(values), 6):
+        print("    " + " ".join(v + "," for v in values[i:i + 6]))
+    print("};")

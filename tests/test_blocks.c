@@ -1,0 +1,184 @@
+/* Blocks instead of a heap: what gckpt_store_need and gckpt_exec_need name suffices wherever a block begins,
+ * and a byte less does not where it begins worst; over random graphs, plans and options. */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "backend.h"
+#include "net.h"
+#include "text.h"
+
+enum { ROOM = 16 << 20, WORST = 1, PATTERN = 0x5a };
+static union {
+    unsigned char bytes[ROOM];
+    double aligned;
+} room;
+
+/* A block that begins `past` bytes behind an alignment of 16. */
+static gckpt_memory block_at(size_t past, size_t size)
+{
+    size_t base = (16 - (uintptr_t)room.bytes % 16) % 16 + past;
+    gckpt_memory m = { .memory = room.bytes + base, .size = size };
+    if (!CHECK_MSG(size < ROOM - 128, "%zu bytes", size))
+        exit(check_report("blocks"));
+    memset(room.bytes, PATTERN, base + size + 64);
+    return m;
+}
+
+/* Nobody has written beside it. */
+static int untouched(const gckpt_memory *m)
+{
+    const unsigned char *first = (const unsigned char *)m->memory;
+    int same = first == room.bytes || first[-1] == PATTERN;
+    for (size_t i = 0; i < 64; i++)
+        same = same && first[m->size + i] == PATTERN;
+    return same;
+}
+
+static void own_optimiser(void *user, const gckpt_update *u) { (void)user, (void)u; }
+static size_t far_out(void *user, size_t at, const void *from, size_t bytes) { return (void)user, (void)at, (void)from, bytes; }
+static size_t far_in(void *user, size_t at, void *to, size_t bytes)
+{
+    (void)user, (void)at;
+    return memset(to, 0, bytes) ? bytes : 0;
+}
+
+/* ---- stores ---- */
+/* What the plan needs of a store, in a block of so many bytes; graph 1: as if its graph was built. */
+static int store_fits(const gckpt_plan *p, size_t past, size_t size, int graph)
+{
+    gckpt_memory m = block_at(past, size);
+    gckpt_store_desc desc = { m, 3 };
+    gckpt_store *s = gckpt_store_new(&desc);
+    gckpt_graph *g = graph ? gckpt_graph_new(s, NULL) : NULL;
+    gckpt_result made = s ? GCKPT_OK : GCKPT_E_MEMORY;
+    for (int i = 0; i < gckpt_store_count(net.s) && s && made == GCKPT_OK; i++) {
+        gckpt_parameter q;
+        gckpt_store_peek(net.s, i, &q);
+        if (net.s->params[i].external && q.values)
+            made = gckpt_store_external(s, q.name, q.shape, q.values, 1);
+        else if (net.s->params[i].external)
+            made = gckpt_store_external_packed(s, q.name, q.shape, q.storage, q.packed, q.scales);
+        else if (graph)
+            made = gckpt_param(g, q.name, q.shape, net.s->params[i].init) ? GCKPT_OK : gckpt_error(g);
+        if (graph && made == GCKPT_OK && q.frozen)
+            made = gckpt_store_freeze(s, q.name, 1);
+        if (graph && made == GCKPT_OK && q.storage != GCKPT_STORED_F32 && !net.s->params[i].external)
+            made = gckpt_store_pack(s, q.name, q.storage);
+    }
+    if (s && !graph && made == GCKPT_OK)
+        made = gckpt_plan_params(p, s);
+    gckpt_exec_desc x = { .own_optimiser = own_optimiser };
+    gckpt_exec *e = made == GCKPT_OK ? gckpt_exec_new(p, s, &x) : NULL;
+    CHECK_MSG(!s || e || gckpt_error(s) == GCKPT_E_MEMORY || made == GCKPT_E_MEMORY, "%s", gckpt_error_text(s));
+    CHECK(untouched(&m));
+    int fits = e != NULL;
+    rig_free(e, NULL, g, s);
+    return fits;
+}
+
+static void test_store(const gckpt_plan *p)
+{
+    size_t need = gckpt_store_need(p);
+    for (int graph = 0; graph < 2; graph++) {
+        for (size_t past = 0; past < 16; past += 5)
+            CHECK_MSG(store_fits(p, past, need, graph), "%zu bytes at %zu, graph %d", need, past, graph);
+        CHECK_MSG(store_fits(p, WORST, need, graph), "%zu bytes, graph %d", need, graph);
+        CHECK_MSG(!store_fits(p, WORST, need - 1, graph), "%zu bytes are more than is needed, graph %d", need, graph);
+    }
+}
+
+/* ---- executors ---- */
+static int exec_fits(const gckpt_plan *p, gckpt_exec_desc x, size_t past, size_t size)
+{
+    x.memory = block_at(past, size);
+    gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
+    CHECK_MSG(e || gckpt_error(net.s) == GCKPT_E_MEMORY, "%s", gckpt_error_text(net.s));
+    CHECK(untouched(&x.memory));
+    gckpt_exec_free(e);
+    return e != NULL;
+}
+
+static void test_exec(const gckpt_plan *p, const gckpt_exec_desc *x)
+{
+    size_t need = gckpt_exec_need(p, x);
+    for (size_t past = 0; past < 16; past += 5)
+        CHECK_MSG(exec_fits(p, *x, past, need), "%zu bytes at %zu: %s", need, past, gckpt_error_text(net.s));
+    CHECK(exec_fits(p, *x, WORST, need));
+    CHECK_MSG(!exec_fits(p, *x, WORST, need - 1), "%zu bytes are more than is needed", need);
+}
+
+/* Some parameters frozen and packed, some the program's. */
+static float flash[1 << 16];
+static void change_store(void)
+{
+    for (int i = 1; i < gckpt_store_count(net.s); i++) {
+        gckpt_parameter q;
+        gckpt_store_peek(net.s, i, &q);
+        if (chance(15) && gckpt_store_freeze(net.s, q.name, 1) == GCKPT_OK)
+            CHECK(gckpt_store_pack(net.s, q.name, (gckpt_storage)(1 + below(3))) == GCKPT_OK);
+        else if (chance(15) && q.elements <= (int64_t)(sizeof flash / sizeof *flash)) {
+            gckpti_values_free(net.s, &net.s->params[i]); /* as if it had been bound so */
+            net.s->params[i].external = 1;
+            net.s->params[i].p.values = flash;
+            net.s->elements -= (size_t)q.elements;
+        }
+    }
+}
+
+static void test_random(unsigned seed)
+{
+    random_state = seed;
+    net_fill();
+    build(seed, 0);
+    random_state = seed * 31 + 7;
+    change_store();
+    gckpt_pick pick = { net.pool[0], 0 };
+    gckpt_plan_desc d = { .batch = net.batch * (1 + (int64_t)below(3)),
+                          .optimiser = (gckpt_optimiser)below(4),
+                          .own_state = 3,
+                          .threads = 1 + (int)below(3),
+                          .alignment = (size_t)4 << below(6),
+                          .stage_parameters = chance(20),
+                          .plain = chance(50),
+                          .precision = (gckpt_precision)below(3),
+                          .fetch = &pick,
+                          .fetches = chance(50) };
+    if (chance(25))
+        d.mode = GCKPT_MEMORY_POOR;
+    gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
+    if (p && chance(40)) {
+        d.mode = GCKPT_AUTO;
+        d.budget = gckpt_plan_bytes(p) - gckpt_plan_arena(p) / 4;
+        d.offload_bytes = 1 << 16;
+        gckpt_plan *q = gckpt_plan_new(net.g, net.term, net.terms, &d);
+        if (q) {
+            gckpt_plan_free(p);
+            p = q;
+        }
+    }
+    if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
+        exit(check_report("blocks"));
+    test_store(p);
+    static double arena[1 << 16];
+    gckpt_exec_desc x = { .own_optimiser = own_optimiser };
+    test_exec(p, &x);
+    x.copy_feeds = chance(50);
+    x.skip_nonfinite = chance(50);
+    x.debug = below(16);
+    if (chance(30) && gckpt_plan_arena(p) + 128 < sizeof arena) {
+        uintptr_t past = (uintptr_t)arena % 128;
+        x.arena = (unsigned char *)arena + (128 - past) % 128;
+        x.arena_size = sizeof arena - 128;
+    }
+    if (chance(50))
+        x.offload = far_out, x.reload = far_in;
+    test_exec(p, &x);
+    gckpt_plan_free(p);
+    destroy();
+}
+
+int main(void)
+{
+    for (unsigned seed = 1; seed <= 60; seed++)
+        test_random(seed);
+    return check_report("blocks");
+}

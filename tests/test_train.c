@@ -1,0 +1,531 @@
+/* test_train.c - examples/layers.h beside PyTorch, and examples/train.h: the same bits for every
+ * micro-batch and budget, and as a loop by hand; validation, best weights, early end, resume; what
+ * is refused, and how; every failing allocation. */
+#include "gradckpt.h"
+#include "check.h"
+#include "counted.h"
+#include "examples/layers.h"
+#include "examples/train.h"
+#include "golden/layers.h"
+#include <math.h>
+
+enum { ROWS = 150, VALID = 37, WIDE = 12, CLASSES = 3, BATCH = 16, SAVED = 4 };
+
+static float x[ROWS][WIDE];
+static int32_t class_of[ROWS];
+static const char *path = "build/test_train.st";
+
+/* ---- layers ---- */
+
+static void near(const float *got, const float *want, int n, const char *what)
+{
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(fabsf(got[i] - want[i]) <= 4e-6f, "%s %d: %.9g, PyTorch %.9g", what, i,
+                  (double)got[i], (double)want[i]);
+}
+
+static void test_layers(void)
+{
+    static const int64_t widths[] = { 4, 3 };
+    static const int32_t fed[6] = { 0, 3, 1, 4, 2, 2 };
+    const layers_gpt gpt = { 1, 2, 1, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(2, 3)), *h = NULL;
+    gckpt_pick pick[3] = { { NULL, 0 }, { NULL, 0 }, { NULL, 0 } };
+    gckpt_plan_desc desc;
+    gckpt_parameter p;
+    memset(&desc, 0, sizeof desc);
+    pick[0].tensor = layers_block(layers_embed(tokens, "wte", 5, 8), &gpt, 0);
+    for (int t = 0; t < 3; t++)
+        h = layers_gru(gckpt_sum(gckpt_slice(pick[0].tensor, 1, t, t + 1), 1), h, "gru", 6);
+    pick[1].tensor = h;
+    pick[2].tensor = layers_mlp(h, "mlp", widths, 2, 0);
+    desc.mode = GCKPT_INFERENCE;
+    desc.fetch = pick;
+    desc.fetches = 3;
+    gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
+    const gckpt_feed feed = { gckpt_id(tokens), fed };
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(plan == NULL ? (const void *)g : s));
+    for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
+        for (int64_t k = 0; k < p.elements; k++)
+            p.values[k] = (float)((k * 37 + (int64_t)strlen(p.name) * 11) % 101 - 50) / 100;
+    CHECK(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK);
+    near(gckpt_fetch(e, gckpt_id(pick[0].tensor), 0), golden_block, 48, "block");
+    near(gckpt_fetch(e, gckpt_id(pick[1].tensor), 0), golden_gru, 12, "gru");
+    near(gckpt_fetch(e, gckpt_id(pick[2].tensor), 0), golden_mlp, 6, "mlp");
+    gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
+}
+
+/* Spread and bounds of initial values, and their names. */
+static void test_initial_values(void)
+{
+    static const struct {
+        const char *name;
+        double bound, deviation; /* bound 0: normal */
+    } want[] = { { "fc.weight", 1 / 8.0, 1 / 8.0 / 1.7320508 },
+                 { "fc.bias", 1 / 8.0, 1 / 8.0 / 1.7320508 },
+                 { "h.7.attn.c_attn.weight", 0, 0.02 },
+                 { "h.7.attn.c_proj.weight", 0, 0.02 / 4 },
+                 { "h.7.mlp.c_fc.weight", 0, 0.02 },
+                 { "h.7.mlp.c_proj.weight", 0, 0.02 / 4 },
+                 { "h.7.mlp.c_proj.bias", 0, 0 },
+                 { "h.7.ln_1.bias", 0, 0 } };
+    const layers_gpt gpt = { 8, 4, 1, 0.1f };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "in", GCKPT_F32, gckpt_shape3(2, 3, 64));
+    gckpt_parameter p;
+    layers_dense(layers_block(in, &gpt, 7), "fc", 64);
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        double square = 0, most = 0;
+        CHECK_MSG(gckpt_store_get(s, gckpt_store_find(s, want[i].name), &p) == GCKPT_OK, "%s",
+                  want[i].name);
+        for (int64_t k = 0; k < p.elements; k++) {
+            const double v = fabs((double)p.values[k]);
+            square += v * v / (double)p.elements;
+            most = v > most ? v : most;
+        }
+        CHECK_MSG(fabs(sqrt(square) - want[i].deviation) <= 0.13 * want[i].deviation, "%s: %g, not %g",
+                  want[i].name, sqrt(square), want[i].deviation);
+        CHECK_MSG(want[i].bound == 0 || (most <= want[i].bound && most > 0.9 * want[i].bound),
+                  "%s: up to %g", want[i].name, most);
+    }
+    CHECK(gckpt_store_get(s, gckpt_store_find(s, "h.7.ln_2.weight"), &p) == GCKPT_OK &&
+          p.values[0] == 1 && p.values[63] == 1);
+    CHECK(layers_dense(NULL, "x", 3) == NULL && layers_block(NULL, &gpt, 0) == NULL &&
+          layers_gru(NULL, NULL, "x", 3) == NULL && gckpt_error(g) == GCKPT_OK);
+    char name[600];
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = 0;
+    CHECK(layers_dense(in, name, 3) == NULL && gckpt_error(g) != GCKPT_OK);
+    gckpt_graph_free(g), gckpt_store_free(s);
+}
+
+/* ---- the loop ---- */
+
+static train_data rows_of(int64_t rows, int64_t validation)
+{
+    train_data data;
+    const train_column in = { "x", GCKPT_F32, WIDE, x }, out = { "class", GCKPT_I32, 0, class_of };
+    memset(&data, 0, sizeof data);
+    data.column[0] = in;
+    data.column[1] = out;
+    data.rows = rows;
+    data.validation = validation;
+    return data;
+}
+
+static void classifier(train_net *net, void *user)
+{
+    static const int64_t widths[] = { 24, 24, CLASSES };
+    (void)user;
+    net->output = layers_mlp(net->in[0], "mlp", widths, 3, 0.2f);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+}
+
+/* What a training is watched for. */
+typedef struct {
+    gckpt_store *store;
+    int epochs, stop_after, wrong;
+    int64_t steps, stop_at; /* steps, of all epochs */
+    train_report of[64];    /* at the end of an epoch */
+    uint64_t hash[64];
+} seen;
+
+static int see(void *user, const train_report *now)
+{
+    seen *v = (seen *)user;
+    if (now->step > 0) {
+        v->wrong |= now->output != NULL || now->step > now->steps || now->epoch != v->epochs + 1;
+        return ++v->steps == v->stop_at;
+    }
+    v->of[v->epochs] = *now;
+    v->hash[v->epochs++] = gckpt_store_hash(v->store);
+    return v->epochs == v->stop_after;
+}
+
+static train_options options(seen *v)
+{
+    train_options o = train_defaults(5e-3f);
+    memset(v, 0, sizeof *v);
+    o.hyper.weight_decay = 0.01f;
+    o.hyper.clip = 1;
+    o.plan.batch = BATCH;
+    o.epochs = 6;
+    o.cosine = 1;
+    o.warmup = 3;
+    o.seed = 7;
+    o.quiet = -1;
+    o.watch = see;
+    o.user = v;
+    return o;
+}
+
+/* A training in a store of its own; its hash, 0 when it fails. */
+static uint64_t fit(const train_data *data, train_options *o, train_report *r)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    seen *v = (seen *)o->user;
+    v->store = s;
+    v->epochs = 0;
+    v->steps = 0;
+    const int failed = train_fit(s, classifier, data, o, r) != 0;
+    const uint64_t hash = gckpt_store_hash(s);
+    CHECK(failed == (r->error[0] != 0) && !v->wrong);
+    gckpt_store_free(s);
+    return failed ? 0 : hash;
+}
+
+static int same(const train_report *a, const train_report *b)
+{
+    return a->epoch == b->epoch && a->loss == b->loss && a->validation == b->validation &&
+           a->accuracy == b->accuracy && a->steps == b->steps && a->lr == b->lr;
+}
+
+static void test_same_bits(void)
+{
+    static seen v;
+    const train_data data = rows_of(ROWS, VALID);
+    train_options o = options(&v);
+    train_report r, other;
+    const uint64_t hash = fit(&data, &o, &r);
+    double least = 0;
+    CHECK(hash != 0 && r.steps == 8 && v.epochs == 6 && v.steps == 48 && r.epochs == 6);
+    CHECK(r.accuracy > 0.7 && r.validation < 1 && r.step == 0 && r.output == NULL && r.bytes > 0);
+    for (o.micro_batch = 1; o.micro_batch <= BATCH; o.micro_batch *= 2)
+        CHECK(fit(&data, &o, &other) == hash && same(&r, &other) && other.bytes > 0);
+    o.micro_batch = 0;
+    o.plan.budget = 1;
+    CHECK(fit(&data, &o, &other) == 0);
+    const char *text = strstr(other.error, "at least ");
+    CHECK_MSG(text != NULL && sscanf(text, "at least %lf", &least) == 1, "%s", other.error);
+    o.plan.budget = (size_t)least;
+    CHECK(fit(&data, &o, &other) == hash && same(&r, &other) && other.bytes <= o.plan.budget);
+    CHECK(other.bytes < r.bytes);
+    o.seed++;
+    CHECK(fit(&data, &o, &other) != hash);
+}
+
+/* The same by hand. */
+static void test_by_hand(void)
+{
+    static seen v;
+    static float fed[BATCH][WIDE];
+    static int32_t target[BATCH];
+    const train_data data = rows_of(ROWS, 0);
+    train_options o = options(&v);
+    train_report r;
+    const uint64_t hash = fit(&data, &o, &r);
+    CHECK(r.epoch == 6 && r.validation == r.loss && r.accuracy == -1); /* the last ones stay */
+    int64_t order[ROWS], at = 0;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    train_net net;
+    memset(&net, 0, sizeof net);
+    net.in[0] = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(BATCH, WIDE));
+    net.in[1] = gckpt_input(g, "class", GCKPT_I32, gckpt_shape1(BATCH));
+    classifier(&net, NULL);
+    const gckpt_term term = { net.loss, 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    const gckpt_feed feeds[2] = { { gckpt_id(net.in[0]), fed }, { gckpt_id(net.in[1]), target } };
+    for (int epoch = 1; epoch <= 6; epoch++) {
+        double sum = 0;
+        train_shuffle(order, ROWS, o.seed, epoch);
+        for (int64_t first = 0; first < ROWS; first += BATCH, at++) {
+            int64_t n = ROWS - first < BATCH ? ROWS - first : BATCH;
+            gckpt_hyper hyper = o.hyper;
+            gckpt_report report = { 0, 0, 0, 0 };
+            for (int64_t i = 0; i < n; i++) {
+                memcpy(fed[i], x[order[first + i]], sizeof fed[i]);
+                target[i] = class_of[order[first + i]];
+            }
+            hyper.lr = gckpt_lr_cosine((uint64_t)at, 3, 60, 5e-3f, 0);
+            CHECK(gckpt_step(e, feeds, 2, n, &hyper, &report) == GCKPT_OK);
+            sum += report.loss * (double)report.count;
+        }
+        CHECK(v.of[epoch - 1].loss == sum / ROWS && v.hash[epoch - 1] == gckpt_store_hash(s));
+    }
+    CHECK(gckpt_store_hash(s) == hash && at == 60);
+    gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
+}
+
+/* Each row once an epoch, another order each time. */
+static void test_order(void)
+{
+    int64_t order[ROWS], before[ROWS] = { 0 };
+    for (int epoch = 1; epoch < 20; epoch++) {
+        int times[ROWS] = { 0 }, in_place = 0;
+        train_shuffle(order, ROWS, 1, epoch);
+        for (int i = 0; i < ROWS; i++) {
+            CHECK(order[i] >= 0 && order[i] < ROWS);
+            times[order[i]]++;
+            in_place += order[i] == i || order[i] == before[i];
+        }
+        for (int i = 0; i < ROWS; i++)
+            CHECK(times[i] == 1);
+        CHECK(in_place < 15);
+        memcpy(before, order, sizeof order);
+    }
+}
+
+/* What validation and prediction say of the same rows, and the counted accuracy. */
+static void test_validation(void)
+{
+    static seen v;
+    static float out[ROWS][CLASSES], again[ROWS][CLASSES];
+    const train_data data = rows_of(ROWS, VALID);
+    train_data last = rows_of(VALID, 0), unknown = rows_of(ROWS, 0);
+    train_options o = options(&v);
+    train_report r, other;
+    int right = 0;
+    gckpt_store *s = gckpt_store_new(NULL);
+    v.store = s;
+    CHECK(train_fit(s, classifier, &data, &o, &r) == 0);
+    last.column[0].values = x[ROWS - VALID];
+    last.column[1].values = class_of + ROWS - VALID;
+    CHECK(train_predict(s, classifier, &last, &o, out[0], &other) == 0);
+    for (int i = 0; i < VALID; i++) {
+        int best = 0;
+        for (int k = 1; k < CLASSES; k++)
+            best = out[i][k] > out[i][best] ? k : best;
+        right += best == class_of[ROWS - VALID + i];
+    }
+    CHECK(other.validation == r.validation && other.loss == r.validation);
+    CHECK(other.accuracy == r.accuracy && r.accuracy == (double)right / VALID);
+    unknown.column[1].values = NULL;
+    o.plan.batch = 0;
+    CHECK(train_predict(s, classifier, &unknown, &o, again[0], &other) == 0 && other.accuracy == -1);
+    CHECK(memcmp(out[0], again[ROWS - VALID], VALID * sizeof out[0]) == 0);
+    CHECK(train_predict(s, classifier, &last, &o, NULL, &other) == 0 && other.loss == r.validation);
+    gckpt_store_free(s);
+}
+
+/* The least validation's weights stay; patience ends. */
+static void test_best(void)
+{
+    static seen v;
+    const train_data data = rows_of(ROWS, VALID);
+    train_options o = options(&v);
+    train_report r;
+    o.cosine = 0;
+    o.hyper.lr = 0.05f; /* too much */
+    o.epochs = 40;
+    uint64_t hash = fit(&data, &o, &r);
+    int best = 0;
+    for (int i = 1; i < v.epochs; i++) {
+        CHECK(v.of[i].best == (v.of[i].validation < v.of[best].validation));
+        CHECK(v.of[i].lr == 0.05f && v.of[i].output != NULL && v.of[i].step == 0);
+        best = v.of[i].best ? i : best;
+    }
+    CHECK(v.epochs == 40 && best < 34 && r.epoch == best + 1 && hash == v.hash[best]);
+    CHECK(same(&r, &v.of[best]) && r.best);
+    o.patience = 5;
+    const uint64_t all = hash;
+    hash = fit(&data, &o, &r);
+    CHECK(v.epochs == r.epoch + 5 && hash == v.hash[r.epoch - 1] && (hash == all || v.epochs <= best));
+}
+
+/* Ended after some epochs, and within one, then gone on with: as if nothing had happened. */
+static void test_resume(void)
+{
+    static seen v;
+    train_data data = rows_of(ROWS, VALID);
+    train_options o = options(&v);
+    train_report r, other;
+    char best[64];
+    snprintf(best, sizeof best, "%s.best", path);
+    remove(path);
+    const uint64_t hash = fit(&data, &o, &r), last = v.hash[5];
+    o.save = path;
+    v.stop_after = 2;
+    CHECK(fit(&data, &o, &other) == v.hash[other.epoch - 1] && v.epochs == 2);
+    v.stop_after = 0;
+    o.micro_batch = 2;
+    gckpt_store *s = gckpt_store_new(NULL);
+    v.store = s;
+    v.epochs = 2;
+    CHECK(train_fit(s, classifier, &data, &o, &other) == 0 && v.epochs == 6);
+    CHECK(gckpt_store_hash(s) == hash && v.hash[5] == last && same(&other, &r));
+    gckpt_store_free(s);
+    v.epochs = 6; /* nothing is left to do */
+    CHECK(fit(&data, &o, &other) == hash && v.steps == 0 && other.validation == r.validation);
+    o.seed++;
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "seed 8: give another path"));
+    o.seed--;
+    data.rows--;
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "150 rows, 37 for validation, batch 16"));
+    data.rows++;
+    remove(best);
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, best));
+    o.save = "build/no/such/folder";
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, o.save));
+    remove(path);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(const train_data *data, train_options *o, const char *why)
+{
+    train_report r;
+    CHECK_MSG(fit(data, o, &r) == 0 && strstr(r.error, why), "%s: wanted \"%s\"", r.error, why);
+}
+
+static void test_refusals(void)
+{
+    static seen v;
+    train_options o = options(&v);
+    train_data data = rows_of(ROWS, ROWS);
+    train_report r;
+    refused(&data, &o, "150 rows, 150 of them for validation: none to train on");
+    data = rows_of(ROWS, -1);
+    refused(&data, &o, "-1 of them");
+    data = rows_of(ROWS, VALID);
+    data.column[1].values = NULL;
+    refused(&data, &o, "column 1 has no values");
+    data.column[0].name = NULL;
+    refused(&data, &o, "column 0 has no name");
+    data = rows_of(ROWS, VALID);
+    o.micro_batch = 5;
+    refused(&data, &o, "a batch of 16 rows is no multiple of micro_batch 5");
+    o.micro_batch = 0;
+    o.hyper.lr = -1;
+    refused(&data, &o, "lr");
+    o.hyper.lr = 1e-2f;
+    class_of[40] = CLASSES;
+    refused(&data, &o, "\"class\": index 3 at row 40");
+    class_of[40] = 0;
+    const float was = x[60][2];
+    x[60][2] = NAN;
+    refused(&data, &o, "look for NaN in the data");
+    x[60][2] = was;
+    o.hyper.lr = 1e30f;
+    o.hyper.clip = 0;
+    refused(&data, &o, "lower hyper.lr");
+    CHECK(v.epochs < 2);
+    o = options(&v);
+    v.stop_at = 11;
+    CHECK(fit(&data, &o, &r) != 0 && v.steps == 11 && v.epochs == 1 && r.epoch == 1);
+}
+
+/* Every allocation of train.h fails once. */
+static void test_memory(void)
+{
+    static seen v;
+    const train_data data = rows_of(ROWS, VALID);
+    train_options o = options(&v);
+    train_report r;
+    uint64_t hash = 0;
+    o.epochs = 1;
+    for (long n = 1; hash == 0; n++) {
+        allocations = 0;
+        fail_at = n;
+        hash = fit(&data, &o, &r);
+        fail_at = 0;
+        CHECK_MSG((hash != 0) == (n == 7), "allocation %ld: %s", n, r.error);
+        CHECK_MSG(hash != 0 || strstr(r.error, "out of memory"), "%s", r.error);
+        CHECK(living == 0 && n < 50);
+    }
+}
+
+/* ---- other models ---- */
+
+enum { T = 5, WORDS = 4 };
+static int32_t tokens[ROWS * T], next_of[ROWS * T];
+
+/* The next word of each, and of two losses; those of targets < 0 do not count. */
+static void words(train_net *net, void *user)
+{
+    (void)user;
+    net->output = layers_dense(layers_embed(net->in[0], "wte", WORDS, 8), "head", WORDS);
+    net->loss = gckpt_cross_entropy(net->output, net->in[1]);
+    const gckpt_term small = { gckpt_sum_loss(gckpt_mul(net->output, net->output)), 0.01f, 0 };
+    net->more[net->mores++] = small;
+}
+
+static void test_sequences(void)
+{
+    static seen v;
+    static float out[ROWS * T][WORDS];
+    const train_data data = { { { "tokens", GCKPT_I32, T, tokens }, { "next", GCKPT_I32, T, next_of } },
+                              ROWS,
+                              VALID };
+    train_options o = options(&v);
+    train_report r, all;
+    int right = 0, counted = 0;
+    for (int i = 0; i < ROWS * T; i++) {
+        tokens[i] = i * i % 7 % WORDS;
+        next_of[i] = i % 3 == 0 ? -1 : (tokens[i] + (i % 11 > 0)) % WORDS;
+    }
+    gckpt_store *s = gckpt_store_new(NULL);
+    v.store = s;
+    o.micro_batch = 8;
+    CHECK_MSG(train_fit(s, words, &data, &o, &r) == 0, "%s", r.error);
+    CHECK(train_predict(s, words, &data, &o, out[0], &all) == 0);
+    for (int i = (ROWS - VALID) * T; i < ROWS * T; i++) {
+        int best = 0;
+        for (int k = 1; k < WORDS; k++)
+            best = out[i][k] > out[i][best] ? k : best;
+        counted += next_of[i] >= 0;
+        right += next_of[i] == best;
+    }
+    CHECK(r.accuracy == (double)right / counted && r.accuracy > 0.8);
+    gckpt_store_free(s);
+}
+
+/* Rows are compared with each other: a batch is computed whole, none is short. */
+static void pairs(train_net *net, void *user)
+{
+    (void)user;
+    gckpt_tensor *a = layers_dense(net->in[0], "a", 6);
+    net->output = gckpt_matmul_transposed(a, layers_dense(net->in[0], "b", 6));
+    net->loss = gckpt_mean_squared_error(gckpt_mean(net->output, -1), net->in[1]);
+}
+
+static void test_mixed(void)
+{
+    static seen v;
+    train_data data = rows_of(ROWS, VALID);
+    train_options o = options(&v);
+    train_report r;
+    gckpt_store *s = gckpt_store_new(NULL);
+    data.column[1].type = GCKPT_F32;
+    data.column[1].values = x;
+    v.store = s;
+    CHECK_MSG(train_fit(s, pairs, &data, &o, &r) == 0, "%s", r.error);
+    CHECK(r.steps == 7 && v.steps == 42 && r.accuracy == -1);
+    o.micro_batch = 4;
+    CHECK(train_fit(s, pairs, &data, &o, &r) != 0 && strstr(r.error, "rows"));
+    gckpt_store_free(s);
+}
+
+int main(void)
+{
+    uint32_t state = 5;
+    for (int i = 0; i < ROWS; i++) {
+        float score[CLASSES] = { 0, 0, 0 };
+        for (int k = 0; k < WIDE; k++) {
+            state = state * 1664525u + 1013904223u;
+            x[i][k] = (float)(state >> 8) / 8388608 - 1;
+            score[k % CLASSES] += x[i][k];
+        }
+        for (int k = 1; k < CLASSES; k++)
+            class_of[i] = score[k] > score[class_of[i]] ? k : class_of[i];
+    }
+    test_layers();
+    test_initial_values();
+    test_order();
+    test_same_bits();
+    test_by_hand();
+    test_validation();
+    test_best();
+    test_resume();
+    test_refusals();
+    test_memory();
+    test_sequences();
+    test_mixed();
+    CHECK(living == 0);
+    return check_report("train");
+}
