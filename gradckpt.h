@@ -9283,6 +9283,13 @@ static void gckpti_find_late(gckpti_planner *p)
     }
 }
 
+/* Those from number *next on that the backward of rank r needs. */
+static void gckpti_emit_late(gckpti_planner *p, int *next, int r)
+{
+    for (; *next < p->units && p->when[p->late[*next]] <= r; ++*next)
+        gckpti_emit(p, p->late[*next]);
+}
+
 /* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
  * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
  * any order of backwards. */
@@ -9296,11 +9303,11 @@ static void gckpti_make_late(gckpti_planner *p, int group)
         gckpti_lower(&end, next);
         for (; i < end && now != before; i++)
             gckpti_emit(p, p->late[i]);
-        for (; next < p->units && p->when[p->late[next]] <= r; next++)
-            gckpti_emit(p, p->late[next]);
+        gckpti_emit_late(p, &next, r);
         gckpti_emit(p, ~p->backward[r]);
         before = now;
     }
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
 }
 
 /* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs

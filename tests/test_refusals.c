@@ -241,6 +241,17 @@ static void shapes(void)
     REFUSED(E_S, "broadcast: [3] with [2,2]: sizes 3 and 2 differ", gckpt_sub(f1(3), f2(2, 2)));
     REFUSED(E_S, "broadcast: [4,1] with [3,2]: sizes 4 and 3 differ",
             gckpt_mul(f2(4, 1), f2(3, 2)));
+    REFUSED(E_S, "broadcast: [2,3] with [2]: sizes 3 and 2 differ", gckpt_div(f2(2, 3), f1(2)));
+    REFUSED(E_S, "broadcast: [3] with [2,2]: sizes 3 and 2 differ", gckpt_maximum(f1(3), f2(2, 2)));
+    REFUSED(E_S, "broadcast: [3] with [2]: sizes 3 and 2 differ", gckpt_minimum(f1(3), f1(2)));
+
+    TAKEN(gckpt_clamp(f1(2), 1, 1));
+    TAKEN(gckpt_clamp(f1(2), -INFINITY, INFINITY));
+    REFUSED(E_A, "clamp: low = 2 must not be above high = 1", gckpt_clamp(f1(2), 2, 1));
+    REFUSED(E_A, "must not be above high = nan", gckpt_clamp(f1(2), 0, NAN));
+    REFUSED(E_A, "clamp: low = nan must", gckpt_clamp(f1(2), NAN, 1));
+    TAKEN(gckpt_pow(f1(2), -INFINITY));
+    REFUSED(E_A, "pow: the exponent is NaN", gckpt_pow(f1(2), NAN));
 
     TAKEN(permuted(f3(2, 3, 4), 0, -1, 1, 3));
     REFUSED(E_A, "permute: 2 axes given, [2,3,4] has 3", permuted(f3(2, 3, 4), 0, 1, 2, 2));
@@ -516,12 +527,15 @@ static void null_ops(void)
     gckpt_tensor *(*const one[])(gckpt_tensor *) = { gckpt_relu,     gckpt_gelu,     gckpt_gelu_erf,
                                                      gckpt_silu,     gckpt_tanh,     gckpt_sigmoid,
                                                      gckpt_softmax,  gckpt_sum_loss, gckpt_keep,
-                                                     gckpt_recompute };
+                                                     gckpt_exp,      gckpt_log,      gckpt_sqrt,
+                                                     gckpt_abs,      gckpt_detach,   gckpt_reciprocal,
+                                                     gckpt_recompute, gckpt_log_softmax };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
         CHECK(!one[i](NULL));
     gckpt_tensor *(*const two[])(gckpt_tensor *, gckpt_tensor *) = {
         gckpt_embed, gckpt_matmul, gckpt_matmul_transposed,  gckpt_rmsnorm,       gckpt_add,
-        gckpt_sub,   gckpt_mul,    gckpt_mean_squared_error, gckpt_cross_entropy, gckpt_positions
+        gckpt_sub,   gckpt_mul,    gckpt_mean_squared_error, gckpt_cross_entropy, gckpt_positions,
+        gckpt_div,   gckpt_maximum, gckpt_minimum
     };
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
         CHECK(!two[i](NULL, NULL));
@@ -530,6 +544,7 @@ static void null_ops(void)
     CHECK(!gckpt_layernorm(NULL, NULL, NULL) && !gckpt_linear_cross_entropy(NULL, NULL, NULL));
     CHECK(!gckpt_attention(NULL, NULL, NULL, 1, 0) && !gckpt_rotary(NULL, 1, 0) &&
           !gckpt_scale(NULL, 1));
+    CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1));
     CHECK(!gckpt_dropout(NULL, 0.5f) && !gckpt_reshape(NULL, gckpt_shape1(1)) &&
           !gckpt_permute(NULL, NULL, 0));
     CHECK(!gckpt_slice(NULL, 0, 0, 1) && !gckpt_concat(NULL, 0, 0) && !gckpt_sum(NULL, 0) &&
@@ -2050,7 +2065,8 @@ static void no_gradient(void)
     static const gckpt_op *const ops[] = {
         &gckpti_op_relu,    &gckpti_op_gelu,   &gckpti_op_tanh,   &gckpti_op_scale,
         &gckpti_op_softmax, &gckpti_op_slice,  &gckpti_op_sum,    &gckpti_op_mean,
-        &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout
+        &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout, &gckpti_op_pow,
+        &gckpti_op_clamp,   &gckpti_op_log,    &gckpti_op_log_softmax
     };
     static const int words[16] = { 0 };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
