@@ -267,8 +267,9 @@ install:
 # What git tracks, as it is now; outside a repository, as in what such an archive unpacks to, all of it.
 ARCHIVED = .ci .clang-format .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu tests
 dist: | build
-	if [ -e .git ]; then \
-	    changed=$$(git stash create) && git archive --prefix=gradckpt-$(VERSION)/ "$${changed:-HEAD}"; \
+	if [ -e .git ] && git rev-parse -q --verify HEAD > /dev/null; then \
+	    changed=$$(git -c user.name=dist -c user.email=dist stash create) && \
+	    git archive --prefix=gradckpt-$(VERSION)/ "$${changed:-HEAD}"; \
 	else \
 	    tar -cf - --sort=name --owner=0 --group=0 --numeric-owner --transform='s,^,gradckpt-$(VERSION)/,' $(ARCHIVED); \
 	fi > build/gradckpt-$(VERSION).tar
