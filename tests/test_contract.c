@@ -13,7 +13,8 @@
 
 enum { STEPS = 3, MOST = 64, USES = 8, POOL = 1 << 23 };
 #define SEED UINT64_C(0xfedcba9876543210)
-enum { INPUT, PARAM, VIEW, PRODUCT, NORM, SOFTMAX, LOG_SOFTMAX, ATTENTION, REDUCE, LOSS, CE, LINEAR_CE };
+enum { INPUT, PARAM, VIEW, PRODUCT, NORM, SOFTMAX, LOG_SOFTMAX, ATTENTION, REDUCE, LOSS, CE, LINEAR_CE, ENTROPY,
+       ERRORS };
 /* an element at a time */
 enum { EMBED = 20, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH };
 enum { RELU = 40, GELU, GELU_ERF, SILU, TANH, SIGMOID, EXP, LOG, SQRT, ABS, RECIPROCAL, POW };
@@ -369,6 +370,98 @@ static void compute_loss(node *o, int in, const node *x, const node *y, float *d
     o->count = x->n;
 }
 
+/* Losses with weights: that of piece i of n, 1 without; times it, but where it is 0 it itself. */
+static float weight_of(const node *o, int64_t i, int64_t n)
+{
+    return o->in[2] < 0 ? 1.0f : nodes[o->in[2]].y[i / (n / nodes[o->in[2]].n)];
+}
+static float weighed(float w, float x) { return w == 0 ? w : times(w, x); }
+/* The gradient of weights: sums by lanes of the n losses, each a b. */
+static void send_weights(const node *o, const float *a, const float *b, int64_t n, float *d, int add)
+{
+    int64_t weights = nodes[o->in[2]].n, share = n / weights;
+    for (int64_t k = 0; k < weights; k++)
+        put_product(&d[k], lanes(a + k * share, b ? b + k * share : NULL, share), o->scale, add);
+}
+
+/* 5i, with soft targets (flag) or smoothed by `factor` */
+static void compute_entropy(node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]], *targets = &nodes[o->in[1]];
+    int64_t v = x->c, rows = x->n / v;
+    float *loss = get(rows), *s = get(v), *t = get(v), other = o->factor / (float)v;
+    for (int64_t r = 0; r < rows; r++) {
+        float *aux = o->aux + 2 * r, w = weight_of(o, r, rows), mass = 1, p;
+        int64_t hit = o->flag ? -1 : targets->index[r];
+        if (hit < 0 && !o->flag) {
+            if (in == 0 && !add)
+                memset(d + r * v, 0, (size_t)v * sizeof *d);
+            continue;
+        }
+        node one = { 0 };
+        if (in < 0)
+            compute_cross_entropy(&one, -1, x->y + r * v, 0, v, aux, NULL, 0);
+        for (int64_t j = 0; j < v; j++) {
+            t[j] = o->flag ? targets->y[r * v + j] : j == hit ? (1 - o->factor) + other : other;
+            s[j] = o->flag && t[j] == 0 ? 0 : aux[1] - (x->y[r * v + j] - aux[0]);
+        }
+        if (o->flag)
+            loss[r] = lanes(t, s, v), mass = lanes(t, NULL, v);
+        else
+            loss[r] = o->factor > 0 ? fmaf(other, lanes(s, NULL, v), times(1 - o->factor, s[hit]))
+                                    : s[hit];
+        if (in < 0)
+            o->sum += (double)weighed(w, loss[r]), o->count++;
+        for (int64_t j = 0; (in == 0 || in == 1) && j < v; j++) {
+            p = gckpti_exp((x->y[r * v + j] - aux[0]) - aux[1]);
+            if (w == 0)
+                d[r * v + j] = add ? d[r * v + j] : 0;
+            else
+                put_product(&d[r * v + j],
+                            in        ? aux[1] - (x->y[r * v + j] - aux[0])
+                            : o->flag ? fmaf(p, mass, -t[j])
+                                      : p - t[j],
+                            times(w, o->scale), add);
+        }
+    }
+    if (in == 2)
+        send_weights(o, loss, NULL, rows, d, add);
+}
+
+/* Losses of elements, a b each; flag: 0 squared, 1 Huber's (delta: factor), 2 binary. */
+static void compute_errors(node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]], *y = &nodes[o->in[1]];
+    int64_t size = x->n / x->s.d[0];
+    float *a = get(x->n), *b = get(x->n);
+    for (int64_t i = 0; i < x->n; i++) {
+        float p = x->y[i], t = y->y[i], e = p - t, w = weight_of(o, i, x->n), u, slope = 2 * e;
+        a[i] = o->flag ? 0.5f * e : e, b[i] = e;
+        if (o->flag == 1)
+            slope = e < -o->factor ? -o->factor : e > o->factor ? o->factor : e;
+        if (o->flag == 1 && fabsf(e) >= o->factor)
+            a[i] = o->factor, b[i] = fabsf(e) - o->factor / 2;
+        if (o->flag == 2) {
+            e = gckpti_exp(-fabsf(p)), u = 1 + e;
+            u = u == 1 ? e : times(gckpti_log(u), e / (u - 1));
+            a[i] = 1, b[i] = fmaf(-p, t, p > 0 ? p : 0) + u;
+            slope = 1 / (1 + gckpti_exp(-p)) - t;
+        }
+        if (in == 0 || in == 1)
+            put_product(&d[i], weighed(w, in == 0 ? slope : o->flag == 2 ? -p : -slope), o->scale,
+                        add);
+        if (in < 0 && w == 0)
+            a[i] = b[i] = 0;
+        else if (in < 0)
+            a[i] = times(w, a[i]);
+    }
+    for (int64_t r = 0; r < x->s.d[0] && in < 0; r++)
+        o->sum += (double)lanes(a + r * size, b + r * size, size);
+    if (in == 2)
+        send_weights(o, a, b, x->n, d, add);
+    o->count = x->n;
+}
+
 /* 5d over the last axis, 5e over another one */
 static void compute_reduce(const node *o, int in, const node *x, float *d, int add)
 {
@@ -565,6 +658,10 @@ static void compute(node *o, int in, float *d, int add)
         compute_linear_cross_entropy(o, in, d, add);
     else if (o->op == LOSS)
         compute_loss(o, in, x, o->in[1] < 0 ? NULL : &nodes[o->in[1]], d, add);
+    else if (o->op == ENTROPY)
+        compute_entropy(o, in, d, add);
+    else if (o->op == ERRORS)
+        compute_errors(o, in, d, add);
     else if (o->op == REDUCE)
         compute_reduce(o, in, x, d, add);
     else if (o->op >= EMBED)
@@ -811,6 +908,19 @@ static int squares(int x, int y)
     return note(LOSS, gckpt_mean_squared_error(T(x), T(y)), x, y, -1);
 }
 static int sum_loss(int x) { return note(LOSS, gckpt_sum_loss(T(x)), x, -1, -1); }
+static int entropy(int x, int targets, int w, int soft, float smoothing)
+{
+    gckpt_tensor *t = soft ? gckpt_soft_cross_entropy(T(x), T(targets), T(w))
+                           : gckpt_cross_entropy_with(T(x), T(targets), T(w), smoothing);
+    return with(note(ENTROPY, t, x, targets, w), soft, 0, smoothing);
+}
+static int errors(int x, int y, int w, int kind, float delta)
+{
+    gckpt_tensor *t = kind == 0   ? gckpt_mean_squared_error_with(T(x), T(y), T(w))
+                      : kind == 1 ? gckpt_huber(T(x), T(y), T(w), delta)
+                                  : gckpt_binary_cross_entropy(T(x), T(y), T(w));
+    return with(note(ERRORS, t, x, y, w), kind, 0, delta);
+}
 static void minimise(int i, float weight)
 {
     terms[term_count] = (gckpt_term){ T(i), weight, nodes[i].once };
@@ -915,6 +1025,31 @@ static void criterion(void)
     m = apply(RELU, note(DETACH, gckpt_detach(T(r)), r, -1, -1));
     minimise(sum_loss(mul(mul(m, h), p)), 0.5f);
     minimise(sum_loss(apply(ABS, w)), 0.01f);
+}
+/* losses with weights for some axes, which have gradients, and are 0 here and there */
+static void losses(void)
+{
+    enum { R = 37, C = 5, V = 1030 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)), soft = input("soft", gckpt_shape3(batch_rows, R, V));
+    int targets = indices("targets", gckpt_shape2(batch_rows, R), V, 1);
+    int w = param("w", gckpt_shape2(C, V), 0.5f, 0, 0), u = param("u", gckpt_shape2(C, C), 1, 0, 0);
+    int rows = input("rows", gckpt_shape2(batch_rows, R)), gain = param("gain", gckpt_shape1(1), 1, 0, 0);
+    int h = linear(x, w, -1, 0), some = mul(rows, gain), few = reduce(some, 1, 1);
+    minimise(entropy(h, targets, few, 0, 0.1f), 1);
+    minimise(entropy(h, targets, some, 0, 0), -0.2f);
+    minimise(entropy(h, mul(soft, gain), some, 1, 0), 0.5f);
+    minimise(errors(linear(x, u, -1, 0), x, -1, 1, 0.5f), 0.5f);
+}
+static void errors_of(void)
+{
+    enum { R = 7, C = 37 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)), rows = input("rows", gckpt_shape2(batch_rows, R));
+    int w = param("w", gckpt_shape2(C, C), 0.5f, 0, 0), gain = param("gain", gckpt_shape1(1), 1, 0, 0);
+    int h = linear(x, w, -1, 0), some = mul(rows, gain), y = apply(SIGMOID, mul(x, gain));
+    minimise(errors(h, y, apply(SIGMOID, h), 0, 0), 1);
+    minimise(errors(h, y, some, 1, 0.4f), 0.5f);
+    minimise(errors(h, y, reduce(some, 1, 0), 2, 0), 0.25f);
+    minimise(errors(apply(SIGMOID, w), w, -1, 2, 0), 0.01f);
 }
 /* rows with a large common offset, rows of one column, scalars */
 static void odd(void)
@@ -1091,7 +1226,8 @@ int main(void)
     } net[] = { { "mlp", mlp, GCKPT_ADAMW, 0.05f },      { "gpt", gpt, GCKPT_ADAMW, 0 },
                 { "attend", attend, GCKPT_MOMENTUM, 0 }, { "broadcast", broadcast, GCKPT_SGD, 1 },
                 { "odd", odd, GCKPT_ADAMW, 0 },          { "masked", masked, GCKPT_ADAMW, 0 },
-                { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 } };
+                { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
+                { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f } };
     static const setting settings[] = { { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN },
                                         { GCKPT_STORE_ALL, 5, 2, 1, GCKPT_ISA_AUTO },
                                         { GCKPT_MEMORY_POOR, 5, 1, 0, GCKPT_ISA_AUTO },
