@@ -122,7 +122,8 @@
  *    a. fma(a,b,c) is one correctly rounded operation, by instruction where it is proven, by exact
  *       emulation elsewhere. A product that feeds an addition is always an fma.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
- *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x).
+ *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
+ *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
@@ -160,7 +161,12 @@
  *       where all scores are -inf, all probabilities are 0. So too in softmax and i.
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
- *       log(sum)); the linear + cross-entropy op returns the same bits.
+ *       log(sum)); the linear + cross-entropy op returns the same bits. With s_j that loss for
+ *       class j as the target: smoothed by e it is fma(e / V, sum of s by d., (1 - e) * s_target);
+ *       against soft targets, fma(t_j, s_j, lane) by d. where t_j is not 0. Losses of elements are
+ *       products a b (listed above gckpti_errors), by d. as fma(w a, b, lane), w being the
+ *       weight. A row's weight multiplies its loss, and its gradient's scale. A weight of 0 leaves
+ *       out what is behind it; its own gradient is the sum of that by d., unweighted.
  *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
  *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
  *       bits / 2^24; kept when u >= p. Initial values: see gckpti_draw_values.
@@ -715,16 +721,20 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
-/* ---- Losses with weights: `weights`, NULL or f32, has the leading axes of the targets, (B) or
+/* ---- Losses with weights: `weights`, NULL or f32, has the first axes of what is lost, (B) or
  * (B,T) or all: each scales what is lost behind it. They scale the sum; the count stays what it is
  * without them (valid targets, rows, elements). To divide by the sum of weights instead, feed
- * weights times count / their sum over the whole batch. ----
+ * weights times count / their sum, both over the whole batch. A weight of 0 leaves out what is
+ * behind it, NaN and infinities too, and passes no gradient on; that of a row whose target is < 0
+ * is not looked at. Weights of classes: gckpt_embed of a (V,1) table by the targets (if none is
+ * ignored), reshaped. All float inputs get gradients. ----
  *
  * Cross-entropy against (1 - smoothing) of the target and smoothing / V of every class (Szegedy
  * 2015), smoothing 0 to 1. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing);
-/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. */
+/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. They
+ * may add up to anything; where one is 0, a logit of -inf does no harm. */
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights);
 /* Elementwise, targets f32, 0 to 1: sum of -(t log s + (1 - t) log(1 - s)), s = sigmoid(logit); as
