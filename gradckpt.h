@@ -1372,10 +1372,10 @@ typedef struct {
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* E_DATA at the first instruction that makes a NaN of none, or an infinity of finite values (those
- * of a mask are let through), in a value, a gradient or a loss's sum: the error text has op, tensor,
- * element, row of the batch. So too for a NaN that is fed or stands in a parameter or constant, and
- * before the first update for gradients. Nothing is changed then, but where an update itself does it
- * (lr), or in plans that update in the backward. Slow: everything is read again. */
+ * of a mask are let through), in a value, a gradient or a loss's sum: the error text has op,
+ * tensor, element, row of the batch. So too for a NaN that is fed or stands in a parameter or a
+ * constant, and before the first update for all gradients. Nothing is changed then, but where an
+ * update itself did it (lr too high), or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
@@ -1483,11 +1483,10 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
-/* A tensor or gradient of desc.fetch, valid until the next step starts. NULL: not picked; or not
- * computed yet, within a step (gckpt_run_some; of each micro-batch anew) or because one ended
- * early. An activation's gradient is there with its last contribution, a trained parameter's when it
- * is divided, at its update; one of something else without a batch axis at the end of the step. The
- * executor's error text says which. */
+/* A tensor or gradient of desc.fetch, valid until the next step starts. NULL, and the executor's
+ * error text says why: not picked; or not computed yet, within a step (gckpt_run_some; in each
+ * micro-batch anew) or because it ended early. A gradient is there with its last contribution; a
+ * trained parameter's with its update; one of what else has no batch axis at the step's end. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
@@ -8592,8 +8591,8 @@ static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 }
 
 /* ---- the model ---- */
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable parameter
- * or on what is picked. Which ops have a backward: an input gets one. */
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
+ * parameter or on what is picked. Which backwards run: those of which an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -14085,7 +14084,8 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
-            unsigned char *seen = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+            unsigned char *seen =
+                (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
             return seen ? gckpti_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
         }
     }
@@ -15620,7 +15620,7 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     gckpti_exec_pick *picked; /* by pick of the plan */
-    uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses; /* by term */
@@ -17426,7 +17426,9 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && s.id < 0; slot++)
         gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
-    const char *who = !done ? "the batch" : slot > 0 ? "the update's optimiser state" : "the update";
+    const char *who = !done      ? "the batch"
+                      : slot > 0 ? "the update's optimiser state"
+                                 : "the update";
     const char *why = "nothing was changed";
     if (done || e->updating)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
@@ -17637,7 +17639,8 @@ static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
     const float *x = (const float *)fed;
     for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
         if (x[i] != x[i])
-            return gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\": NaN was fed at row %I, position %I",
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "finite: \"%s\": NaN was fed at row %I, position %I",
                                 e->plan->names + q->name, e->row_end + i / row, i % row);
     return GCKPT_OK;
 }
@@ -18147,8 +18150,9 @@ static void gckpti_uncount_updates(gckpt_exec *e)
     }
 }
 
-/* Looped plans: adds up the accumulators of each picked gradient that no instruction does: of what
- * has no batch axis and depends on nothing that is trained. In the contract's order (manual, 5f). */
+/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
+ * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+ * (manual, 5f). */
 static void gckpti_add_uses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
