@@ -15822,7 +15822,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 }
 
 /* The kernels of an op. */
-static gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_node *node)
+static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
     const gckpt_backend *b = &e->backend;
     int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
@@ -15851,7 +15851,7 @@ static void gckpti_bind_nodes(gckpt_exec *e)
         if (node->kind == GCKPTI_INPUT)
             e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
         else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->nodes[i] = gckpti_op_kernels(e, node);
+            e->nodes[i] = gckpti_bind_kernels(e, node);
     }
 }
 
@@ -16022,7 +16022,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         gckpt_call c;
         if (node->kind != GCKPTI_OP || node->index < 0)
             continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        gckpti_exec_node n = gckpti_bind_kernels(e, node);
         if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
