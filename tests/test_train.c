@@ -353,10 +353,10 @@ static void test_resume(void)
     v.epochs = 6; /* nothing is left to do */
     CHECK(fit(&data, &o, &other) == hash && v.steps == 0 && other.validation == r.validation);
     o.seed++;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7), this is of 150 rows"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7; this: 150 rows"));
     o.seed--;
     data.rows--;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "of 149 rows, 37 for validation, batch 16, seed 7: give"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "this: 149 rows, 37 for validation, batch 16, seed 7): remove"));
     data.rows++;
     remove(best);
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, best));
@@ -384,7 +384,7 @@ static void test_refusals(void)
     refused(&data, &o, "-1 of them");
     data = rows_of(ROWS, VALID);
     data.column[1].values = NULL;
-    refused(&data, &o, "column 1 has no values");
+    refused(&data, &o, "column 1 has no name, or no values");
     data.column[0].name = NULL;
     refused(&data, &o, "column 0 has no name");
     data = rows_of(ROWS, VALID);
@@ -403,7 +403,7 @@ static void test_refusals(void)
     x[60][2] = was;
     o.hyper.lr = 1e30f;
     o.hyper.clip = 0;
-    refused(&data, &o, "lower hyper.lr");
+    refused(&data, &o, "lower hyper.lr, clip");
     CHECK(v.epochs < 2);
     o = options(&v);
     v.stop_at = 11;
