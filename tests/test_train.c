@@ -103,6 +103,13 @@ static void test_initial_values(void)
     gckpt_graph_free(g), gckpt_store_free(s);
 }
 
+static void test_hyper(void)
+{
+    const gckpt_hyper h = gckpt_hyper_lr(0.5f);
+    CHECK(h.lr == 0.5f && h.weight_decay == 0 && h.beta1 == 0 && h.beta2 == 0 && h.eps == 0 &&
+          h.momentum == 0 && h.clip == 0);
+}
+
 /* ---- the loop ---- */
 
 static train_data rows_of(int64_t rows, int64_t validation)
@@ -516,6 +523,7 @@ int main(void)
     }
     test_layers();
     test_initial_values();
+    test_hyper();
     test_order();
     test_same_bits();
     test_by_hand();
