@@ -323,10 +323,8 @@ static inline int train_step(train_run *t, int64_t first, gckpt_report *report)
     const gckpt_result result = gckpt_step(t->exec, feeds, t->columns, n, &hyper, report);
     t->r->loss = report->loss;
     if (result == GCKPT_SKIPPED)
-        return train_fail(t,
-                          "epoch %i, step %.0f: %s; lower hyper.lr, clip, or look for NaN in the "
-                          "data",
-                          t->r->epoch, (double)t->r->step, gckpt_error_text(t->exec));
+        return train_fail(t, "epoch %i, step %.0f: %s; or there is NaN in the data", t->r->epoch,
+                          (double)t->r->step, gckpt_error_text(t->exec));
     if (result == GCKPT_E_DATA && /* it names a row of the batch; this one of the data: */
         train_evaluate(t, 0, t->data->rows, NULL, &loss, &accuracy) != 0)
         return -1;

@@ -406,11 +406,11 @@ static void test_refusals(void)
     class_of[40] = 0;
     const float was = x[60][2];
     x[60][2] = NAN;
-    refused(&data, &o, "look for NaN in the data");
+    refused(&data, &o, "there is NaN in the data");
     x[60][2] = was;
     o.hyper.lr = 1e30f;
     o.hyper.clip = 0;
-    refused(&data, &o, "lower hyper.lr, clip");
+    refused(&data, &o, "epoch 1, step 2: step: skipped");
     CHECK(v.epochs < 2);
     o = options(&v);
     v.stop_at = 11;
