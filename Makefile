@@ -39,7 +39,7 @@ SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BY
 EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph
 CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
-SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small
+SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs
 INSIDE := $(patsubst tests/%.c,build/%,$(filter-out tests/test_cuda.c,\
     $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c)))
 # Those that take long begin first, then what needs no object.
@@ -267,8 +267,9 @@ install:
 # What git tracks, as it is now; outside a repository, as in what such an archive unpacks to, all of it.
 ARCHIVED = .ci .clang-format .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu tests
 dist: | build
-	if [ -e .git ]; then \
-	    changed=$$(git stash create) && git archive --prefix=gradckpt-$(VERSION)/ "$${changed:-HEAD}"; \
+	if [ -e .git ] && git rev-parse -q --verify HEAD > /dev/null; then \
+	    changed=$$(git -c user.name=dist -c user.email=dist stash create) && \
+	    git archive --prefix=gradckpt-$(VERSION)/ "$${changed:-HEAD}"; \
 	else \
 	    tar -cf - --sort=name --owner=0 --group=0 --numeric-owner --transform='s,^,gradckpt-$(VERSION)/,' $(ARCHIVED); \
 	fi > build/gradckpt-$(VERSION).tar

@@ -3,9 +3,10 @@
  * options.h, pictures.h and gradckpt.h. A program has one set of options: the variable below. */
 #ifndef LM_H
 #define LM_H
+#include "session.h"
+
 #include "pictures.h"
 #include "sample.h"
-#include "session.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 static struct {
@@ -431,6 +432,8 @@ static int lm_train(lm_run *r)
     session.first = step;
     session.start = session_now();
     r->saved = 1;
+    if (!session_output_works()) /* what is planned is to be seen now */
+        return 1;
     while (step < (uint64_t)lm.steps && !session.interrupted) {
         const double begin = session_now();
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
@@ -465,7 +468,7 @@ static int lm_train(lm_run *r)
         if (lm_after_step(r, step) != 0)
             return 1;
     }
-    const uint64_t kept = timed < LM_TIMES ? timed : LM_TIMES;
+    const uint64_t kept = timed < LM_TIMES ? timed : (uint64_t)LM_TIMES;
     qsort(times, (size_t)kept, sizeof times[0], lm_by_size);
     r->seconds = kept > 0 ? times[kept / 2] : 0;
     return r->saved ? 0 : r->save(r);
