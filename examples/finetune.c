@@ -390,7 +390,7 @@ static const char *trained_only(void *user, const char *name)
 static int make_plans(tuning *t)
 {
     gckpt_plan_desc desc = lm_desc(&t->run, LM_EVALUATION);
-    desc.batch = 1;                  /* row by row: the mean of their means is wanted, too */
+    desc.batch = 1; /* row by row: the mean of their means is wanted, too */
     t->run.models[LM_TRAINING].user = t->run.models[LM_EVALUATION].user = t;
     if (lm_plan_training(&t->run, with_loss, NULL) != 0)
         return 1;

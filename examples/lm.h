@@ -166,7 +166,7 @@ struct lm_run {
     void *user;
     void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets */
     int (*evaluate)(lm_run *r, uint64_t step); /* and saves: sets `saved` */
-    int (*save)(lm_run *r);
+    int (*save)(lm_run *r);                    /* sets it, too */
 };
 
 static int lm_make_batch(lm_run *r, int64_t T)
@@ -396,7 +396,16 @@ static int lm_by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* After a step: evaluates and saves where it is time to, and sees whether outputs arrive. */
+/* 0: what was written so far does not arrive, and the run ends, saved. */
+static int lm_is_heard(lm_run *r)
+{
+    if (session_output_works())
+        return 1;
+    r->save(r);
+    return 0;
+}
+
+/* After a step: evaluates and saves where it is time to. */
 static int lm_after_step(lm_run *r, uint64_t step)
 {
     const int done = step == (uint64_t)lm.steps;
@@ -404,17 +413,11 @@ static int lm_after_step(lm_run *r, uint64_t step)
     if (session.terminal && done)
         fputc('\n', session.out);
     if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
-        r->evaluate(r, step) != 0)
+        (!lm_is_heard(r) || r->evaluate(r, step) != 0))
         return 1;
-    if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved) {
-        if (r->save(r) != 0)
-            return 1;
-        r->saved = 1;
-    }
-    if (session_output_works())
-        return 0;
-    r->save(r);
-    return 1;
+    if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved && r->save(r) != 0)
+        return 1;
+    return !lm_is_heard(r);
 }
 
 /* Steps until there are --steps of them, or an interrupt: then the step at hand changes nothing. */
