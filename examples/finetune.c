@@ -276,10 +276,13 @@ static int load_data(void)
         return session_fail(1, "--model: %s", run.tokenizer.error);
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
     run.end = m.config.eos >= 0 ? (int32_t)m.config.eos : end != NULL ? end->id : -1;
-    if (open_data("data", lm.data, &m, &run.data) != 0 ||
-        open_data("validation", lm.validation, &m, &run.validation) != 0 ||
-        open_data("general", o.general, &m, &run.general) != 0)
-        return 1;
+    int status = open_data("data", lm.data, &m, &run.data);
+    if (status == 0)
+        status = open_data("validation", lm.validation, &m, &run.validation);
+    if (status == 0)
+        status = open_data("general", o.general, &m, &run.general);
+    if (status != 0)
+        return status;
     const int64_t room = m.config.context - positions_before();
     run.first.T = o.context > 0 ? o.context : room;
     int64_t longest = dataset_longest(&run.data);
