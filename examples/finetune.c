@@ -440,6 +440,11 @@ static void show(const int32_t *tokens, int64_t n)
     fputc('\n', session.out);
 }
 
+static int stop(void *user, int64_t at, const int32_t *tokens)
+{
+    return (void)user, (void)at, (void)tokens, session.interrupted != 0;
+}
+
 /* --sample, with nothing else in memory but the store. */
 static int sample(tuning *t, const char *when)
 {
@@ -469,7 +474,7 @@ static int sample(tuning *t, const char *when)
                                   (long long)lm.budget, needs);
         int64_t n = failed ? 0
                            : gpt2_generate(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
-                                           run.end, out, NULL, NULL);
+                                           run.end, out, stop, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
         for (int64_t i = 0; i < lm.samples && !failed; i++) {
             fprintf(session.out, "sample %s\n%s", when, lm.prompt != NULL ? lm.prompt : "");

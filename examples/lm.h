@@ -220,10 +220,7 @@ static int lm_plan_training(lm_run *r, gckpt_build build, gckpt_timed *timed)
     desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
     m->plan = timed != NULL ? gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed)
                             : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
-    if (m->plan == NULL)
-        return session_fail(1, "%s", gckpt_error_text(r->store));
-    lm.micro_batch = gckpt_plan_rows(m->plan);
-    return 0;
+    return m->plan != NULL ? 0 : session_fail(1, "%s", gckpt_error_text(r->store));
 }
 
 /* Executors of all that is planned, in one arena, as large as the greediest wants. */
@@ -253,7 +250,8 @@ static int lm_execs(lm_run *r)
         e.debug = i == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
         e.backend = r->device;
         e.skip_nonfinite = i == LM_TRAINING && !gckpt_plan_in_backward(training);
-        e.progress = session_stops;
+        if (i == LM_TRAINING || (i == LM_EVALUATION && r->device == NULL))
+            e.progress = session_stops; /* a device takes what is short as a whole */
         e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
         e.arena_size = bytes;
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)

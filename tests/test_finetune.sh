@@ -62,6 +62,8 @@ for method in full last head bias added lora houlsby llama prefix prompt; do
         "$(field "$a.json" end weights_hash)"
     check "$method: and to the same files" sh -c "for f in $a/*; do cmp \$f $b/\${f##*/} || exit 1; done"
 done
+check "the options are the first event" sh -c "head -n 1 $work/lora.a.json |
+    grep -q '^{\"event\":\"options\",\"program\":\"finetune\",\"begin\":0,.*\"method\":\"lora\",.*\"micro-batch\":\"auto\"'"
 check "what others load has nothing of ours" sh -c "! grep -aq option. $work/*.a/adapter_model.safetensors \
     $work/full.a/model.safetensors && grep -aq option.lr $work/lora.a/training.safetensors"
 check "a model that was tuned in full is a model" sh -c "build/finetune --model $work/full.a --data $work/text \
