@@ -93,7 +93,7 @@ static int lm_print_help(const options_table *t, const char *title)
 /* 0, or the exit status after saying what is allowed. Reads --prompt -. */
 static int lm_check_options(void)
 {
-    static unsigned char *prompt;
+    unsigned char *prompt;
     size_t size;
     if (lm.micro_batch > lm.batch)
         return session_fail(2, "--micro-batch %lld: allowed is at most --batch %lld",
@@ -113,7 +113,8 @@ static int lm_check_options(void)
     if (!session_is_dash(lm.prompt))
         return 0;
     int status = session_read("prompt", lm.prompt, &prompt, &size);
-    lm.prompt = (const char *)prompt;
+    if (status == 0)
+        lm.prompt = session.texts[session.text_count++] = (char *)prompt;
     return status;
 }
 
@@ -386,6 +387,7 @@ static void lm_report_eval(uint64_t step, double loss, const char *also)
 {
     session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
                   (unsigned long long)step, loss, session_now() - session.start, also);
+    session_output_works(); /* now; the loop sees if not */
 }
 
 static int lm_by_size(const void *a, const void *b)
@@ -410,8 +412,10 @@ static int lm_after_step(lm_run *r, uint64_t step)
     r->saved = 0;
     if (session.terminal && done)
         fputc('\n', session.out);
+    if (!lm_is_heard(r)) /* events are written before the file that goes on behind them */
+        return 1;
     if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
-        (!lm_is_heard(r) || r->evaluate(r, step) != 0))
+        r->evaluate(r, step) != 0)
         return 1;
     if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved && r->save(r) != 0)
         return 1;
