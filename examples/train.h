@@ -83,7 +83,7 @@ typedef struct {
     uint64_t seed;    /* of the rows' order (the store's: of weights and dropout) */
     const char *save; /* a file for all that is needed to go on, after each epoch; if it is there,
                          training goes on from it. SAVE.best: the best weights so far */
-    int quiet;        /* epochs between lines on stdout, 0: 1; -1: none, and no clock on stderr */
+    int every; /* epochs between lines on stdout, 0: 1; -1: no line, and no clock on stderr */
     int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: enough */
     void *user;                                        /* for watch and the model's function */
 } train_options;
@@ -114,6 +114,7 @@ typedef struct {
     float *outputs, *weights;         /* weights: the best */
     time_t began, told;               /* told: when the clock on stderr was last written, */
     int shown;                        /* and its length */
+    char path[1024];                  /* of the best weights */
 } train_run;
 
 static inline int train_fail(train_run *t, const char *format, ...)
@@ -147,6 +148,8 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
     if (data->validation < 0 || t->trained < 1)
         return train_fail(t, "data: %.0f rows, %.0f of them for validation: none to train on",
                           (double)data->rows, (double)data->validation);
+    if (o->save != NULL && snprintf(t->path, sizeof t->path, "%s.best", o->save) >= 1024)
+        return train_fail(t, "options: save: a path of 1018 characters at most");
     while (t->columns < TRAIN_COLUMNS && data->column[t->columns].name != NULL)
         t->columns++;
     while (t->known < t->columns && data->column[t->known].values != NULL)
@@ -339,7 +342,7 @@ static inline int64_t train_keep(train_run *t, int way)
     int64_t at = 0;
     for (int i = 0; gckpt_store_peek(t->store, i, &p) == GCKPT_OK; i++)
         if (!p.frozen) {
-            if (way != 0 && gckpt_store_get(t->store, i, &p) == GCKPT_OK)
+            if (way != 0 && p.values != NULL && gckpt_store_get(t->store, i, &p) == GCKPT_OK)
                 memcpy(way > 0 ? t->weights + at : p.values, way > 0 ? p.values : t->weights + at,
                        (size_t)p.elements * 4);
             at += p.elements;
@@ -349,24 +352,22 @@ static inline int64_t train_keep(train_run *t, int way)
 
 static const gckpt_file_desc train_values = { NULL, NULL, 1, 0, 0, GCKPT_STORED_F32 };
 
-/* Notes in the file say what it is the training of, and how far it is. */
-static inline void train_recipe(const train_run *t, char *text, size_t size)
+/* A note in the file says how far the training is, what the best epoch was, and of what it is. */
+static inline void train_recipe(const train_run *t, char text[256])
 {
-    snprintf(text, size, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
+    snprintf(text, 256, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
              (double)t->data->rows, (double)t->checked, (double)t->batch, (double)t->o->seed);
 }
 
 static inline int train_save(train_run *t)
 {
     const train_report *b = &t->best;
-    char recipe[256], state[256], path[1024];
-    train_recipe(t, recipe, sizeof recipe);
-    snprintf(state, sizeof state, "%i %i %.17g %.17g %.17g", t->r->epoch, b->epoch, b->loss,
-             b->validation, b->accuracy);
-    snprintf(path, sizeof path, "%s.best", t->o->save);
-    gckpt_store_set_note(t->store, "train", recipe);
-    gckpt_store_set_note(t->store, "train.state", state);
-    if ((t->r->best && gckpt_store_save_as(t->store, path, &train_values) != GCKPT_OK) ||
+    char recipe[256], note[512];
+    train_recipe(t, recipe);
+    snprintf(note, sizeof note, "%i %i %.17g %.17g %.17g of %s", t->r->epoch, b->epoch, b->loss,
+             b->validation, b->accuracy, recipe);
+    gckpt_store_set_note(t->store, "train", note);
+    if ((t->r->best && gckpt_store_save_as(t->store, t->path, &train_values) != GCKPT_OK) ||
         gckpt_store_save(t->store, t->o->save) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
     return 0;
@@ -375,25 +376,26 @@ static inline int train_save(train_run *t)
 static inline int train_load(train_run *t)
 {
     train_report *b = &t->best;
-    char recipe[256], path[1024];
+    char recipe[256];
+    int at = 0;
     FILE *f = fopen(t->o->save, "rb");
     if (f == NULL)
         return 0; /* not begun yet */
     fclose(f);
-    snprintf(path, sizeof path, "%s.best", t->o->save);
-    if (gckpt_store_load_as(t->store, path, &train_values) != GCKPT_OK ||
-        (train_keep(t, 1) > 0 && gckpt_store_load(t->store, t->o->save) != GCKPT_OK))
+    int failed = gckpt_store_load_as(t->store, t->path, &train_values) != GCKPT_OK;
+    train_keep(t, 1);
+    if (failed || gckpt_store_load(t->store, t->o->save) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
-    const char *was = gckpt_store_note(t->store, "train");
-    const char *state = gckpt_store_note(t->store, "train.state");
-    train_recipe(t, recipe, sizeof recipe);
-    if (was == NULL || strcmp(was, recipe) != 0 || state == NULL ||
-        sscanf(state, "%i %i %lf %lf %lf", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
-               &b->accuracy) != 5)
+    const char *note = gckpt_store_note(t->store, "train");
+    train_recipe(t, recipe);
+    if (note == NULL ||
+        sscanf(note, "%i %i %lf %lf %lf of %n", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
+               &b->accuracy, &at) != 5 ||
+        strcmp(note + at, recipe) != 0)
         return train_fail(t,
-                          "%s is of another training: %s; this is %s: give another path, or "
+                          "%s is of another training (%s), this is of %s: give another path, or "
                           "remove it",
-                          t->o->save, was != NULL ? was : "not train.h's", recipe);
+                          t->o->save, note != NULL ? note + at : "no note", recipe);
     return 0;
 }
 
@@ -434,7 +436,7 @@ static inline void train_clock(train_run *t, int64_t done, int64_t all)
 {
     const train_report *r = t->r;
     const time_t now = time(NULL);
-    if (t->o->quiet < 0 || now == t->told)
+    if (t->o->every < 0 || now == t->told)
         return;
     t->told = now;
     t->shown = fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %.4f; %.0f s left ",
@@ -454,6 +456,7 @@ static inline void train_print(train_run *t, const char *what, const train_repor
     if (r->accuracy >= 0)
         printf(", %.1f %% right", 100 * r->accuracy);
     printf("\n");
+    fflush(stdout);
 }
 
 /* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does not
@@ -483,7 +486,8 @@ static inline int train_epoch(train_run *t, int64_t resumed)
     if (t->checked > 0 &&
         train_evaluate(t, t->trained, t->checked, t->outputs, &r->validation, &r->accuracy) != 0)
         return -1;
-    r->best = t->best.epoch == 0 || t->checked == 0 || r->validation < t->best.validation;
+    r->best = t->best.epoch == 0 || t->checked == 0 || r->validation < t->best.validation ||
+              t->best.validation != t->best.validation;
     r->output = t->checked > 0 && t->result != NULL ? t->outputs : NULL;
     const int enough = o->watch != NULL && o->watch(o->user, r) != 0;
     r->output = NULL;
@@ -496,7 +500,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
                             const train_options *options, train_report *r)
 {
     train_run t;
-    const int lines = options->quiet > 0 ? options->quiet : 1;
+    const int lines = options->every > 0 ? options->every : 1;
     int state = train_begin(&t, store, model, data, options, r) != 0 ? -1 : train_ready(&t);
     r->epochs = options->epochs > 0 ? options->epochs : 10;
     const int64_t resumed = r->epoch * r->steps;
@@ -511,7 +515,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
             t.best = *r;
             train_keep(&t, 1);
         }
-        if (options->quiet >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
+        if (options->every >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
             train_print(&t, "epoch", r);
         if (options->save != NULL && train_save(&t) != 0)
             state = -1;
@@ -519,9 +523,10 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     if (state >= 0 && t.best.epoch > 0) {
         train_keep(&t, -1);
         t.best.epochs = r->epochs;
+        t.best.steps = r->steps;
         t.best.bytes = r->bytes;
         *r = t.best;
-        if (options->quiet >= 0)
+        if (options->every >= 0)
             train_print(&t, "kept: epoch", r);
     }
     train_free(&t);

@@ -37,12 +37,13 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), *h = in;
     for (int i = 0; i < 3; i++)
         h = gckpt_checkpoint(block, h, names[i]);
-    gckpt_pick pick = { gckpt_name(h, "top"), 1 };
+    gckpt_pick picks[2] = { { gckpt_name(h, "top"), 1 }, { in, 1 } };
+    float dx[4 * 6];
     gckpt_term term = { gckpt_mean_squared_error(h, target), 1, 0 };
     pd.mode = mode;
     pd.batch = 4;
-    pd.fetch = &pick;
-    pd.fetches = h != NULL;
+    pd.fetch = picks;
+    pd.fetches = h != NULL ? 2 : 0;
     ed.debug = GCKPT_DEBUG_RECOMPUTE;
     ed.copy_feeds = 1;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &pd);
@@ -56,6 +57,8 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     if (e) {
         CHECK(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK);    /* no allocation from here on     */
         uint64_t hash = gckpt_store_hash(s);
+        CHECK(gckpt_collect(e, gckpt_id(in), 1, dx, 4 * 6) == GCKPT_OK);
+        CHECK(gckpt_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK && gckpt_store_hash(s) == hash);
         worked = !check || gckpt_check_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK;
         saved.size = saved.at = 0;
         worked = worked && gckpt_store_write(s, file_write, &saved) == GCKPT_OK;

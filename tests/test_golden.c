@@ -18,7 +18,9 @@ static const char *const names[] = {
     "matmul_shared", "matmul_transposed", "embed", "positions", "attention_causal",
     "attention_cross", "attention_same", "rotary", "permute", "slice", "concat", "reshape", "sum",
     "mean", "cross_entropy", "linear_cross_entropy", "mean_squared_error", "sum_loss",
-    "attention_more_keys"
+    "attention_more_keys", "cross_entropy_weights", "cross_entropy_smoothed", "cross_entropy_with",
+    "soft_cross_entropy", "mean_squared_error_with", "huber", "huber_weights",
+    "binary_cross_entropy"
 };
 enum { BUILDERS = sizeof names / sizeof names[0] };
 
@@ -63,7 +65,15 @@ static gckpt_tensor *build(int i, gckpt_tensor **a)
     case 33: return gckpt_linear_cross_entropy(a[0], a[1], a[2]);
     case 34: return gckpt_mean_squared_error(a[0], a[1]);
     case 35: return gckpt_sum_loss(a[0]);
-    default: return gckpt_attention(a[0], a[1], a[2], 2, 1);
+    case 36: return gckpt_attention(a[0], a[1], a[2], 2, 1);
+    case 37: return gckpt_cross_entropy_with(a[0], a[1], a[2], 0);
+    case 38: return gckpt_cross_entropy_with(a[0], a[1], NULL, 0.1f);
+    case 39: return gckpt_cross_entropy_with(a[0], a[1], a[2], 0.25f);
+    case 40: return gckpt_soft_cross_entropy(a[0], a[1], a[2]);
+    case 41: return gckpt_mean_squared_error_with(a[0], a[1], a[2]);
+    case 42: return gckpt_huber(a[0], a[1], NULL, 0.5f);
+    case 43: return gckpt_huber(a[0], a[1], a[2], 0.5f);
+    default: return gckpt_binary_cross_entropy(a[0], a[1], a[2]);
     }
 }
 

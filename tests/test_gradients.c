@@ -2,6 +2,7 @@
  * gckpt_collect; gckpt_gradients; GCKPT_DEBUG_FINITE. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "backend.h"
 #include "net.h"
 
 #include <math.h>
@@ -304,6 +305,17 @@ static void test_bits(int frozen, gckpt_precision precision)
     late.d.precision = precision;
     late.d.update_in_backward = 1;
     SAME(&late, &want);
+    device device_of;
+    gckpt_backend backend;
+    if (device_start(&device_of, &backend, "pages", GCKPT_ISA_PLAIN)) {
+        way own = { .rows = 4, .frozen = frozen, .d.precision = precision, .d.backend = &backend };
+        own.x.backend = &backend;
+        SAME(&own, &want);
+        own.rows = 1;
+        own.stream = 2;
+        SAME(&own, &want);
+        device_end(&device_of);
+    }
     way far_off = { .rows = 3, .frozen = frozen };
     far_off.d.precision = precision;
     far_off.d.mode = GCKPT_OPTIMAL;
@@ -562,6 +574,27 @@ static void test_collect(void)
         }
 }
 
+/* An op moves the batch axis: whole micro-batches, one behind the other. */
+static void test_collect_mixed(void)
+{
+    static const int swap[2] = { 1, 0 };
+    float to[ROWS * IN];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, IN)), *y = gckpt_permute(x, swap, 2);
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
+    gckpt_pick picks[2] = { { y, 0 }, { x, 1 } };
+    gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 2 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed f = { gckpt_id(x), in_data };
+    CHECK(gckpt_collect(e, gckpt_id(y), 0, to, ROWS * IN) == GCKPT_OK);
+    CHECK(gckpt_gradients(e, &f, 1, ROWS, NULL) == GCKPT_OK);
+    for (int i = 0; i < ROWS * IN; i++) /* (3 micro-batches, 8, 2) */
+        CHECK(to[i] == in_data[(i / 16 * 2 + i % 2) * IN + i / 2 % IN]);
+    rig_free(e, p, g, s);
+}
+
 static void test_collect_refusals(void)
 {
     const gckpt_hyper still = { 0, 0, 0, 0, 0, 0, 0 };
@@ -690,6 +723,170 @@ static void test_gradients_refusals(void)
     gckpt_plan_free(p);
     rig_free(NULL, NULL, m.g, m.s);
 }
+
+/* ---- GCKPT_DEBUG_FINITE ---- */
+/* A small graph over x (rows, 4) and w (4); what is fed, and what the error text says; NULL: no error. */
+enum { FB = 5, FN = 4 };
+typedef gckpt_tensor *(*finite_graph)(gckpt_tensor *x, gckpt_tensor *w);
+
+static gckpt_tensor *squared(gckpt_tensor *x) { return gckpt_sum_loss(gckpt_mul(x, x)); }
+static gckpt_tensor *of_log(gckpt_tensor *x, gckpt_tensor *w) /* of what relu made 0 */
+{
+    gckpt_tensor *h = gckpt_name(gckpt_relu(gckpt_mul(x, w)), "positive");
+    return gckpt_sum_loss(gckpt_tanh(gckpt_name(gckpt_log(h), "logs")));
+}
+static gckpt_tensor *of_exp(gckpt_tensor *x, gckpt_tensor *w)
+{
+    return squared(gckpt_tanh(gckpt_exp(gckpt_scale(gckpt_mul(x, w), 100))));
+}
+static gckpt_tensor *of_div(gckpt_tensor *x, gckpt_tensor *w)
+{
+    return squared(gckpt_div(gckpt_relu(gckpt_mul(x, w)), gckpt_relu(x)));
+}
+static gckpt_tensor *of_sqrt(gckpt_tensor *x, gckpt_tensor *w) /* its gradient at 0 */
+{
+    return squared(gckpt_sqrt(gckpt_name(gckpt_relu(gckpt_mul(x, w)), "roots")));
+}
+static gckpt_tensor *of_loss(gckpt_tensor *x, gckpt_tensor *w)
+{
+    return squared(gckpt_scale(gckpt_mul(x, w), 1e19f));
+}
+static gckpt_tensor *of_sum(gckpt_tensor *x, gckpt_tensor *w) /* the loss alone: 20 times 1e38 */
+{
+    return gckpt_sum_loss(gckpt_scale(gckpt_add(gckpt_scale(gckpt_mul(x, w), 0), w), 1e38f));
+}
+static gckpt_tensor *of_mask(gckpt_tensor *x, gckpt_tensor *w)
+{
+    static const float mask[4] = { 0, -INFINITY, 0, -INFINITY };
+    gckpt_tensor *k = gckpt_constant(gckpt_graph_of(x), "mask", GCKPT_F32, gckpt_shape1(4), mask);
+    return squared(gckpt_softmax(gckpt_add(gckpt_mul(x, w), k)));
+}
+static gckpt_tensor *of_infinities(gckpt_tensor *x, gckpt_tensor *w) /* inf - inf */
+{
+    gckpt_tensor *h = gckpt_mul(x, w);
+    return squared(gckpt_sub(h, h));
+}
+static gckpt_tensor *plainly(gckpt_tensor *x, gckpt_tensor *w) { return squared(gckpt_mul(x, w)); }
+static gckpt_tensor *of_constant(gckpt_tensor *x, gckpt_tensor *w)
+{
+    static const float data[4] = { 0, 1, NAN, 2 };
+    gckpt_tensor *k = gckpt_constant(gckpt_graph_of(x), "k", GCKPT_F32, gckpt_shape1(4), data);
+    return squared(gckpt_mul(gckpt_mul(x, w), k));
+}
+static gckpt_tensor *of_uses(gckpt_tensor *x, gckpt_tensor *w) /* each use's gradient is 2e38 */
+{
+    gckpt_tensor *once = gckpt_scale(gckpt_mul(x, w), 4e37f);
+    return gckpt_sum_loss(gckpt_add(once, gckpt_scale(gckpt_mul(x, w), 4e37f)));
+}
+
+typedef struct {
+    finite_graph make;
+    float x, w, lr;    /* of all but element 2 of row 3, */
+    float odd;         /* and there */
+    const char *text;  /* part of the error; NULL: there is none */
+    int changes;       /* the update itself did it */
+} finite_case;
+
+static const finite_case finite_cases[] = {
+    { plainly, 1, 1, 0.1f, 1, NULL, 0 },
+    { of_log, 1, 1, 0.1f, -1, "forward of log made -inf in the value of \"logs\" #4 at", 0 },
+    { of_log, 1, 1, 0.1f, -1, "all it read is finite; nothing was changed", 0 },
+    { of_exp, 0.5f, 1, 0.1f, 1, "forward of exp made inf in the value of \"exp\" #4 at", 0 },
+    { of_div, 1, 1, 0.1f, 0, "forward of div made nan in the value of \"div\" #5 at", 0 },
+    { of_sqrt, 1, 1, 0.1f, -1, "backward of sqrt made nan in the gradient of \"roots\" #3 at", 0 },
+    { of_loss, 0.5f, 1, 0.1f, 8, "forward of mul made inf in the value of \"mul\" #4 at", 0 },
+    { of_sum, 1, 1, 0.1f, 1, "forward of sum_loss made inf in the sum of \"sum_loss\" #6", 0 },
+    { of_mask, 1, 1, 0.1f, 2, NULL, 0 },
+    { of_mask, 1, 1, 0.1f, INFINITY, "it read infinities, but no NaN; nothing was changed", 0 },
+    { of_infinities, 1, 1, 0.1f, INFINITY, "forward of sub made nan in the value of \"sub\" #3 at", 0 },
+    { plainly, 1, 1, 0.1f, NAN, "\"x\": NaN was fed at row 3, position 2", 0 },
+    { plainly, 1, NAN, 0.1f, 1, "\"w\" is nan at position 0", 0 },
+    { plainly, 1, INFINITY, 0.1f, 1, "\"w\" is inf at position 0", 0 },
+    { of_constant, 1, 1, 0.1f, 1, "\"k\" is nan at position 2", 0 },
+    { plainly, 1, 1, 3e38f, 30, "the update made -inf in the value of \"w\" #1 at [2] of [4]; lower lr", 1 },
+    { plainly, 1, 1, 0.1f, INFINITY, "backward of mul made nan in the gradient of \"w\" #1 at [2] of [4]; it read", 0 },
+    { of_uses, 1, 1, 0.1f, 1, "made inf in the gradient of \"w\" #1 at [0] of [4]", 0 },
+};
+
+/* The graph in a plan of this mode and precision, of micro-batches of so many rows; backend NULL: the processor. */
+static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, int steps, const gckpt_backend *backend)
+{
+    float x[FB * FN];
+    gckpt_parameter q;
+    gckpt_report report;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, FN));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(FN), (gckpt_init){ 0, 0, c->w });
+    gckpt_term term = { c->make(in, w), 1, 0 };
+    gckpt_exec_desc ed = { .debug = GCKPT_DEBUG_FINITE, .backend = backend };
+    const gckpt_hyper sgd = { c->lr, 0, 0, 0, 0, 0, 0 };
+    d.batch = d.update_in_backward ? 0 : FB;
+    d.optimiser = GCKPT_SGD;
+    d.backend = backend;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+    CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+    for (int i = 0; i < FB * FN; i++)
+        x[i] = i == 3 * FN + 2 ? c->odd : c->x;
+    gckpt_feed f = { gckpt_id(in), x };
+    uint64_t hash = gckpt_store_hash(s);
+    gckpt_result result = GCKPT_OK;
+    if (steps) {
+        CHECK(gckpt_step_start(e, &f, 1, FB, &sgd) == (strstr(c->text ? c->text : "", "\" is ") ||
+                                                       strstr(c->text ? c->text : "", "fed") ? GCKPT_E_DATA : GCKPT_OK));
+        for (result = gckpt_error(e) == GCKPT_OK ? GCKPT_MORE : GCKPT_E_DATA; result == GCKPT_MORE;)
+            result = gckpt_run_some(e, steps, &report);
+    } else {
+        result = gckpt_step(e, &f, 1, FB, &sgd, &report);
+    }
+    CHECK_MSG(result == (c->text ? GCKPT_E_DATA : GCKPT_OK), "%s: %s", c->text ? c->text : "", gckpt_error_text(e));
+    const char *text = gckpt_error_text(e);
+    CHECK_MSG(!c->text || strstr(text, c->text), "\"%s\" is not in \"%s\"", c->text, text);
+    int row = (int)(3 / rows * rows == 3 ? 0 : 3 % rows);
+    char at[40];
+    snprintf(at, sizeof at, "at [%d,2] of", row);
+    CHECK_MSG(!c->text || !strstr(text, "forward of") || strstr(text, "sum of") ||
+                  ((strstr(text, at) || strstr(text, "softmax")) && strstr(text, "row 3 of the batch")) || c->x < 1,
+              "\"%s\" is not in \"%s\"", at, text);
+    CHECK((gckpt_store_hash(s) == hash) == (c->text && !c->changes));
+    CHECK(gckpt_store_step(s) == (uint64_t)!c->text);
+    if (!c->text || c->changes) { /* the same bits as without; and gradients do the same */
+        uint64_t after = gckpt_store_hash(s);
+        gckpt_store_get(s, 0, &q);
+        for (int i = 0; i < FN; i++)
+            q.values[i] = c->w;
+        gckpt_store_push(s, "w");
+        ed.debug = 0;
+        gckpt_exec_free(e);
+        e = gckpt_exec_new(p, s, &ed);
+        CHECK(gckpt_step(e, &f, 1, FB, &sgd, NULL) == GCKPT_OK && gckpt_store_hash(s) == after);
+    }
+    rig_free(e, p, g, s);
+}
+
+static void test_finite(void)
+{
+    device device_of;
+    gckpt_backend backend;
+    int pages = device_start(&device_of, &backend, "pages", GCKPT_ISA_PLAIN);
+    for (size_t i = 0; i < sizeof finite_cases / sizeof *finite_cases; i++) {
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
+        for (int64_t rows = 1; rows <= FB; rows++)
+            finite_one(&finite_cases[i], d, rows, rows % 2 ? 0 : 1, NULL);
+        d.mode = GCKPT_MEMORY_POOR;
+        d.stage_parameters = 1;
+        finite_one(&finite_cases[i], d, 2, 0, NULL);
+        if (pages)
+            finite_one(&finite_cases[i], d, 2, 0, &backend);
+        d.precision = GCKPT_BF16;
+        finite_one(&finite_cases[i], d, 2, 0, NULL);
+        d = (gckpt_plan_desc){ .update_in_backward = 1 };
+        finite_one(&finite_cases[i], d, FB, 0, NULL);
+    }
+    if (pages)
+        device_end(&device_of);
+}
 int main(void)
 {
     test_golden();
@@ -704,9 +901,11 @@ int main(void)
     test_fetch_within(1, ROWS);
     test_fetch_cancelled();
     test_collect();
+    test_collect_mixed();
     test_collect_refusals();
     test_changes_nothing();
     test_gradients_refusals();
+    test_finite();
     int seen = 0;
     for (unsigned seed = 2; seed <= 160; seed += 2) /* smooth ones */
         seen += test_differences(seed);

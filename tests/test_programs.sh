@@ -23,8 +23,13 @@ for CXX in ${CXX:-} c++ g++ clang++; do
 done
 
 # ---- the README's program and its output -------------------------------------------------------------
-awk '/^```c$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.c"
-awk '/^```text$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.out"
+# The README's n-th block with this fence: block FENCE N
+block()
+{
+    awk -v fence="$1" -v n="$2" '$0 == "```" fence { on = ++k == n; next } /^```$/ { on = 0 } on' README.md
+}
+block c 1 > "$work/readme.c"
+block text 1 > "$work/readme.out"
 check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
 check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
 check "README's program compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -O0 -I. \
@@ -37,6 +42,14 @@ if [ $has_cxx -eq 1 ]; then
         "$work/readme.cpp" -o "$work/readme_cxx"
     check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
+fi
+
+block c 2 > "$work/readme_2.c"
+if [ -s "$work/readme_2.c" ]; then
+    block text 2 > "$work/readme_2.out"
+    check "README's second program is examples/digits.c" cmp "$work/readme_2.c" examples/digits.c
+    check "README's second program runs" sh -c "build/digits > $work/digits.out"
+    check "README's second program prints what README says" diff "$work/readme_2.out" "$work/digits.out"
 fi
 
 # ---- the manual's snippet ------------------------------------------------------------------------------
@@ -136,7 +149,7 @@ check "--budget=9MB, and of two the last" test "$(sized --budget 1 --budget=9MB)
 for size in 9MiBx 9iB 9MBB 9TB 9Mi 9i 9M9 MB; do
     check "--budget $size" fails_with 2 "20MB (20 . 10^6), 20MiB or 20M (20 . 2^20)" build/gpt --budget $size
 done
-check "heads that do not divide dim" fails_with 2 "divisor" build/gpt --dim 32 --heads 5
+check "heads that do not divide dim" fails_with 2 "^gpt: --dim 32 with --heads 5: allowed is a --dim of 2 \* --heads, 10," build/gpt --dim 32 --heads 5
 check "micro-batch above batch" fails_with 2 "at most --batch" build/gpt --batch 4 --micro-batch 5
 check "min-lr above lr" fails_with 2 "at most --lr" build/gpt --lr 1e-4 --min-lr 1e-3
 check "--layers 0" fails_with 2 "from 1 to" build/gpt --layers 0

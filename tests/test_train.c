@@ -157,7 +157,7 @@ static train_options options(seen *v)
     o.cosine = 1;
     o.warmup = 3;
     o.seed = 7;
-    o.quiet = -1;
+    o.every = -1;
     o.watch = see;
     o.user = v;
     return o;
@@ -353,10 +353,10 @@ static void test_resume(void)
     v.epochs = 6; /* nothing is left to do */
     CHECK(fit(&data, &o, &other) == hash && v.steps == 0 && other.validation == r.validation);
     o.seed++;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "seed 8: give another path"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7), this is of 150 rows"));
     o.seed--;
     data.rows--;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "150 rows, 37 for validation, batch 16"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "of 149 rows, 37 for validation, batch 16, seed 7: give"));
     data.rows++;
     remove(best);
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, best));

@@ -2,7 +2,7 @@
  * a quantile. The network learns below what 90 of 100 values lie, for each x. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "layers.h"
+#include "../layers.h"
 
 enum { ROWS = 512 };
 
