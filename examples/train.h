@@ -29,6 +29,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#define TRAIN_CLOCK isatty(2) /* a line that is written over and over is for people only */
+#else
+#define TRAIN_CLOCK 1
+#endif
 
 enum { TRAIN_COLUMNS = 8 };
 
@@ -429,7 +435,7 @@ static inline void train_clock(train_run *t, int64_t done, int64_t all)
 {
     const train_report *r = t->r;
     const time_t now = time(NULL);
-    if (t->o->every < 0 || now == t->told)
+    if (t->o->every < 0 || now == t->told || !TRAIN_CLOCK)
         return;
     t->told = now;
     t->shown = fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %.4f; %.0f s left ",
