@@ -527,8 +527,8 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
 }
 
 /* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all
- * columns are known also loss, which is r->validation, too, and accuracy. Of the options count `user` and
- * `plan`: rows at once (batch), threads, precision, backend. */
+ * columns are known also loss, which is r->validation, too, and accuracy. Of the options count
+ * `user` and `plan`: rows at once (batch), threads, precision, backend. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {
