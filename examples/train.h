@@ -458,8 +458,8 @@ static inline void train_print(train_run *t, const char *what, const train_repor
     fflush(stdout);
 }
 
-/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does not
- * count; -1: an error. */
+/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does
+ * not count; -1: an error. */
 static inline int train_epoch(train_run *t, int64_t resumed)
 {
     const train_options *o = t->o;
@@ -532,9 +532,9 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     return state < 0 ? -1 : 0;
 }
 
-/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all columns
- * are known also loss, which is r->validation, too, and accuracy. Of the options count `user` and
- * `plan`: rows at once (batch), threads, precision, backend. */
+/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all
+ * columns are known also loss, which is r->validation, too, and accuracy. Of the options count
+ * `user` and `plan`: rows at once (batch), threads, precision, backend. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {
