@@ -122,7 +122,8 @@
  *    a. fma(a,b,c) is one correctly rounded operation, by instruction where it is proven, by exact
  *       emulation elsewhere. A product that feeds an addition is always an fma.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
- *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x).
+ *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
+ *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
@@ -160,7 +161,12 @@
  *       where all scores are -inf, all probabilities are 0. So too in softmax and i.
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
- *       log(sum)); the linear + cross-entropy op returns the same bits.
+ *       log(sum)); the linear + cross-entropy op returns the same bits. With s_j that loss for
+ *       class j as the target: smoothed by e it is fma(e / V, sum of s by d., (1 - e) * s_target);
+ *       against soft targets, fma(t_j, s_j, lane) by d. where t_j is not 0. Losses of elements are
+ *       products a b (listed above gckpti_errors), by d. as fma(w a, b, lane), w being the
+ *       weight. A row's weight multiplies its loss, and its gradient's scale. A weight of 0 leaves
+ *       out what is behind it; its own gradient is the sum of that by d., unweighted.
  *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
  *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
  *       bits / 2^24; kept when u >= p. Initial values: see gckpti_draw_values.
@@ -715,16 +721,20 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
-/* ---- Losses with weights: `weights`, NULL or f32, has the leading axes of the targets, (B) or
+/* ---- Losses with weights: `weights`, NULL or f32, has the first axes of what is lost, (B) or
  * (B,T) or all: each scales what is lost behind it. They scale the sum; the count stays what it is
  * without them (valid targets, rows, elements). To divide by the sum of weights instead, feed
- * weights times count / their sum over the whole batch. ----
+ * weights times count / their sum, both over the whole batch. A weight of 0 leaves out what is
+ * behind it, NaN and infinities too, and passes no gradient on; that of a row whose target is < 0
+ * is not looked at. Weights of classes: gckpt_embed of a (V,1) table by the targets (if none is
+ * ignored), reshaped. All float inputs get gradients. ----
  *
  * Cross-entropy against (1 - smoothing) of the target and smoothing / V of every class (Szegedy
  * 2015), smoothing 0 to 1. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing);
-/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. */
+/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. They
+ * may add up to anything; where one is 0, a logit of -inf does no harm. */
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights);
 /* Elementwise, targets f32, 0 to 1: sum of -(t log s + (1 - t) log(1 - s)), s = sigmoid(logit); as
@@ -1362,10 +1372,10 @@ typedef struct {
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* E_DATA at the first instruction that makes a NaN of none, or an infinity of finite values (those
- * of a mask are let through), in a value, a gradient or a loss's sum: the error text has op, tensor,
- * element, row of the batch. So too for a NaN that is fed or stands in a parameter or constant, and
- * before the first update for gradients. Nothing is changed then, but where an update itself does it
- * (lr), or in plans that update in the backward. Slow: everything is read again. */
+ * of a mask are let through), in a value, a gradient or a loss's sum: the error text has op,
+ * tensor, element, row of the batch. So too for a NaN that is fed or stands in a parameter or a
+ * constant, and before the first update for all gradients. Nothing is changed then, but where an
+ * update itself did it (lr too high), or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
@@ -1473,11 +1483,10 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
-/* A tensor or gradient of desc.fetch, valid until the next step starts. NULL: not picked; or not
- * computed yet, within a step (gckpt_run_some; of each micro-batch anew) or because one ended
- * early. An activation's gradient is there with its last contribution, a trained parameter's when it
- * is divided, at its update; one of something else without a batch axis at the end of the step. The
- * executor's error text says which. */
+/* A tensor or gradient of desc.fetch, valid until the next step starts. NULL, and the executor's
+ * error text says why: not picked; or not computed yet, within a step (gckpt_run_some; in each
+ * micro-batch anew) or because it ended early. A gradient is there with its last contribution; a
+ * trained parameter's with its update; one of what else has no batch axis at the step's end. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
@@ -8582,8 +8591,8 @@ static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 }
 
 /* ---- the model ---- */
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable parameter
- * or on what is picked. Which ops have a backward: an input gets one. */
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
+ * parameter or on what is picked. Which backwards run: those of which an input gets one. */
 static void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -14075,7 +14084,8 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
-            unsigned char *seen = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+            unsigned char *seen =
+                (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
             return seen ? gckpti_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
         }
     }
@@ -15610,7 +15620,7 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     gckpti_exec_pick *picked; /* by pick of the plan */
-    uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses; /* by term */
@@ -15812,7 +15822,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 }
 
 /* The kernels of an op. */
-static gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_node *node)
+static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
     const gckpt_backend *b = &e->backend;
     int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
@@ -15841,7 +15851,7 @@ static void gckpti_bind_nodes(gckpt_exec *e)
         if (node->kind == GCKPTI_INPUT)
             e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
         else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->nodes[i] = gckpti_op_kernels(e, node);
+            e->nodes[i] = gckpti_bind_kernels(e, node);
     }
 }
 
@@ -16012,7 +16022,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         gckpt_call c;
         if (node->kind != GCKPTI_OP || node->index < 0)
             continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        gckpti_exec_node n = gckpti_bind_kernels(e, node);
         if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
@@ -17416,7 +17426,9 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && s.id < 0; slot++)
         gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
-    const char *who = !done ? "the batch" : slot > 0 ? "the update's optimiser state" : "the update";
+    const char *who = !done      ? "the batch"
+                      : slot > 0 ? "the update's optimiser state"
+                                 : "the update";
     const char *why = "nothing was changed";
     if (done || e->updating)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
@@ -17627,7 +17639,8 @@ static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
     const float *x = (const float *)fed;
     for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
         if (x[i] != x[i])
-            return gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\": NaN was fed at row %I, position %I",
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "finite: \"%s\": NaN was fed at row %I, position %I",
                                 e->plan->names + q->name, e->row_end + i / row, i % row);
     return GCKPT_OK;
 }
@@ -18137,8 +18150,9 @@ static void gckpti_uncount_updates(gckpt_exec *e)
     }
 }
 
-/* Looped plans: adds up the accumulators of each picked gradient that no instruction does: of what
- * has no batch axis and depends on nothing that is trained. In the contract's order (manual, 5f). */
+/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
+ * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+ * (manual, 5f). */
 static void gckpti_add_uses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -845,18 +845,18 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 }
 
 /* ---- >>elementwise --------------------------------------------------------------------------- */
-/* y = f(x), and dx = g slope, for f and slope of gradckpt.h; `at`: x, or y where the slope needs
- * it. */
+/* y = f(x), and dx = g slope or g / slope, for f and slope of gradckpt.h; `at`: x, or y where the
+ * slope needs it. */
 template <float (*F)(float)> struct Value {
     static constexpr int READS = READS_A;
     __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
 };
 
-template <float (*SLOPE)(float)> struct Slope {
+template <float (*SLOPE)(float), void (*PUT)(float *, float, float, int)> struct Slope {
     static constexpr int READS = READS_BOTH;
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        gckpti_put_product(d, g, SLOPE(at), accumulate);
+        PUT(d, g, SLOPE(at), accumulate);
     }
 };
 
@@ -872,17 +872,22 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define CURVE(name, at)                                                                            \
+#define CURVE(name, rule, at)                                                                      \
     void name##_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_##name>()); }     \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope>(), at);                                        \
+        map_back(call, Slope<gckpti_##name##_slope, gckpti_put_##rule>(), at);                     \
     }
-CURVE(gelu, call->in[0].data)
-CURVE(gelu_erf, call->in[0].data)
-CURVE(silu, call->in[0].data)
-CURVE(tanh, call->out)
-CURVE(sigmoid, call->out)
+CURVE(gelu, product, call->in[0].data)
+CURVE(gelu_erf, product, call->in[0].data)
+CURVE(silu, product, call->in[0].data)
+CURVE(tanh, product, call->out)
+CURVE(sigmoid, product, call->out)
+CURVE(exp, product, call->out)
+CURVE(log, quotient, call->in[0].data)
+CURVE(sqrt, quotient, call->out)
+CURVE(abs, product, call->in[0].data)
+CURVE(reciprocal, product, call->out)
 #undef CURVE
 
 struct ReluGradient {
@@ -895,6 +900,73 @@ struct ReluGradient {
 
 void relu_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_relu>()); }
 void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), call->out); }
+
+struct Power {
+    static constexpr int READS = READS_A;
+    float e;
+    __device__ void operator()(float *d, float x, float, int) const { *d = gckpti_power(x, e); }
+};
+
+struct PowerGradient {
+    static constexpr int READS = READS_BOTH;
+    float e;
+    __device__ void operator()(float *d, float x, float g, int accumulate) const
+    {
+        if (e == 0.0f)
+            gckpti_put(d, 0.0f, accumulate);
+        else
+            gckpti_put_product(d, g, e * gckpti_power(x, e - 1.0f), accumulate);
+    }
+};
+
+void pow_forward(const gckpt_call *call)
+{
+    Power f = { *(const float *)call->attributes };
+    map_forward(call, f);
+}
+
+void pow_backward(const gckpt_call *call)
+{
+    PowerGradient f = { *(const float *)call->attributes };
+    map_back(call, f, call->in[0].data);
+}
+
+struct Clamp {
+    static constexpr int READS = READS_A;
+    gckpti_clamp o;
+    __device__ void operator()(float *d, float x, float, int) const
+    {
+        x = x < o.low ? o.low : x;
+        *d = x > o.high ? o.high : x;
+    }
+};
+
+struct ClampGradient {
+    static constexpr int READS = READS_BOTH;
+    gckpti_clamp o;
+    __device__ void operator()(float *d, float y, float g, int accumulate) const
+    {
+        gckpti_put(d, y > o.low && y < o.high ? g : 0.0f, accumulate);
+    }
+};
+
+void clamp_forward(const gckpt_call *call)
+{
+    Clamp f = { *(const gckpti_clamp *)call->attributes };
+    map_forward(call, f);
+}
+
+void clamp_backward(const gckpt_call *call)
+{
+    ClampGradient f = { *(const gckpti_clamp *)call->attributes };
+    map_back(call, f, call->out);
+}
+
+void detach_forward(const gckpt_call *call)
+{
+    if (call->out != call->in[0].data)
+        map_forward(call, Copy());
+}
 
 struct Scale {
     static constexpr int READS = READS_A;
@@ -970,8 +1042,8 @@ void dropout_forward(const gckpt_call *call)
 {
     if (call->training)
         dropout_mask(call, call->in[0].data, call->out, 0);
-    else if (call->out != call->in[0].data)
-        map_forward(call, Copy());
+    else
+        detach_forward(call);
 }
 
 void dropout_backward(const gckpt_call *call)
@@ -1074,40 +1146,74 @@ template <int N, class I> __device__ Pack<float, N> spread(const float *at, I st
     return x;
 }
 
-enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
+enum Pairing { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
-/* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
- * repeated comes from caches. */
-template <int N, class I>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d,
-                               const float *a, const float *b, float by, int64_t packs,
-                               int accumulate)
+/* a op b; where there is no b, a op by. */
+struct Pair {
+    Pairing op;
+    float by;
+    __device__ void operator()(float *d, float a, float b, float, int accumulate) const
+    {
+        if (op == MUL)
+            gckpti_put_product(d, a, b, accumulate);
+        else if (op == DIVIDE)
+            gckpti_put(d, b != 1.0f ? a / b : a, accumulate);
+        else if (op <= SUB)
+            gckpti_put(d, op == ADD ? a + b : a - b, accumulate);
+        else
+            *d = op == MAXIMUM ? gckpti_pair_maximum(a, b) : gckpti_pair_minimum(a, b);
+    }
+};
+
+/* A gradient that depends on the other input or on both, as gckpti_pair_gradient. */
+enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS };
+struct PairGradient {
+    Rule rule;
+    float by;
+    __device__ float product_of(float g, float other, float own, float *factor) const
+    {
+        *factor = 1.0f;
+        return rule == ABOVE     ? gckpti_part_above(g, own, other, factor)
+               : rule == BELOW   ? gckpti_part_below(g, own, other, factor)
+               : rule == GREATER ? gckpti_part_greater(g, own, other, factor)
+                                 : gckpti_part_less(g, own, other, factor);
+    }
+    __device__ void operator()(float *d, float g, float other, float own, int accumulate) const
+    {
+        float factor, u = product_of(g, other, own, &factor);
+        gckpti_put_product(d, u, factor, accumulate);
+    }
+};
+
+/* d = f(a, b), a thread a pack of the result: one pass over memory in the result's order; what is
+ * repeated comes from caches. b may be NULL; so may own, which lies as d does. */
+template <int N, class I, class F>
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
+                               const float *b, const float *own, int64_t packs, int accumulate)
 {
     for (EACH(i, packs)) {
         Place<I> at = place(axes, (I)i);
-        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y = {}, z = {};
-        if (op != DIVIDE)
+        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
+        if (b)
             y = spread<N>(b + at.at2, axes.step[2][0]);
+        else
+            y = spread<N>(&f.by, (I)0);
+        if (own)
+            w = load<N>(own + at.at0);
         if (accumulate)
             z = load<N>(d + at.at0);
-        for (int k = 0; k < N; k++) {
-            float p = x.v[k], q = y.v[k];
-            if (op == MUL)
-                gckpti_put_product(&z.v[k], p, q, accumulate);
-            else if (op == DIVIDE)
-                gckpti_put(&z.v[k], by != 1.0f ? p / by : p, accumulate);
-            else
-                gckpti_put(&z.v[k], op == ADD ? p + q : p - q, accumulate);
-        }
+        for (int k = 0; k < N; k++)
+            f(&z.v[k], x.v[k], y.v[k], w.v[k], accumulate);
         store(d + at.at0, z);
     }
 }
 
-void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
-             const float *b, float by, int accumulate)
+template <class F>
+void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, const float *a,
+             const float *b, const float *own, int accumulate)
 {
     int64_t n = count_of(x);
-    bool four = wide(d, a, b) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    bool four = wide(d, a, b) && wide(own) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
     for (int t = 0; t < 3; t++) {
         bool repeated = x.step[t][0] == 0;
         four = four && (repeated || x.step[t][0] == 1);
@@ -1116,33 +1222,48 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *
     }
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (four && small(x))
-        RUN(call, (combine_kernel<4, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 4), op, d, a, b,
-            by, n / 4, accumulate);
+        RUN(call, (combine_kernel<4, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 4), f, d, a,
+            b, own, n / 4, accumulate);
     else if (four)
-        RUN(call, (combine_kernel<4, int64_t>), grid, 256, 0, axes_in<int64_t>(x, 4), op, d, a, b,
-            by, n / 4, accumulate);
+        RUN(call, (combine_kernel<4, int64_t, F>), grid, 256, 0, axes_in<int64_t>(x, 4), f, d, a, b,
+            own, n / 4, accumulate);
     else if (small(x))
-        RUN(call, (combine_kernel<1, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 1), op, d, a, b,
-            by, n, accumulate);
+        RUN(call, (combine_kernel<1, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 1), f, d, a,
+            b, own, n, accumulate);
     else
-        RUN(call, (combine_kernel<1, int64_t>), grid, 256, 0, x, op, d, a, b, by, n, accumulate);
+        RUN(call, (combine_kernel<1, int64_t, F>), grid, 256, 0, x, f, d, a, b, own, n, accumulate);
+}
+
+void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
+             const float *b, float by, int accumulate)
+{
+    Pair f = { op, by };
+    combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
 }
 
 /* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
- * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g; low NULL: sums are plain. */
+ * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
+ * lying as the sums do; low NULL: sums are plain. */
 template <class I> struct Sums {
     Axes<I> column, row;
     int64_t columns, rows;
-    const float *g, *other;
+    Rule rule;
+    const float *g, *other, *own;
     float sign, divide;
     float *sum, *low;
     int accumulate;
 };
 
-template <class I> __device__ float term_of(const Sums<I> &s, const Place<I> &column, int64_t row)
+template <class I, bool RULED>
+__device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, int64_t row)
 {
     Place<I> more = place(s.row, (I)row);
-    float g = s.g[column.at0 + more.at0];
+    float g = s.g[column.at0 + more.at0], factor = 1.0f;
+    if (RULED) {
+        PairGradient f = { s.rule, 1.0f };
+        g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
+        return gckpti_mul(g, factor);
+    }
     return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
 }
 
@@ -1162,15 +1283,17 @@ template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, flo
 }
 
 /* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
-template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+template <class I, bool RULED>
+__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
 {
     for (EACH(c, s.columns)) {
         Place<I> at = place(s.column, (I)c);
+        float own = RULED && s.own ? s.own[c] : 0.0f;
         float sum = s.accumulate ? s.sum[c] : 0.0f, low = s.low ? s.low[c] : 0.0f;
         for (int64_t r = 0; r < s.rows; r += 8) {
             float x[8];
             for (int k = 0; k < 8; k++)
-                x[k] = r + k < s.rows ? term_of(s, at, r + k) : 0.0f;
+                x[k] = r + k < s.rows ? term_of<I, RULED>(s, at, own, r + k) : 0.0f;
             for (int k = 0; k < 8 && r + k < s.rows; k++)
                 add_term(s, &sum, &low, x[k]);
         }
@@ -1183,7 +1306,7 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
  * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
  * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
 enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I>
+template <class I, bool RULED>
 __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
 {
     SHARED(float, tile, [2][SUM_ROWS][33]);
@@ -1193,9 +1316,12 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
     bool adds = warp == 0 && lane < columns;
     float sum = adds && s.accumulate ? s.sum[own] : 0.0f, low = adds && s.low ? s.low[own] : 0.0f;
     Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
+    float its[SUM_EACH / 2];
     for (int k = 0; k < SUM_EACH / 2; k++) {
         int column = along ? warp + SUM_WARPS * k : lane;
-        at[k] = place(s.column, (I)(first + (column < columns ? column : 0)));
+        int64_t c = first + (column < columns ? column : 0);
+        at[k] = place(s.column, (I)c);
+        its[k] = RULED && s.own ? s.own[c] : 0.0f;
     }
     for (int64_t r = -SUM_ROWS; r < s.rows; r += SUM_ROWS) {
         float x[SUM_EACH];
@@ -1204,7 +1330,9 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
         for (int k = 0; k < SUM_EACH; k++) {
             int column = along ? warp + SUM_WARPS * (k % 4) : lane;
             int64_t row = next + (along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k);
-            x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
+            x[k] = column < columns && row < s.rows
+                       ? term_of<I, RULED>(s, at[k % 4], its[k % 4], row)
+                       : 0.0f;
         }
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
 #pragma unroll 16
@@ -1221,23 +1349,23 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
         put_sum(s, own, sum, low);
 }
 
-template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
+template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.g, s.other,
-                  s.sign, s.divide, s.sum, s.low, s.accumulate };
+    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.rule, s.g,
+                  s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate };
     bool along = s.row.n && s.row.step[0][0] == 1;
     if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
-        RUN(call, sums_by_thread_kernel<I>, blocks_for(s.columns, 256), 256, 0, t);
+        RUN(call, (sums_by_thread_kernel<I, RULED>), blocks_for(s.columns, 256), 256, 0, t);
     else
-        RUN(call, sums_by_block_kernel<I>, dim3((unsigned)((s.columns + 31) / 32)), 32 * SUM_WARPS,
-            0, t, along);
+        RUN(call, (sums_by_block_kernel<I, RULED>), dim3((unsigned)((s.columns + 31) / 32)),
+            32 * SUM_WARPS, 0, t, along);
 }
 
-/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
-void sums(const gckpt_call *call, const Axes<int64_t> &axes, const float *g, const float *other,
-          float sign, float divide, float *sum, float *low, int accumulate)
+/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other): fills in what of s says
+ * where things lie. */
+void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
-    Sums<int64_t> s = { {}, {}, 1, 1, g, other, sign, divide, sum, low, accumulate };
+    s.columns = s.rows = 1;
     for (int k = 0; k < axes.n; k++) {
         Axes<int64_t> *to = axes.step[1][k] ? &s.column : &s.row;
         to->size[to->n] = axes.size[k];
@@ -1245,10 +1373,10 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, const float *g, con
         to->step[1][to->n++] = axes.step[2][k];
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
-    if (small(axes))
-        sums_in<uint32_t>(call, s);
+    if (s.rule)
+        small(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
     else
-        sums_in<int64_t>(call, s);
+        small(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
 }
 
 Axes<int64_t> broadcast_axes(const gckpt_call *call)
@@ -1263,18 +1391,25 @@ void broadcast_forward(const gckpt_call *call, Pairing op)
     combine(call, broadcast_axes(call), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
 }
 
-/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient. */
-void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other)
+/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient; or by a rule. */
+void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other,
+                        Rule rule = NO_RULE)
 {
     const gckpt_arg *in = &call->in[i];
+    const float *own = rule > ABOVE ? in->data : NULL;
     const Scale by = { sign };
+    const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call);
     if (i)
         swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
     if (in->low) {
-        sums(call, x, call->grad_out, other, sign, 1.0f, in->grad, in->low, in->accumulate);
+        sums(call, x,
+             { {}, {}, 1, 1, rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low,
+               in->accumulate });
+    } else if (rule) {
+        combine(call, x, f, in->grad, call->grad_out, other, own, in->accumulate);
     } else if (other) {
         combine(call, x, MUL, in->grad, call->grad_out, other, 1.0f, in->accumulate);
     } else {
@@ -1301,6 +1436,18 @@ void mul_backward(const gckpt_call *call)
     broadcast_gradient(call, 0, 1.0f, call->in[1].data);
     broadcast_gradient(call, 1, 1.0f, call->in[0].data);
 }
+
+void div_forward(const gckpt_call *call) { broadcast_forward(call, DIVIDE); }
+void maximum_forward(const gckpt_call *call) { broadcast_forward(call, MAXIMUM); }
+void minimum_forward(const gckpt_call *call) { broadcast_forward(call, MINIMUM); }
+void ruled_gradients(const gckpt_call *call, Rule first, Rule second)
+{
+    broadcast_gradient(call, 0, 1.0f, call->in[1].data, first);
+    broadcast_gradient(call, 1, 1.0f, call->in[0].data, second);
+}
+void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW); }
+void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
+void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
 
 /* ---- >>shapes -------------------------------------------------------------------------------- */
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
@@ -1573,7 +1720,8 @@ void reduce_forward(const gckpt_call *call, bool mean)
     gckpti_walk_axis(&w, v.inner, 1, 0);
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
-    sums(call, axes_of(&w), call->in[0].data, NULL, 1.0f, divide, call->out, NULL, 0);
+    sums(call, axes_of(&w),
+         { {}, {}, 1, 1, NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
 }
 
 /* Each element of an axis gets what its sum, or mean, got. */
@@ -2463,6 +2611,56 @@ void softmax_backward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     if (call->in[0].grad)
         RUN(call, softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
+            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
+}
+
+/* Classes in one step, as gckpti_online takes them. y may be x. */
+__global__ void log_softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        const float *from = x + r * n;
+        float max = -INFINITY, sum = 0.0f;
+        for (int64_t i = lane; i < n; i += 32)
+            max = from[i] > max ? from[i] : max;
+        max = warp_max(max);
+        for (int64_t i = lane; i < n; i += 32)
+            sum += gckpti_exp(from[i] - gckpti_shift(max));
+        sum = warp_sum(sum);
+        gckpti_softmax_end(&max, &sum);
+        sum = gckpti_log(sum);
+        for (int64_t i = lane; i < n; i += 32)
+            y[r * n + i] = from[i] - max - sum;
+    }
+}
+
+void log_softmax_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, log_softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->out, rows, n);
+}
+
+/* d may be g. */
+__global__ void log_softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
+                                            int64_t n, int accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        float sum = 0.0f;
+        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
+            sum += g[i];
+        sum = warp_sum(sum);
+        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
+            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+    }
+}
+
+void log_softmax_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (call->in[0].grad)
+        RUN(call, log_softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
             call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
 }
 
@@ -3626,9 +3824,9 @@ struct Matrix {
     int64_t stride;
     int aligned; /* 16 bytes can be copied at once */
 };
-/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
+/* Where c becomes something else, of the rows' losses: RULED, a maximum and a sum of exponentials of
  * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
-enum Purpose { STORE, PARTS, SLOPES };
+enum Purpose { STORE, RULED, SLOPES };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
@@ -3852,12 +4050,12 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
     }
 #pragma unroll
     for (int y = 0; y < 2 * DOWN; y++) {
-        if (purpose == PARTS)
+        if (purpose == RULED)
             finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
         else if (purpose == SLOPES)
             finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
 #pragma unroll
-        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
+        for (int x = 0; x < ACROSS && purpose != RULED; x++)
             finish(p, i + y * 8, j + x * 8, c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
     }
 }
@@ -4585,7 +4783,7 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             rows = gckpti_min(s.rows - row, s.block);
             Product p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
-            product_by<128, 1, 1, PARTS>(call, p);
+            product_by<128, 1, 1, RULED>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
                 (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
                 aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
@@ -5000,8 +5198,9 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
 #define OPS(X)                                                                                     \
-    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
-    X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
+    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
+    X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
+    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
     X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
     X(linear_cross_entropy) X(attention)
 
@@ -5028,6 +5227,8 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
 #undef X
+    if (is_op(op, "detach") && kind == GCKPT_FORWARD)
+        return Held<detach_forward>::run;
     return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
 }
 

@@ -337,6 +337,8 @@ static void session_event_options(const options_table *t, uint64_t step)
             session_write_string(f, *(const char **)p->where);
         else if (p->kind == OPTIONS_REAL)
             fprintf(f, "%.9g", *(double *)p->where);
+        else if (p->kind == OPTIONS_WHOLE_OR_AUTO && *(int64_t *)p->where == OPTIONS_AUTO)
+            session_write_string(f, "auto");
         else if (p->kind == OPTIONS_CHOICE)
             session_write_string(f, p->choices[*(int64_t *)p->where]);
         else if (p->kind == OPTIONS_FLAG)

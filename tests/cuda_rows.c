@@ -159,24 +159,25 @@ static int64_t size(int64_t most)
     return n;
 }
 
-/* ---- softmax ---- */
+/* ---- softmax, log_softmax ---- */
 static void softmax(void)
 {
+    const gckpt_op *op = chance(50) ? &gckpti_op_softmax : &gckpti_op_log_softmax;
     gckpt_call c = new_call(NULL, 1);
-    gckpt_shape shape = gckpt_shape2(size(65), size(400));
+    gckpt_shape shape = gckpt_shape2(size(65), size(1100));
     input(&c, 0, shape);
     c.shape = shape;
     float *row = (float *)(uintptr_t)c.in[0].data;
     for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores -inf */
         row[i] = float_of(0xff800000u);
     c.out = chance(30) ? row : piece(count_of(&shape), 1);
-    both(&gckpti_op_softmax, GCKPT_FORWARD, &c);
+    both(op, GCKPT_FORWARD, &c);
     float *g = piece(count_of(&shape), 1);
     c.grad_out = g;
-    gradient(&gckpti_op_softmax, &c, 0, 1);
+    gradient(op, &c, 0, 1);
     if (chance(30))
         c.in[0].grad = g, c.in[0].accumulate = 0;
-    both(&gckpti_op_softmax, GCKPT_BACKWARD, &c);
+    both(op, GCKPT_BACKWARD, &c);
 }
 
 /* ---- layernorm, rmsnorm ---- */
