@@ -611,7 +611,7 @@ GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for 
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 /* Gives the tensor a name for messages and printed plans (copied); returns it. */
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
-/* What a graph is made of, by id, in order of creation: for pictures and other tools. */
+/* What a graph is made of, by id, in order of creation (examples/pictures.h draws it). */
 typedef struct {
     const char *op;   /* "input", "constant", "param", "reshape", or the name of the op */
     const char *name; /* "" without */
