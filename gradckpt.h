@@ -7590,7 +7590,7 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
 }
 
 /* The factor a of element i, and b. */
-static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
+GCKPTI_INLINE float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
 {
     float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
     int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
@@ -7602,7 +7602,7 @@ static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
     return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
 }
 
-static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_slope(const gckpti_errors *e, int64_t i)
 {
     if (e->kind == GCKPTI_SUMMED) /* which has no data here */
         return 1.0f;
@@ -7614,7 +7614,7 @@ static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
     return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
 }
 
-static float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
     return e->weights ? e->weights[i / e->share] : 1.0f;
 }
