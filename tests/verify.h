@@ -43,7 +43,8 @@ typedef struct {
     int failed, round, rounds, x, backward_seen;
     int staged; /* all parameters are read from copies in the arena; packed ones always are */
     size_t top;
-    unsigned char *active, *updated, *backwards, *forwards, *reaches;
+    unsigned char *active; /* a tensor's gradient is wanted (1); an op's backward runs (2) */
+    unsigned char *updated, *backwards, *forwards, *reaches;
     int *expected, *parts, *last_read, *next_buffer, *first_buffer, *claimed;
     verify_content *slots;
     int *present; /* slots that hold something */
@@ -234,8 +235,8 @@ static inline int verify_use(const verifier *v, int id, int k)
     const gckpt_plan *p = v->p;
     for (int once = 0; once < 2; once++)
         for (int u = (int)p->node_count; u-- > 0;)
-            for (int i = 0; v->active[u] && p->nodes[u].batchless == once && i < p->nodes[u].inputs;
-                 i++)
+            for (int i = 0;
+                 v->active[u] & 2 && p->nodes[u].batchless == once && i < p->nodes[u].inputs; i++)
                 if (p->nodes[u].kind == GCKPTI_OP && verify_base_id(p, &p->nodes[u], i) == id &&
                     k-- == 0)
                     return u * GCKPT_MAX_INPUTS + i;
@@ -571,7 +572,7 @@ static inline void verify_backward(verifier *v, const gckpti_ins *ins)
     gckpt_call call;
     verify_shape_call(v, node, &call);
     call.work_backward = verify_work(v, node, call.work_backward);
-    if (!v->active[id])
+    if (!(v->active[id] & 2))
         verify_say(v, "backward of tensor %d, which needs none", id);
     if (v->backwards[id]++)
         verify_say(v, "backward of tensor %d a second time", id);
@@ -645,7 +646,8 @@ static inline void verify_update(verifier *v, const gckpti_ins *ins)
 }
 
 /* ---- the whole plan ---- */
-/* Which tensors need a gradient: they depend on a trained parameter and lead to a loss. */
+/* Which tensors need a gradient: they are picked, or depend on what is picked or on a trained parameter,
+ * and lead to a loss. */
 static inline void verify_find_active(verifier *v)
 {
     const gckpt_plan *p = v->p;
@@ -655,6 +657,12 @@ static inline void verify_find_active(verifier *v)
         for (int k = 0; p->nodes[i].kind == GCKPTI_OP && k < p->nodes[i].inputs; k++)
             if (v->reaches[i] && p->nodes[i].op->backward)
                 v->reaches[verify_base_id(p, &p->nodes[i], k)] = 1;
+    for (size_t i = 0; i < p->pick_count; i++) {
+        int id = p->nodes[p->picks[i].id].base;
+        v->active[id] |= p->picks[i].gradient != 0;
+        if (p->picks[i].gradient && (!v->reaches[id] || p->nodes[id].type != GCKPT_F32))
+            verify_say(v, "the gradient of tensor %d is picked, which has none", id);
+    }
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (node->kind == GCKPTI_PARAM && p->params[node->index].trained) {
@@ -664,8 +672,8 @@ static inline void verify_find_active(verifier *v)
         }
         for (int k = 0; node->kind == GCKPTI_OP && k < node->inputs; k++)
             if (v->reaches[i] && node->op->backward && v->active[verify_base_id(p, node, k)])
-                v->active[i] = 1;
-        for (int k = 0; node->kind == GCKPTI_OP && v->active[i] && k < node->inputs; k++)
+                v->active[i] = 3;
+        for (int k = 0; v->active[i] & 2 && k < node->inputs; k++)
             v->expected[verify_base_id(p, node, k)]++;
     }
 }
@@ -715,6 +723,32 @@ static inline void verify_round_start(verifier *v)
     v->backward_seen = 0;
 }
 
+/* Whether one of the first n picks is the gradient of tensor id. */
+static inline int verify_is_picked(const gckpt_plan *p, size_t n, int id)
+{
+    int found = 0;
+    for (size_t i = 0; i < n; i++)
+        found = found || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
+    return found;
+}
+
+/* At the end of a looped step accumulators are added up that no instruction adds up. */
+static inline void verify_sum_picked(verifier *v, int id, size_t first)
+{
+    const gckpt_plan *p = v->p;
+    const gckpti_node *node = &p->nodes[id];
+    size_t others[64];
+    int trained = node->kind == GCKPTI_PARAM && p->params[node->index].trained, uses = 0;
+    if (!p->looped || !node->batchless || trained || v->active[id] & 2)
+        return;
+    for (int use = verify_use(v, id, 0); use >= 0 && uses < 64; use = verify_use(v, id, ++uses))
+        for (size_t x = 0; x < p->length && uses > 0; x++)
+            if (p->list[x].kind == GCKPT_BACKWARD && p->list[x].id == use / GCKPT_MAX_INPUTS)
+                others[uses - 1] =
+                    p->operands[p->list[x].operands + 5 + 3 * (size_t)(use % GCKPT_MAX_INPUTS)];
+    verify_sum(v, id, first, others, uses);
+}
+
 static inline void verify_end(verifier *v)
 {
     const gckpt_plan *p = v->p;
@@ -724,14 +758,16 @@ static inline void verify_end(verifier *v)
         if (!v->forwards[p->terms[i].id])
             verify_say(v, "the loss %d is never computed", p->terms[i].id);
     for (size_t i = 0; i < p->node_count && !v->failed; i++) {
-        if (p->nodes[i].kind == GCKPTI_OP && v->active[i] && !v->backwards[i])
+        if (v->active[i] & 2 && !v->backwards[i])
             verify_say(v, "no backward of tensor %d", (int)i);
-        if (p->nodes[i].kind == GCKPTI_PARAM && v->active[i] && !v->updated[i])
+        if (p->nodes[i].kind == GCKPTI_PARAM && p->params[p->nodes[i].index].trained && !v->updated[i])
             verify_say(v, "no update of parameter %d", (int)i);
     }
     for (size_t i = 0; i < p->pick_count && !v->failed; i++) {
         const gckpti_plan_pick *k = &p->picks[i];
         int id = p->nodes[k->id].base;
+        if (k->gradient && !verify_is_picked(p, i, id))
+            verify_sum_picked(v, id, k->offset);
         const verify_content *c = verify_read(v, id, k->gradient ? VERIFY_GRADIENT : VERIFY_VALUE,
                                               k->offset, "picked tensor");
         if (c && k->gradient && c->parts != v->expected[id])
@@ -837,8 +873,7 @@ static inline int verify_start(verifier *v)
                                   p->params[p->nodes[p->list[x].id].index].storage ==
                                       GCKPT_STORED_F32);
     for (size_t i = 0; i < n && p->looped; i++) /* cleared when a step starts */
-        for (int k = 0; p->nodes[i].kind == GCKPTI_OP && v->active[i] && k < p->nodes[i].inputs;
-             k++) {
+        for (int k = 0; v->active[i] & 2 && k < p->nodes[i].inputs; k++) {
             const gckpti_node *q = verify_base(p, &p->nodes[i], k);
             int id = verify_base_id(p, &p->nodes[i], k), found = 0;
             size_t at = 0;
