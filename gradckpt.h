@@ -123,7 +123,8 @@
  *       emulation elsewhere. A product that feeds an addition is always an fma.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
- *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1.
+ *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1. gckpt_pow multiplies for exponents
+ *       1, 2 and 3 (x x x); log_softmax is (x - max) - log(sum), max and sum as softmax has them.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
