@@ -122,7 +122,8 @@
  *    a. fma(a,b,c) is one correctly rounded operation, by instruction where it is proven, by exact
  *       emulation elsewhere. A product that feeds an addition is always an fma.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
- *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x).
+ *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
+ *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
@@ -160,7 +161,12 @@
  *       where all scores are -inf, all probabilities are 0. So too in softmax and i.
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
- *       log(sum)); the linear + cross-entropy op returns the same bits.
+ *       log(sum)); the linear + cross-entropy op returns the same bits. With s_j that loss for
+ *       class j as the target: smoothed by e it is fma(e / V, sum of s by d., (1 - e) * s_target);
+ *       against soft targets, fma(t_j, s_j, lane) by d. where t_j is not 0. Losses of elements are
+ *       products a b (listed above gckpti_errors), by d. as fma(w a, b, lane), w being the
+ *       weight. A row's weight multiplies its loss, and its gradient's scale. A weight of 0 leaves
+ *       out what is behind it; its own gradient is the sum of that by d., unweighted.
  *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
  *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
  *       bits / 2^24; kept when u >= p. Initial values: see gckpti_draw_values.
@@ -605,7 +611,7 @@ GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for 
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 /* Gives the tensor a name for messages and printed plans (copied); returns it. */
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
-/* What a graph is made of, by id, in order of creation: for pictures and other tools. */
+/* What a graph is made of, by id, in order of creation (examples/pictures.h draws it). */
 typedef struct {
     const char *op;   /* "input", "constant", "param", "reshape", or the name of the op */
     const char *name; /* "" without */
@@ -650,9 +656,9 @@ GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis; the logarithm of softmax, never of 0 */
 GCKPT_API gckpt_tensor *gckpt_log_softmax(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_exp(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);  /* natural; -inf at 0, NaN below */
-GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x); /* gradient inf at 0 */
-GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);  /* gradient 0 at 0 */
+GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural; -inf at 0, NaN below */
+GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* gradient inf at 0 */
+GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
@@ -715,16 +721,20 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
-/* ---- Losses with weights: `weights`, NULL or f32, has the leading axes of the targets, (B) or
+/* ---- Losses with weights: `weights`, NULL or f32, has the first axes of what is lost, (B) or
  * (B,T) or all: each scales what is lost behind it. They scale the sum; the count stays what it is
  * without them (valid targets, rows, elements). To divide by the sum of weights instead, feed
- * weights times count / their sum over the whole batch. ----
+ * weights times count / their sum, both over the whole batch. A weight of 0 leaves out what is
+ * behind it, NaN and infinities too, and passes no gradient on; that of a row whose target is < 0
+ * is not looked at. Weights of classes: gckpt_embed of a (V,1) table by the targets (if none is
+ * ignored), reshaped. All float inputs get gradients. ----
  *
  * Cross-entropy against (1 - smoothing) of the target and smoothing / V of every class (Szegedy
  * 2015), smoothing 0 to 1. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing);
-/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. */
+/* Against targets (..,V) f32: sum over rows of -sum_j target_j log softmax_j; count = rows. They
+ * may add up to anything; where one is 0, a logit of -inf does no harm. */
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights);
 /* Elementwise, targets f32, 0 to 1: sum of -(t log s + (1 - t) log(1 - s)), s = sigmoid(logit); as
@@ -1727,9 +1737,12 @@ GCKPT_API const char *gckpt_error_text(const void *object)
 {
     const gckpti_object *o = (const gckpti_object *)object;
     gckpt_result result = gckpt_error(object);
-    return o && o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0]
-               ? o->text
-               : gckpt_result_text(result);
+    if (!o)
+        return "NULL: the call that should have made it failed. Why is the error of what it was made "
+               "from: a plan's or a frontier's graph, the store of an executor, a graph or gckpt_fit. "
+               "A store is NULL if there is no memory; a block needs gckpt_store_need(NULL) bytes";
+    return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
+                                                                        : gckpt_result_text(result);
 }
 
 /* ---- text without stdio ---- */
@@ -1884,6 +1897,26 @@ static gckpt_result gckpti_ok(void *object)
     return GCKPT_OK;
 }
 
+/* Fields of a desc and what is allowed. */
+typedef struct {
+    const char *name;
+    int64_t value, least, most;
+} gckpti_range;
+
+/* 0: one of n is not, and the object says which. */
+static int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (r[i].value < r[i].least || r[i].value > r[i].most) {
+            gckpti_error(object, GCKPT_E_ARG,
+                         r[i].most < INT32_MAX ? "%s: desc.%s is %I; allowed is %I to %I"
+                                               : "%s: desc.%s is %I; allowed is %I or more",
+                         who, r[i].name, r[i].value, r[i].least, r[i].most);
+            return 0;
+        }
+    return 1;
+}
+
 /* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
 typedef struct {
     gckpt_write_fn write; /* NULL: only count */
@@ -1941,8 +1974,8 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
 /* ---- memory: the one allocation site ---- */
 typedef struct {
     gckpt_memory desc;
-    /* of a block: bytes taken from its beginning; names, at its end; what it should have had for
-     * the last request that it refused */
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when it
+     * last refused */
     size_t used, names, wanted;
 } gckpti_allocator;
 
@@ -2007,9 +2040,11 @@ static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size
                 memcpy(fresh, ptr, old_size);
             return fresh;
         }
-        a->wanted = at + new_size + a->names;
-        if (a->wanted > a->desc.size || a->wanted < new_size)
+        size_t all = at + new_size + a->names;
+        if (all > a->desc.size || all < new_size) {
+            a->wanted = all;
             return NULL;
+        }
         a->used = at + new_size;
         return new_size ? base + at : NULL;
     }
@@ -2070,9 +2105,11 @@ static char *gckpti_name_new(gckpti_allocator *a, const char *name)
     if (!a->desc.memory) {
         copy = (char *)gckpti_resize(a, NULL, 0, n);
     } else {
-        a->wanted = a->used + a->names + n;
-        if (a->wanted <= a->desc.size)
+        size_t all = a->used + a->names + n;
+        if (all <= a->desc.size)
             copy = (char *)a->desc.memory + (a->desc.size - (a->names += n));
+        else
+            a->wanted = all;
     }
     return copy ? (char *)memcpy(copy, name, n) : NULL;
 }
@@ -2084,6 +2121,20 @@ static void gckpti_name_delete(gckpti_allocator *a, char *name)
         a->names -= strlen(name) + 1;
     else
         gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+}
+
+/* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
+static void gckpti_tell_block(void *object, const char *whose, const gckpti_allocator *a,
+                              size_t would)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    size_t n = strlen(o->text);
+    gckpti_text t = { o->text + n, sizeof o->text - 1 - n };
+    if (a->desc.memory && a->wanted > a->desc.size)
+        gckpti_text_add(&t,
+                        would ? "; the %s's block has %z bytes, %z would do"
+                              : "; the %s's block has %z bytes, so far it takes %z",
+                        whose, a->desc.size, would ? would : a->wanted);
 }
 
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
@@ -2198,6 +2249,15 @@ static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
         if (a->d[i] != b->d[i])
             return 0;
     return 1;
+}
+
+/* What is wrong with one that does not fit, for a text. */
+static const char *gckpti_shape_problem(const gckpt_shape *s)
+{
+    for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++)
+        if (s->d[i] <= 0)
+            return "sizes must be positive";
+    return "that is more than this machine can address";
 }
 
 /* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
@@ -3693,9 +3753,12 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
                                 : "note \"%s\": the value is not UTF-8",
                             key);
     size_t old = gckpti_note_find(store, key), count = store->note_count;
-    if (value && !gckpti_note_add(store, key, value))
-        return gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
-                            strlen(key) + strlen(value) + 2);
+    if (value && !gckpti_note_add(store, key, value)) {
+        gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
+                     strlen(key) + strlen(value) + 2);
+        gckpti_tell_block(store, "store", &store->memory, 0);
+        return GCKPT_E_MEMORY;
+    }
     if (value) {
         gckpti_notes_settle(store, count);
     } else if (old < count) {
@@ -4124,6 +4187,8 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
             gckpti_pack_end(store, q);
     }
     store->packs += result == GCKPT_OK;
+    if (result == GCKPT_E_MEMORY)
+        gckpti_tell_block(store, "store", &store->memory, 0);
     return result;
 }
 
@@ -4138,19 +4203,20 @@ static gckpt_result gckpti_external(gckpt_store *store, const char *name, const 
         return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
                             gckpti_name_problem(name));
     if (!gckpti_shape_fits(shape))
-        return gckpti_error(
-            store, GCKPT_E_SHAPE,
-            "external parameter \"%s\": %S: sizes must be positive and the product below %z", name,
-            shape, SIZE_MAX / 64);
+        return gckpti_error(store, GCKPT_E_SHAPE, "external parameter \"%s\": %S: %s", name, shape,
+                            gckpti_shape_problem(shape));
     if (gckpti_find(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
     gckpt_init none = { 0, 0, 0 };
     *q = gckpti_param_new(store, name, shape, 1, none);
-    if (!*q)
-        return gckpti_error(store, GCKPT_E_MEMORY,
-                            "external parameter \"%s\": no memory for its entry", name);
+    if (!*q) {
+        gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry",
+                     name);
+        gckpti_tell_block(store, "store", &store->memory, 0);
+        return GCKPT_E_MEMORY;
+    }
     (*q)->locked = !writable;
     (*q)->p.frozen = (*q)->locked;
     return gckpti_ok(store);
@@ -4211,6 +4277,8 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     if (result != GCKPT_OK || out->values || out->packed)
         return result;
     result = gckpti_values_new(store, &store->params[index], "get");
+    if (result != GCKPT_OK)
+        gckpti_tell_block(store, "store", &store->memory, 0);
     gckpti_values_draw(store);
     *out = store->params[index].p;
     return result;
@@ -4368,6 +4436,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
+        gckpti_tell_block(store, "graph", &a, 0);
         return NULL;
     }
     g->object.magic = GCKPTI_MAGIC;
@@ -4394,6 +4463,15 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
+static void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
+{
+    if (g->object.sticky == GCKPT_OK) {
+        gckpti_fail(g, GCKPT_E_MEMORY, what, n);
+        gckpti_tell_block(g, "graph", &g->memory, 0);
+    }
+    return NULL;
+}
+
 /* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
 static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
 {
@@ -4406,7 +4484,7 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
         size_t bytes = head + (need > 8192 ? need : 8192);
         c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
         if (!c)
-            return gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
+            return gckpti_graph_full(g, "graph: no memory for %z bytes", bytes);
         c->next = g->chunks;
         c->size = bytes;
         c->used = head;
@@ -4430,7 +4508,7 @@ static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_sha
 {
     if (g->count >= INT32_MAX ||
         !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
-        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for tensor %z", g->count);
+        return (gckpt_tensor *)gckpti_graph_full(g, "graph: no memory for tensor %z", g->count);
     gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_bytes(g, sizeof *t);
     if (!t)
         return NULL;
@@ -4463,9 +4541,8 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
     if (!gckpti_shape_fits(shape))
-        return gckpti_fail(g, GCKPT_E_SHAPE,
-                           "\"%s\": %S: sizes must be positive and their product at most %z", name,
-                           shape, SIZE_MAX / 64);
+        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
+                           gckpti_shape_problem(shape));
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
     if (t)
         t->name = (const char *)gckpti_graph_copy(g, name, strlen(name) + 1);
@@ -4528,10 +4605,13 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, 0, init))
-            return gckpti_fail(graph, GCKPT_E_MEMORY,
-                               "param \"%s\": the store has no memory for %I floats", name,
-                               gckpti_elements(&shape));
+        if (!gckpti_param_new(s, name, &shape, 0, init)) {
+            gckpti_fail(graph, GCKPT_E_MEMORY,
+                        "param \"%s\": the store has no memory for %I floats", name,
+                        gckpti_elements(&shape));
+            gckpti_tell_block(graph, "store", &s->memory, 0);
+            return NULL;
+        }
         index = (int)s->count - 1;
     }
     graph->params = index < graph->params ? graph->params : index + 1;
@@ -4596,7 +4676,7 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
         return;
     if (!gckpti_grow(&graph->memory, &graph->segments, &graph->segment_capacity,
                      graph->segment_count, sizeof *graph->segments)) {
-        gckpti_fail(graph, GCKPT_E_MEMORY, "graph: no memory for segment %z", graph->segment_count);
+        gckpti_graph_full(graph, "graph: no memory for segment %z", graph->segment_count);
         return;
     }
     gckpti_segment *s = &graph->segments[graph->segment_count];
@@ -7510,7 +7590,7 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
 }
 
 /* The factor a of element i, and b. */
-static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
+GCKPTI_INLINE float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
 {
     float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
     int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
@@ -7522,7 +7602,7 @@ static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
     return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
 }
 
-static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_slope(const gckpti_errors *e, int64_t i)
 {
     if (e->kind == GCKPTI_SUMMED) /* which has no data here */
         return 1.0f;
@@ -7534,7 +7614,7 @@ static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
     return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
 }
 
-static float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
     return e->weights ? e->weights[i / e->share] : 1.0f;
 }
@@ -9291,6 +9371,13 @@ static void gckpti_find_late(gckpti_planner *p)
     }
 }
 
+/* Those from number *next on that the backward of rank r needs. */
+static void gckpti_emit_late(gckpti_planner *p, int *next, int r)
+{
+    for (; *next < p->units && p->when[p->late[*next]] <= r; ++*next)
+        gckpti_emit(p, p->late[*next]);
+}
+
 /* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
  * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
  * any order of backwards. */
@@ -9304,11 +9391,11 @@ static void gckpti_make_late(gckpti_planner *p, int group)
         gckpti_lower(&end, next);
         for (; i < end && now != before; i++)
             gckpti_emit(p, p->late[i]);
-        for (; next < p->units && p->when[p->late[next]] <= r; next++)
-            gckpti_emit(p, p->late[next]);
+        gckpti_emit_late(p, &next, r);
         gckpti_emit(p, ~p->backward[r]);
         before = now;
     }
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
 }
 
 /* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs
@@ -13805,6 +13892,9 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
                  plan->rows, plan->batch, plan->threads, plan->alignment,
                  precisions[plan->precision]);
+    if (plan->mixer >= 0)
+        gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
+                     gckpti_node_name(plan, plan->mixer), plan->mixer);
     for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
         gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
     if (plan->kind_bytes[GCKPT_BYTES_CACHES])
@@ -13837,9 +13927,14 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
+    if (!t && g->count)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
+                            "NULL; the last tensor that was made in this graph is %T",
+                            i, g->tensors[g->count - 1]);
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
-                            t ? "of another graph" : "NULL");
+                            t ? "of another graph" : "NULL, and the graph has no tensor");
     if (!gckpti_is_loss(t))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
@@ -13870,13 +13965,17 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
                                          const gckpt_plan_desc *d)
 {
     int inference = d->mode == GCKPT_INFERENCE;
-    if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER ||
-        d->own_state < 0 || d->own_state > 4 || d->threads < 0 || d->threads > 1024 ||
-        d->group < -INT32_MAX || d->batch < 0 || (unsigned)d->precision > GCKPT_BF16_FAST)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "
-            "threads 0..1024, group, batch, precision)");
+    const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
+                                    { "optimiser", (int)d->optimiser, 0, GCKPT_OWN_OPTIMISER },
+                                    { "own_state", d->own_state, 0, 4 },
+                                    { "threads", d->threads, 0, 1024 },
+                                    { "group", d->group, -INT32_MAX, INT32_MAX },
+                                    { "batch", d->batch, 0, INT64_MAX },
+                                    { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
+                                    { "update_in_backward", d->update_in_backward, 0, 2 },
+                                    { "fetches", d->fetches, 0, INT32_MAX } };
+    if (!gckpti_in_range(g, "plan", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
     if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
@@ -13887,10 +13986,17 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: alignment %z must be a power of two from 4 to 65536",
                             d->alignment);
-    if (count < 0 || (count > 0 && !terms) || d->fetches < 0 || (d->fetches > 0 && !d->fetch) ||
-        (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0)))
+    if (count < 0 || (count > 0 && !terms))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i",
+                            terms ? "there" : "NULL", count);
+    if (d->fetches > 0 && !d->fetch)
+        return gckpti_error(g, GCKPT_E_ARG, "plan: desc.fetches is %i, desc.fetch is NULL",
+                            d->fetches);
+    if (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: terms, fetch or schedule is NULL or its count is negative");
+                            "plan: GCKPT_SCHEDULE needs desc.schedule and desc.instructions; they "
+                            "are %s and %i",
+                            d->schedule ? "there" : "NULL", d->instructions);
     if (!inference && d->batch && d->batch < g->rows)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.batch is %I, but the graph has %I rows: build it with at "
@@ -14202,10 +14308,12 @@ static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
     int failed = 0;
     for (const gckpti_planner *q = p; q; q = q->next)
         failed = failed || q->failed;
-    if (failed)
+    if (failed) {
         gckpti_error(p->g, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", p->g->count);
-    else if (result == GCKPT_OK)
+        gckpti_tell_block(p->g, "plan", p->memory, 0);
+    } else if (result == GCKPT_OK) {
         gckpti_ok(p->g);
+    }
 }
 
 /* Reports that a budget is too small, and the least that is not. */
@@ -15603,6 +15711,25 @@ static int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
     return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
 }
 
+/* Bytes of the store's block that would do for the values and states that are still missing. */
+static size_t gckpti_bind_needs(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_store *s = e->store;
+    size_t used = s->memory.used;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &s->params[e->params[e->params[i].nth].index];
+        gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_values_bytes(&q->p));
+    }
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &s->params[e->params[i].index];
+        int slots = p->params[i].trained ? p->state_slots : 0;
+        for (int slot = gckpti_state_slots(q); slot < slots; slot++)
+            gckpti_count_piece(&used, (size_t)q->p.elements, sizeof(float));
+    }
+    return gckpti_count_block(used + s->memory.names);
+}
+
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State
  * of another optimiser is refused. Values are drawn when nothing can fail any more. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
@@ -15643,6 +15770,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_values_draw(s);
         return GCKPT_OK;
     }
+    gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
     while (states-- > 0)
         gckpti_state_shrink(s, &s->params[e->params[states].index], e->params[states].had);
     gckpti_values_undo(s);
@@ -15694,7 +15822,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 }
 
 /* The kernels of an op. */
-static gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_node *node)
+static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
     const gckpt_backend *b = &e->backend;
     int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
@@ -15723,7 +15851,7 @@ static void gckpti_bind_nodes(gckpt_exec *e)
         if (node->kind == GCKPTI_INPUT)
             e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
         else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->nodes[i] = gckpti_op_kernels(e, node);
+            e->nodes[i] = gckpti_bind_kernels(e, node);
     }
 }
 
@@ -15894,7 +16022,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         gckpt_call c;
         if (node->kind != GCKPTI_OP || node->index < 0)
             continue;
-        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        gckpti_exec_node n = gckpti_bind_kernels(e, node);
         if (n.forward && (n.backward || !node->op->backward))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
@@ -16302,6 +16430,11 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", desc ? (int64_t)desc->debug : 0, 0,
+                                      2 * GCKPT_DEBUG_FINITE - 1 } };
+    if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
     gckpt_result result = gckpti_check_plan(s, p);
     if (result == GCKPT_OK)
         result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
@@ -16318,48 +16451,6 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
-    return result;
-}
-
-/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
-static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
-                                     const gckpt_exec_desc *desc)
-{
-    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
-    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
-    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
-    if (!e || (tables && !block)) {
-        gckpti_delete(&a, e, 1, sizeof *e);
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
-        return NULL;
-    }
-    if (block)
-        gckpti_plan_copy(block, plan);
-    e->object.magic = GCKPTI_MAGIC;
-    e->memory = a;
-    e->plan = block ? (gckpt_plan *)block : plan;
-    e->store = store;
-    if (desc)
-        e->desc = *desc;
-    e->runner.parallel_for = e->desc.parallel_for;
-    e->runner.user = e->desc.user;
-    return e;
-}
-
-/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
-static gckpt_result gckpti_exec_bind(gckpt_exec *e)
-{
-    gckpt_result result = gckpti_choose_backend(e);
-    if (result == GCKPT_OK)
-        result = gckpti_exec_memory(e);
-    if (result == GCKPT_OK)
-        result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && e->backend.own_memory &&
-        !gckpti_bind(e->store, &e->binding, e->desc.backend))
-        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
-    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
     return result;
 }
 
@@ -16413,6 +16504,51 @@ static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 }
 
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
+
+/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
+static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
+{
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
+    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
+    size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
+    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
+    if (!e || (tables && !block)) {
+        gckpti_delete(&a, e, 1, sizeof *e);
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
+        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
+        return NULL;
+    }
+    if (block)
+        gckpti_plan_copy(block, plan);
+    e->object.magic = GCKPTI_MAGIC;
+    e->memory = a;
+    e->plan = block ? (gckpt_plan *)block : plan;
+    e->store = store;
+    if (desc)
+        e->desc = *desc;
+    e->runner.parallel_for = e->desc.parallel_for;
+    e->runner.user = e->desc.user;
+    return e;
+}
+
+/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
+static gckpt_result gckpti_exec_bind(gckpt_exec *e)
+{
+    gckpt_result result = gckpti_choose_backend(e);
+    if (result == GCKPT_OK)
+        result = gckpti_exec_memory(e);
+    if (result == GCKPT_E_MEMORY)
+        gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+    if (result == GCKPT_OK)
+        result = gckpti_bind_state(e);
+    if (result == GCKPT_OK && e->backend.own_memory &&
+        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
+        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+    return result;
+}
 
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
@@ -19398,6 +19534,8 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     va_start(args, format);
     gckpti_text_format(&t, format, args);
     va_end(args);
+    if (result == GCKPT_E_MEMORY)
+        gckpti_tell_block(l->store, "store", &l->store->memory, 0);
     return 0;
 }
 
@@ -19639,9 +19777,8 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
                              e->slot < 0 ? ", F16 or BF16" : "", type);
     if (!e->ignored && !gckpti_shape_fits(&e->shape))
-        return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "%S: sizes must be positive and their product at most %z", &e->shape,
-                             SIZE_MAX / 64);
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
+                             gckpti_shape_problem(&e->shape));
     int64_t bytes =
         e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_storages[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
@@ -20121,6 +20258,55 @@ static void gckpti_load_rest(gckpti_loader *l)
                       l->contract, GCKPT_CONTRACT);
 }
 
+/* What other files begin with. */
+static const struct {
+    const char *begin, *is;
+} gckpti_others[] = {
+    { "version ", "a pointer of Git LFS: fetch what it stands for with `git lfs pull`" },
+    { "PK\3\4", "a ZIP archive, as torch.save writes: save it by safetensors.torch" },
+    { "\x80\2", "a Python pickle: save it by safetensors.torch" },
+    { "\x80\3", "a Python pickle: save it by safetensors.torch" },
+    { "\x80\4", "a Python pickle: save it by safetensors.torch" },
+    { "\x93NUMPY", "a NumPy array" },
+    { "\x89HDF", "HDF5" },
+    { "GGUF", "GGUF" },
+    { "\x1f\x8b", "compressed by gzip: unpack it" },
+    { "<", "HTML or XML: the page that was downloaded instead?" },
+    { "gckptpln", "a plan: gckpt_plan_read" },
+};
+
+/* The error of a file whose first 8 bytes cannot be the length of its header. */
+static gckpt_result gckpti_not_safetensors(gckpti_loader *l, const unsigned char *first,
+                                           uint64_t length, size_t size)
+{
+    char next = 0, begin[9] = { 0 };
+    int text = 1;
+    for (int i = 0; i < 8; i++) {
+        begin[i] = (char)first[i];
+        text = text && ((first[i] >= 0x20 && first[i] < 0x7f) || (first[i] >= 9 && first[i] <= 13));
+    }
+    for (size_t i = 0; i < sizeof gckpti_others / sizeof *gckpti_others; i++)
+        if (!strncmp(begin, gckpti_others[i].begin, strlen(gckpti_others[i].begin)))
+            return gckpti_error(l->store, GCKPT_E_DATA, "load: not a safetensors file but %s",
+                                gckpti_others[i].is);
+    for (int i = 0; i < 8; i++)
+        begin[i] = first[i] < 0x20 ? ' ' : begin[i];
+    if (text)
+        return gckpti_error(l->store, GCKPT_E_DATA,
+                            "load: not a safetensors file but text: it begins with \"%s\"", begin);
+    if (size > 8 && gckpti_load_bytes(l, &next, 1) && next == '{' && length >= 2)
+        return gckpti_error(l->store, GCKPT_E_DATA,
+                            length > GCKPTI_HEADER_MAX
+                                ? "load: damaged: a header of %I bytes; %z are allowed"
+                                : "load: cut off: a header of %I bytes in a file of %z",
+                            (int64_t)(length & INT64_MAX),
+                            length > GCKPTI_HEADER_MAX ? (size_t)GCKPTI_HEADER_MAX : size);
+    return gckpti_error(l->store, GCKPT_E_DATA,
+                        "load: not a safetensors file: by its first 8 bytes it would have a header "
+                        "of %I bytes, in a file of %z",
+                        (int64_t)(length & INT64_MAX), size);
+}
+
 /* Loads a file of `size` bytes from l->read or l->file. */
 static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
                                 const gckpt_file_desc *desc)
@@ -20140,10 +20326,7 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
     for (int i = 8; i-- > 0;)
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
-        return gckpti_error(store, GCKPT_E_DATA,
-                            "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
-                            "damaged, a pointer of Git LFS or not safetensors",
-                            (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
+        return gckpti_not_safetensors(l, little, length, size);
     for (size_t i = 0; i < store->count && !l->desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
             gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
@@ -20876,7 +21059,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
                                       const gckpt_memory *memory)
 {
     gckpti_plan_reader r;
-    gckpti_allocator a;
+    gckpti_allocator a = gckpti_allocator_of(memory);
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     if (!read) {
@@ -20884,9 +21067,6 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
         return NULL;
     }
     memset(&r, 0, sizeof r);
-    memset(&a, 0, sizeof a);
-    if (memory)
-        a.desc = *memory;
     r.read = read;
     r.user = user;
     r.check = GCKPTI_FNV_START;
@@ -20898,8 +21078,10 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     gckpti_planner_free(&r.p);
     gckpti_scratch_free(&r.scratch);
     if (!plan &&
-        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY))
+        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY)) {
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
+        gckpti_tell_block(graph, "plan", &a, 0);
+    }
     return gckpti_plan_settle(plan);
 }
 
@@ -20965,14 +21147,16 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         if (q) {
             q->p.storage = next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
-        } else if (index < 0)
+        } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
-        else if (!gckpti_same_shape(&store->params[index].p.shape, shape))
+            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
             result = gckpti_error(store, GCKPT_E_SHAPE,
                                   "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
                                   &store->params[index].p.shape);
+        }
     }
     gckpti_store_shrink(store, before);
     return result;
@@ -21124,8 +21308,7 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
         const gckpti_plan_param *q = &p->params[i];
         gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
                      q->name, q->elements, q->trained, q->node, q->place, q->external,
-                     (int)q->storage,
-                     (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
+                     (int)q->storage, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);

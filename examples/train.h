@@ -29,6 +29,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#define TRAIN_CLOCK isatty(2) /* a line that is written over and over is for people only */
+#else
+#define TRAIN_CLOCK 1
+#endif
 
 enum { TRAIN_COLUMNS = 8 };
 
@@ -83,7 +89,7 @@ typedef struct {
     uint64_t seed;    /* of the rows' order (the store's: of weights and dropout) */
     const char *save; /* a file for all that is needed to go on, after each epoch; if it is there,
                          training goes on from it. SAVE.best: the best weights so far */
-    int quiet;        /* epochs between lines on stdout, 0: 1; -1: none, and no clock on stderr */
+    int every; /* epochs between lines on stdout, 0: 1; -1: no line, and no clock on stderr */
     int (*watch)(void *user, const train_report *now); /* after steps and epochs; 1: enough */
     void *user;                                        /* for watch and the model's function */
 } train_options;
@@ -114,6 +120,7 @@ typedef struct {
     float *outputs, *weights;         /* weights: the best */
     time_t began, told;               /* told: when the clock on stderr was last written, */
     int shown;                        /* and its length */
+    char path[1024];                  /* of the best weights */
 } train_run;
 
 static inline int train_fail(train_run *t, const char *format, ...)
@@ -147,6 +154,8 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
     if (data->validation < 0 || t->trained < 1)
         return train_fail(t, "data: %.0f rows, %.0f of them for validation: none to train on",
                           (double)data->rows, (double)data->validation);
+    if (o->save != NULL && snprintf(t->path, sizeof t->path, "%s.best", o->save) >= 1024)
+        return train_fail(t, "options: save: a path of 1018 characters at most");
     while (t->columns < TRAIN_COLUMNS && data->column[t->columns].name != NULL)
         t->columns++;
     while (t->known < t->columns && data->column[t->known].values != NULL)
@@ -226,22 +235,20 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     return failed;
 }
 
-/* Executors of both plans in one arena (a backend with memory of its own makes them two). */
+/* Executors of both plans in one arena (on a backend each has its own). */
 static inline int train_bind(train_run *t)
 {
     gckpt_exec_desc desc;
-    const gckpt_backend *b = t->o->plan.backend;
-    const size_t align = t->o->plan.alignment > 64 ? t->o->plan.alignment : 64;
     size_t size = gckpt_plan_arena(t->forward_plan);
     memset(&desc, 0, sizeof desc);
-    desc.backend = b;
+    desc.backend = t->o->plan.backend;
     if (t->plan != NULL && gckpt_plan_arena(t->plan) > size)
         size = gckpt_plan_arena(t->plan);
-    if (b == NULL || !b->own_memory) {
-        t->arena = malloc(size + align);
+    if (desc.backend == NULL) {
+        t->arena = malloc(size + 64);
         if (t->arena == NULL)
             return train_fail(t, "out of memory: an arena of %.0f bytes", (double)size);
-        desc.arena = (char *)t->arena + (align - (uintptr_t)t->arena % align) % align;
+        desc.arena = (char *)t->arena + (64 - (uintptr_t)t->arena % 64) % 64;
         desc.arena_size = size;
     }
     t->forward = gckpt_exec_new(t->forward_plan, t->store, &desc);
@@ -322,10 +329,8 @@ static inline int train_step(train_run *t, int64_t first, gckpt_report *report)
     const gckpt_result result = gckpt_step(t->exec, feeds, t->columns, n, &hyper, report);
     t->r->loss = report->loss;
     if (result == GCKPT_SKIPPED)
-        return train_fail(t,
-                          "epoch %i, step %.0f: %s (loss %g): lower hyper.lr, set hyper.clip, or "
-                          "look for NaN in the data",
-                          t->r->epoch, (double)t->r->step, gckpt_error_text(t->exec), report->loss);
+        return train_fail(t, "epoch %i, step %.0f: %s; or there is NaN in the data", t->r->epoch,
+                          (double)t->r->step, gckpt_error_text(t->exec));
     if (result == GCKPT_E_DATA && /* it names a row of the batch; this one of the data: */
         train_evaluate(t, 0, t->data->rows, NULL, &loss, &accuracy) != 0)
         return -1;
@@ -339,7 +344,7 @@ static inline int64_t train_keep(train_run *t, int way)
     int64_t at = 0;
     for (int i = 0; gckpt_store_peek(t->store, i, &p) == GCKPT_OK; i++)
         if (!p.frozen) {
-            if (way != 0 && gckpt_store_get(t->store, i, &p) == GCKPT_OK)
+            if (way != 0 && p.values != NULL && gckpt_store_get(t->store, i, &p) == GCKPT_OK)
                 memcpy(way > 0 ? t->weights + at : p.values, way > 0 ? p.values : t->weights + at,
                        (size_t)p.elements * 4);
             at += p.elements;
@@ -349,24 +354,22 @@ static inline int64_t train_keep(train_run *t, int way)
 
 static const gckpt_file_desc train_values = { NULL, NULL, 1, 0, 0, GCKPT_STORED_F32 };
 
-/* Notes in the file say what it is the training of, and how far it is. */
-static inline void train_recipe(const train_run *t, char *text, size_t size)
+/* A note in the file says how far the training is, what the best epoch was, and of what it is. */
+static inline void train_recipe(const train_run *t, char text[256])
 {
-    snprintf(text, size, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
+    snprintf(text, 256, "%.0f rows, %.0f for validation, batch %.0f, seed %.0f",
              (double)t->data->rows, (double)t->checked, (double)t->batch, (double)t->o->seed);
 }
 
 static inline int train_save(train_run *t)
 {
     const train_report *b = &t->best;
-    char recipe[256], state[256], path[1024];
-    train_recipe(t, recipe, sizeof recipe);
-    snprintf(state, sizeof state, "%i %i %.17g %.17g %.17g", t->r->epoch, b->epoch, b->loss,
-             b->validation, b->accuracy);
-    snprintf(path, sizeof path, "%s.best", t->o->save);
-    gckpt_store_set_note(t->store, "train", recipe);
-    gckpt_store_set_note(t->store, "train.state", state);
-    if ((t->r->best && gckpt_store_save_as(t->store, path, &train_values) != GCKPT_OK) ||
+    char recipe[256], note[512];
+    train_recipe(t, recipe);
+    snprintf(note, sizeof note, "%i %i %.17g %.17g %.17g of %s", t->r->epoch, b->epoch, b->loss,
+             b->validation, b->accuracy, recipe);
+    gckpt_store_set_note(t->store, "train", note);
+    if ((t->r->best && gckpt_store_save_as(t->store, t->path, &train_values) != GCKPT_OK) ||
         gckpt_store_save(t->store, t->o->save) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
     return 0;
@@ -375,25 +378,24 @@ static inline int train_save(train_run *t)
 static inline int train_load(train_run *t)
 {
     train_report *b = &t->best;
-    char recipe[256], path[1024];
+    char recipe[256];
+    int at = 0;
     FILE *f = fopen(t->o->save, "rb");
     if (f == NULL)
         return 0; /* not begun yet */
     fclose(f);
-    snprintf(path, sizeof path, "%s.best", t->o->save);
-    if (gckpt_store_load_as(t->store, path, &train_values) != GCKPT_OK ||
-        (train_keep(t, 1) > 0 && gckpt_store_load(t->store, t->o->save) != GCKPT_OK))
+    int failed = gckpt_store_load_as(t->store, t->path, &train_values) != GCKPT_OK;
+    train_keep(t, 1);
+    if (failed || gckpt_store_load(t->store, t->o->save) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
-    const char *was = gckpt_store_note(t->store, "train");
-    const char *state = gckpt_store_note(t->store, "train.state");
-    train_recipe(t, recipe, sizeof recipe);
-    if (was == NULL || strcmp(was, recipe) != 0 || state == NULL ||
-        sscanf(state, "%i %i %lf %lf %lf", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
-               &b->accuracy) != 5)
-        return train_fail(t,
-                          "%s is of another training: %s; this is %s: give another path, or "
-                          "remove it",
-                          t->o->save, was != NULL ? was : "not train.h's", recipe);
+    const char *note = gckpt_store_note(t->store, "train");
+    train_recipe(t, recipe);
+    if (note == NULL ||
+        sscanf(note, "%i %i %lf %lf %lf of %n", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
+               &b->accuracy, &at) != 5 ||
+        strcmp(note + at, recipe) != 0)
+        return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
+                          t->o->save, note != NULL ? note + at : "no note", recipe);
     return 0;
 }
 
@@ -402,8 +404,7 @@ static inline int train_ready(train_run *t)
 {
     const char *op;
     if (t->known < t->columns || t->columns == 0)
-        return train_fail(t, "data: column %i has no %s", t->known,
-                          t->columns > 0 ? "values" : "name");
+        return train_fail(t, "data: column %i has no name, or no values", t->known);
     if (t->o->micro_batch > 0 && t->batch % t->o->micro_batch != 0)
         return train_fail(t, "options: a batch of %.0f rows is no multiple of micro_batch %.0f",
                           (double)t->batch, (double)t->o->micro_batch);
@@ -434,7 +435,7 @@ static inline void train_clock(train_run *t, int64_t done, int64_t all)
 {
     const train_report *r = t->r;
     const time_t now = time(NULL);
-    if (t->o->quiet < 0 || now == t->told)
+    if (t->o->every < 0 || now == t->told || !TRAIN_CLOCK)
         return;
     t->told = now;
     t->shown = fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %.4f; %.0f s left ",
@@ -454,10 +455,11 @@ static inline void train_print(train_run *t, const char *what, const train_repor
     if (r->accuracy >= 0)
         printf(", %.1f %% right", 100 * r->accuracy);
     printf("\n");
+    fflush(stdout);
 }
 
-/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does not
- * count; -1: an error. */
+/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does
+ * not count; -1: an error. */
 static inline int train_epoch(train_run *t, int64_t resumed)
 {
     const train_options *o = t->o;
@@ -483,7 +485,8 @@ static inline int train_epoch(train_run *t, int64_t resumed)
     if (t->checked > 0 &&
         train_evaluate(t, t->trained, t->checked, t->outputs, &r->validation, &r->accuracy) != 0)
         return -1;
-    r->best = t->best.epoch == 0 || t->checked == 0 || r->validation < t->best.validation;
+    r->best = t->best.epoch == 0 || t->checked == 0 || r->validation < t->best.validation ||
+              t->best.validation != t->best.validation;
     r->output = t->checked > 0 && t->result != NULL ? t->outputs : NULL;
     const int enough = o->watch != NULL && o->watch(o->user, r) != 0;
     r->output = NULL;
@@ -496,7 +499,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
                             const train_options *options, train_report *r)
 {
     train_run t;
-    const int lines = options->quiet > 0 ? options->quiet : 1;
+    const int lines = options->every > 0 ? options->every : 1;
     int state = train_begin(&t, store, model, data, options, r) != 0 ? -1 : train_ready(&t);
     r->epochs = options->epochs > 0 ? options->epochs : 10;
     const int64_t resumed = r->epoch * r->steps;
@@ -511,7 +514,7 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
             t.best = *r;
             train_keep(&t, 1);
         }
-        if (options->quiet >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
+        if (options->every >= 0 && (r->epoch % lines == 0 || r->epoch == 1))
             train_print(&t, "epoch", r);
         if (options->save != NULL && train_save(&t) != 0)
             state = -1;
@@ -519,18 +522,19 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     if (state >= 0 && t.best.epoch > 0) {
         train_keep(&t, -1);
         t.best.epochs = r->epochs;
+        t.best.steps = r->steps;
         t.best.bytes = r->bytes;
         *r = t.best;
-        if (options->quiet >= 0)
+        if (options->every >= 0)
             train_print(&t, "kept: epoch", r);
     }
     train_free(&t);
     return state < 0 ? -1 : 0;
 }
 
-/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all columns
- * are known also loss, which is r->validation, too, and accuracy. Of the options count `user` and
- * `plan`: rows at once (batch), threads, precision, backend. */
+/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all
+ * columns are known also loss, which is r->validation, too, and accuracy. Of the options count
+ * `user` and `plan`: rows at once (batch), threads, precision, backend. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {

@@ -499,3 +499,74 @@ ref_value *ref_sum_loss(const ref_value *x)
     loss->v[1] = (double)ref_elements(x);
     return loss;
 }
+
+static double weight_of(const ref_value *weights, long i, long n)
+{
+    return weights ? weights->v[i / (n / ref_elements(weights))] : 1;
+}
+
+ref_value *ref_cross_entropy_with(const ref_value *logits, const ref_value *targets,
+                                  const ref_value *weights, double smoothing)
+{
+    ref_value *loss;
+    long V, rows;
+    if (!logits || !targets)
+        return NULL;
+    loss = new_loss();
+    V = last(logits);
+    rows = ref_elements(logits) / V;
+    for (long i = 0; i < rows; i++) {
+        const double *s = logits->v + i * V;
+        double most = s[0], sum = 0, all = 0;
+        int soft = targets->n == logits->n;
+        if (!soft && targets->v[i] < 0)
+            continue;
+        for (long j = 0; j < V; j++)
+            most = s[j] > most ? s[j] : most;
+        for (long j = 0; j < V; j++)
+            sum += exp(s[j] - most);
+        for (long j = 0; j < V; j++) {
+            double t = soft ? targets->v[i * V + j]
+                            : smoothing / (double)V + (j == (long)targets->v[i] ? 1 - smoothing : 0);
+            all += t * (most + log(sum) - s[j]);
+        }
+        loss->v[0] += weight_of(weights, i, rows) * all;
+        loss->v[1] += 1;
+    }
+    return loss;
+}
+
+ref_value *ref_errors(const ref_value *prediction, const ref_value *target,
+                      const ref_value *weights, double (*f)(double x, double y, double option),
+                      double option)
+{
+    ref_value *loss;
+    long n;
+    if (!prediction || !target)
+        return NULL;
+    loss = new_loss();
+    n = ref_elements(prediction);
+    for (long i = 0; i < n; i++)
+        loss->v[0] += weight_of(weights, i, n) * f(prediction->v[i], target->v[i], option);
+    loss->v[1] = (double)n;
+    return loss;
+}
+
+double ref_squared(double x, double y, double unused)
+{
+    (void)unused;
+    return (x - y) * (x - y);
+}
+
+double ref_huber(double x, double y, double delta)
+{
+    double size = fabs(x - y);
+    return size < delta ? size * size / 2 : delta * (size - delta / 2);
+}
+
+/* -(y log s + (1 - y) log(1 - s)), s = 1 / (1 + exp(-x)) */
+double ref_binary_entropy(double x, double y, double unused)
+{
+    (void)unused;
+    return y * log1p(exp(-x)) + (1 - y) * (log1p(exp(-x)) + x);
+}

@@ -50,5 +50,15 @@ ref_value *ref_reduce(const ref_value *x, int axis, int mean);
 ref_value *ref_cross_entropy(const ref_value *logits, const ref_value *targets);
 ref_value *ref_mean_squared_error(const ref_value *prediction, const ref_value *target);
 ref_value *ref_sum_loss(const ref_value *x);
+/* With weights of the first axes, or NULL; targets of shape (..,V) are soft. */
+ref_value *ref_cross_entropy_with(const ref_value *logits, const ref_value *targets,
+                                  const ref_value *weights, double smoothing);
+/* Sum of f(prediction, target, option), weighted. */
+ref_value *ref_errors(const ref_value *prediction, const ref_value *target,
+                      const ref_value *weights, double (*f)(double x, double y, double option),
+                      double option);
+double ref_squared(double x, double y, double unused);
+double ref_huber(double x, double y, double delta);
+double ref_binary_entropy(double x, double y, double unused);
 
 #endif

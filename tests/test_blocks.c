@@ -4,7 +4,6 @@
 #include "gradckpt.h"
 #include "backend.h"
 #include "net.h"
-#include "text.h"
 
 enum { ROOM = 16 << 20, WORST = 1, PATTERN = 0x5a };
 static union {
@@ -106,6 +105,93 @@ static void test_exec(const gckpt_plan *p, const gckpt_exec_desc *x)
     CHECK_MSG(!exec_fits(p, *x, WORST, need - 1), "%zu bytes are more than is needed", need);
 }
 
+/* ---- what errors say ---- */
+/* The number that stands before `after` in the object's error. */
+static size_t told(const void *object, const char *after)
+{
+    const char *text = gckpt_error_text(object), *at = strstr(text, after);
+    CHECK_MSG(at != NULL, "%s", text);
+    while (at && at > text && at[-1] != ' ')
+        at--;
+    return at ? (size_t)strtoull(at, NULL, 10) : 0;
+}
+
+static gckpt_tensor *some_param(gckpt_graph *g, int i)
+{
+    char name[16];
+    snprintf(name, sizeof name, "weight%d", i);
+    return gckpt_param(g, name, gckpt_shape2(5, 7), (gckpt_init){ 1, 0, 0 });
+}
+
+/* In a block one byte smaller than needed, and in ever larger ones, each error names bytes that do. */
+static void test_told(const gckpt_plan *p)
+{
+    gckpt_exec_desc x = { .own_optimiser = own_optimiser };
+    for (size_t past = 0; past < 2; past++)
+        for (size_t size = gckpt_store_need(NULL), would = size; would; size += size / 7 + 1) {
+            gckpt_store_desc desc = { block_at(past, size), 3 };
+            gckpt_store *s = gckpt_store_new(&desc);
+            CHECK(s != NULL);
+            const int made = gckpt_plan_params(p, s) == GCKPT_OK;
+            gckpt_exec *e = made ? gckpt_exec_new(p, s, &x) : NULL;
+            would = e ? 0 : told(s, " would do");
+            CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && told(s, " bytes, ") == size && would > size));
+            CHECK_MSG(e || store_fits(p, past, would, 0), "%zu bytes of %zu", would, gckpt_store_need(p));
+            gckpt_exec_free(e);
+        }
+    size_t need = gckpt_exec_need(p, &x);
+    for (size_t size = 1; size < need - 15; size += size / 3 + 1) {
+        x.memory = block_at(0, size);
+        CHECK(gckpt_exec_new(p, net.s, &x) == NULL);
+        CHECK_MSG(gckpt_error(net.s) == GCKPT_E_MEMORY && told(net.s, " would do") == need && told(net.s, " bytes, ") == size,
+                  "%s", gckpt_error_text(net.s));
+    }
+}
+
+static void test_texts(void)
+{
+    gckpt_store_desc desc = { block_at(0, 100), 0 };
+    CHECK(gckpt_store_new(&desc) == NULL && strstr(gckpt_error_text(NULL), "gckpt_store_need(NULL)"));
+    desc.memory = block_at(0, gckpt_store_need(NULL) - 15);
+    gckpt_store *s = gckpt_store_new(&desc);
+    CHECK(s && gckpt_store_external(s, "w", gckpt_shape1(1), (float *)&room, 0) == GCKPT_E_MEMORY);
+    CHECK(strstr(gckpt_error_text(s), "no memory for its entry; the store's block has ") != NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    CHECK(some_param(g, 0) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
+    CHECK(strstr(gckpt_error_text(g), "param \"weight0\": the store has no memory for 35 floats; the store's block has ") &&
+          strstr(gckpt_error_text(g), " bytes, so far it takes "));
+    CHECK(gckpt_store_set_note(s, "a", "b") == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "so far it takes "));
+    gckpt_graph_free(g);
+    /* graphs and plans: so far */
+    static double other[1 << 12];
+    gckpt_memory m = { .memory = other, .size = 100 };
+    gckpt_store *heap = gckpt_store_new(NULL);
+    CHECK(gckpt_graph_new(heap, &m) == NULL && strstr(gckpt_error_text(heap), "; the graph's block has 100 bytes, so far it takes "));
+    m.size = sizeof other;
+    g = gckpt_graph_new(heap, &m);
+    gckpt_tensor *t = some_param(g, 0);
+    while (t)
+        t = gckpt_relu(t);
+    CHECK(gckpt_error(g) == GCKPT_E_MEMORY && strstr(gckpt_error_text(g), "; the graph's block has 32768 bytes, so far it takes "));
+    gckpt_graph_free(g);
+    g = gckpt_graph_new(heap, NULL);
+    t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(3, 5));
+    gckpt_term term = { gckpt_sum_loss(gckpt_linear(t, some_param(g, 0), NULL)), 1, 0 };
+    gckpt_plan_desc d = { .memory = { .memory = other, .size = 1000 } };
+    CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
+    CHECK_MSG(strstr(gckpt_error_text(g), "; the plan's block has 1000 bytes, so far it takes "), "%s", gckpt_error_text(g));
+    /* values */
+    gckpt_parameter q;
+    gckpt_store_desc small = { block_at(0, gckpt_store_need(NULL) + sizeof(gckpti_param) + 20), 0 };
+    gckpt_store *values = gckpt_store_new(&small);
+    gckpt_graph *h = gckpt_graph_new(values, NULL);
+    CHECK(some_param(h, 0) && gckpt_store_get(values, 0, &q) == GCKPT_E_MEMORY);
+    CHECK(strstr(gckpt_error_text(values), "140 bytes; the store's block has ") != NULL);
+    gckpt_graph_free(h);
+    gckpt_graph_free(g);
+    gckpt_store_free(heap);
+}
+
 /* Some parameters frozen and packed, some the program's. */
 static float flash[1 << 16];
 static void change_store(void)
@@ -161,6 +247,8 @@ static void test_random(unsigned seed)
     static double arena[1 << 16];
     gckpt_exec_desc x = { .own_optimiser = own_optimiser };
     test_exec(p, &x);
+    if (seed % 8 == 0)
+        test_told(p);
     x.copy_feeds = chance(50);
     x.skip_nonfinite = chance(50);
     x.debug = below(16);
@@ -178,6 +266,7 @@ static void test_random(unsigned seed)
 
 int main(void)
 {
+    test_texts();
     for (unsigned seed = 1; seed <= 60; seed++)
         test_random(seed);
     return check_report("blocks");

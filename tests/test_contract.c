@@ -13,9 +13,11 @@
 
 enum { STEPS = 3, MOST = 64, USES = 8, POOL = 1 << 23 };
 #define SEED UINT64_C(0xfedcba9876543210)
-enum { INPUT, PARAM, VIEW, PRODUCT, NORM, SOFTMAX, ATTENTION, REDUCE, LOSS, CE, LINEAR_CE };
-enum { EMBED = 20, SLICE, ADD, MUL, SCALE, DROPOUT, ROTARY }; /* an element at a time */
-enum { RELU = 30, GELU, GELU_ERF, SILU, TANH, SIGMOID };
+enum { INPUT, PARAM, VIEW, PRODUCT, NORM, SOFTMAX, LOG_SOFTMAX, ATTENTION, REDUCE, LOSS, CE, LINEAR_CE, ENTROPY,
+       ERRORS };
+/* an element at a time */
+enum { EMBED = 20, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH };
+enum { RELU = 40, GELU, GELU_ERF, SILU, TANH, SIGMOID, EXP, LOG, SQRT, ABS, RECIPROCAL, POW };
 
 /* A tensor of the library's graph and, over the whole batch, what the contract says it holds. */
 typedef struct {
@@ -263,6 +265,20 @@ static void compute_softmax(const node *o, int in, const float *x, const float *
     for (int64_t j = 0; j < o->c; j++)
         d[j] /= sum;
 }
+static void compute_log_softmax(const node *o, int in, const float *x, const float *y,
+                                const float *g, float *d, int add)
+{
+    float max = 0, sum = in < 0 ? 0 : lanes(g, NULL, o->c), *e = get(o->c);
+    for (int64_t j = 0; j < o->c && in >= 0; j++)
+        put(&d[j], fmaf(-gckpti_exp(y[j]), sum, g[j]), add);
+    if (in >= 0)
+        return;
+    memcpy(e, x, (size_t)o->c * sizeof *e);
+    online(e, o->c, &max, &sum, 1);
+    online_end(&max, &sum);
+    for (int64_t j = 0; j < o->c; j++)
+        d[j] = (x[j] - max) - gckpti_log(sum);
+}
 
 /* 5h: query t of head h in sequence b */
 static void compute_query(const node *o, int in, float *d, int64_t b, int64_t h, int64_t t)
@@ -354,6 +370,98 @@ static void compute_loss(node *o, int in, const node *x, const node *y, float *d
     o->count = x->n;
 }
 
+/* Losses with weights: that of piece i of n, 1 without; times it, but where it is 0 it itself. */
+static float weight_of(const node *o, int64_t i, int64_t n)
+{
+    return o->in[2] < 0 ? 1.0f : nodes[o->in[2]].y[i / (n / nodes[o->in[2]].n)];
+}
+static float weighed(float w, float x) { return w == 0 ? w : times(w, x); }
+/* The gradient of weights: sums by lanes of the n losses, each a b. */
+static void send_weights(const node *o, const float *a, const float *b, int64_t n, float *d, int add)
+{
+    int64_t weights = nodes[o->in[2]].n, share = n / weights;
+    for (int64_t k = 0; k < weights; k++)
+        put_product(&d[k], lanes(a + k * share, b ? b + k * share : NULL, share), o->scale, add);
+}
+
+/* 5i, with soft targets (flag) or smoothed by `factor` */
+static void compute_entropy(node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]], *targets = &nodes[o->in[1]];
+    int64_t v = x->c, rows = x->n / v;
+    float *loss = get(rows), *s = get(v), *t = get(v), other = o->factor / (float)v;
+    for (int64_t r = 0; r < rows; r++) {
+        float *aux = o->aux + 2 * r, w = weight_of(o, r, rows), mass = 1, p;
+        int64_t hit = o->flag ? -1 : targets->index[r];
+        if (hit < 0 && !o->flag) {
+            if (in == 0 && !add)
+                memset(d + r * v, 0, (size_t)v * sizeof *d);
+            continue;
+        }
+        node one = { 0 };
+        if (in < 0)
+            compute_cross_entropy(&one, -1, x->y + r * v, 0, v, aux, NULL, 0);
+        for (int64_t j = 0; j < v; j++) {
+            t[j] = o->flag ? targets->y[r * v + j] : j == hit ? (1 - o->factor) + other : other;
+            s[j] = o->flag && t[j] == 0 ? 0 : aux[1] - (x->y[r * v + j] - aux[0]);
+        }
+        if (o->flag)
+            loss[r] = lanes(t, s, v), mass = lanes(t, NULL, v);
+        else
+            loss[r] = o->factor > 0 ? fmaf(other, lanes(s, NULL, v), times(1 - o->factor, s[hit]))
+                                    : s[hit];
+        if (in < 0)
+            o->sum += (double)weighed(w, loss[r]), o->count++;
+        for (int64_t j = 0; (in == 0 || in == 1) && j < v; j++) {
+            p = gckpti_exp((x->y[r * v + j] - aux[0]) - aux[1]);
+            if (w == 0)
+                d[r * v + j] = add ? d[r * v + j] : 0;
+            else
+                put_product(&d[r * v + j],
+                            in        ? aux[1] - (x->y[r * v + j] - aux[0])
+                            : o->flag ? fmaf(p, mass, -t[j])
+                                      : p - t[j],
+                            times(w, o->scale), add);
+        }
+    }
+    if (in == 2)
+        send_weights(o, loss, NULL, rows, d, add);
+}
+
+/* Losses of elements, a b each; flag: 0 squared, 1 Huber's (delta: factor), 2 binary. */
+static void compute_errors(node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]], *y = &nodes[o->in[1]];
+    int64_t size = x->n / x->s.d[0];
+    float *a = get(x->n), *b = get(x->n);
+    for (int64_t i = 0; i < x->n; i++) {
+        float p = x->y[i], t = y->y[i], e = p - t, w = weight_of(o, i, x->n), u, slope = 2 * e;
+        a[i] = o->flag ? 0.5f * e : e, b[i] = e;
+        if (o->flag == 1)
+            slope = e < -o->factor ? -o->factor : e > o->factor ? o->factor : e;
+        if (o->flag == 1 && fabsf(e) >= o->factor)
+            a[i] = o->factor, b[i] = fabsf(e) - o->factor / 2;
+        if (o->flag == 2) {
+            e = gckpti_exp(-fabsf(p)), u = 1 + e;
+            u = u == 1 ? e : times(gckpti_log(u), e / (u - 1));
+            a[i] = 1, b[i] = fmaf(-p, t, p > 0 ? p : 0) + u;
+            slope = 1 / (1 + gckpti_exp(-p)) - t;
+        }
+        if (in == 0 || in == 1)
+            put_product(&d[i], weighed(w, in == 0 ? slope : o->flag == 2 ? -p : -slope), o->scale,
+                        add);
+        if (in < 0 && w == 0)
+            a[i] = b[i] = 0;
+        else if (in < 0)
+            a[i] = times(w, a[i]);
+    }
+    for (int64_t r = 0; r < x->s.d[0] && in < 0; r++)
+        o->sum += (double)lanes(a + r * size, b + r * size, size);
+    if (in == 2)
+        send_weights(o, a, b, x->n, d, add);
+    o->count = x->n;
+}
+
 /* 5d over the last axis, 5e over another one */
 static void compute_reduce(const node *o, int in, const node *x, float *d, int add)
 {
@@ -378,7 +486,11 @@ static float gelu_tanh(float x)
 {
     return gckpti_tanh(times(x, fmaf(times(x, x), 0.0356774081f, 0.797884561f)));
 }
-static float curve(int op, float x)
+static float power(float x, float e)
+{
+    return e == 1 ? x : e == 2 ? times(x, x) : e == 3 ? times(times(x, x), x) : gckpti_pow(x, e);
+}
+static float curve(int op, float x, float factor)
 {
     float h = times(0.5f, x);
     switch (op) {
@@ -387,10 +499,16 @@ static float curve(int op, float x)
     case GELU_ERF: return fmaf(h, gckpti_erf(times(0.707106781f, x)), h);
     case SILU: return x / (1.0f + gckpti_exp(-x));
     case TANH: return gckpti_tanh(x);
+    case EXP: return gckpti_exp(x);
+    case LOG: return gckpti_log(x);
+    case SQRT: return sqrtf(x);
+    case ABS: return fabsf(x);
+    case RECIPROCAL: return 1.0f / x;
+    case POW: return power(x, factor);
     default: return 1.0f / (1.0f + gckpti_exp(-x));
     }
 }
-static float slope(int op, float x, float y)
+static float slope(int op, float x, float y, float factor)
 {
     float t = gelu_tanh(x), h = times(0.5f, x), e = gckpti_erf(times(0.707106781f, x)),
           u = fmaf(times(x, x), times(3.0f, 0.0356774081f), 0.797884561f),
@@ -402,6 +520,10 @@ static float slope(int op, float x, float y)
                     fmaf(0.5f, e, 0.5f));
     case SILU: return fmaf(times(x, s), 1.0f - s, s);
     case TANH: return fmaf(-y, y, 1.0f);
+    case EXP: return y;
+    case ABS: return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
+    case RECIPROCAL: return times(-y, y);
+    case POW: return times(factor, power(x, factor - 1.0f));
     default: return fmaf(-y, y, y);
     }
 }
@@ -448,6 +570,15 @@ static int64_t turn(const node *o, int64_t i, float *sine, float *cosine)
     gckpti_sincos_of(angle, sine, cosine);
     return at < half ? i + half : i - half;
 }
+/* What input `in` of a pair gets: of the quotient, all or half or none. */
+static float share(const node *o, int in, float g, float own, float other)
+{
+    if (o->op == DIV)
+        return in ? times(-g, other / own / own) : g / other;
+    if (own == other)
+        return 0.5f * g;
+    return o->op == GREATER ? (own < other ? 0 : g) : own > other ? 0 : g;
+}
 /* 5e, 5f: an element at a time, in the order of the output */
 static void compute_elements(const node *o, int in, float *d, int add)
 {
@@ -459,7 +590,7 @@ static void compute_elements(const node *o, int in, float *d, int add)
     }
     for (int64_t i = 0; i < o->n; i++) {
         int64_t to = in < 0 ? i : meets(o, in, i), pair;
-        int two = o->op == ADD || o->op == MUL, peer = in == 1 ? 0 : 1;
+        int two = o->op >= ADD && o->op <= LESS, peer = in == 1 ? 0 : 1;
         float v = in < 0 ? x->y[meets(o, 0, i)] : o->g[i], s, c;
         float w = two ? nodes[o->in[peer]].y[meets(o, peer, i)] : 0;
         switch (o->op) {
@@ -468,6 +599,22 @@ static void compute_elements(const node *o, int in, float *d, int add)
             repeated ? sum_add(&d[to], w) : put(&d[to], w, add);
             break;
         case MUL: repeated ? sum_add(&d[to], times(v, w)) : put_product(&d[to], v, w, add); break;
+        case DIV:
+        case GREATER:
+        case LESS:
+            if (in < 0)
+                d[to] = o->op == DIV ? v / w : o->op == GREATER ? fmaxf(v, w) : fminf(v, w);
+            else if (repeated)
+                sum_add(&d[to], times(1, share(o, in, v, t->y[to], w)));
+            else if (o->op == DIV && in)
+                put_product(&d[to], -v, w / t->y[to] / t->y[to], add);
+            else
+                put(&d[to], share(o, in, v, t->y[to], w), add);
+            break;
+        case CLAMP:
+            s = fminf(fmaxf(x->y[i], -o->factor), o->factor);
+            put(&d[to], in < 0 ? s : fabsf(x->y[i]) < o->factor ? v : 0.0f, add);
+            break;
         case SCALE: put_product(&d[to], o->factor, v, add); break;
         case DROPOUT:
             w = 1.0f / (1.0f - o->factor);
@@ -479,14 +626,17 @@ static void compute_elements(const node *o, int in, float *d, int add)
             put(&d[to], fmaf(v, c, pair > i ? -w : w), add);
             break;
         case EMBED:
+        case DETACH:
         case SLICE: put(&d[to], v, add); break;
         default: /* curves */
             if (in < 0)
-                d[to] = curve(o->op, v);
+                d[to] = curve(o->op, v, o->factor);
+            else if (o->op == LOG || o->op == SQRT)
+                put(&d[to], v / (o->op == LOG ? x->y[i] : 2 * o->y[i]), add);
             else if (o->op == RELU)
                 put(&d[to], o->y[i] > 0 ? v : 0.0f, add);
             else
-                put_product(&d[to], v, slope(o->op, x->y[i], o->y[i]), add);
+                put_product(&d[to], v, slope(o->op, x->y[i], o->y[i], o->factor), add);
         }
     }
 }
@@ -508,6 +658,10 @@ static void compute(node *o, int in, float *d, int add)
         compute_linear_cross_entropy(o, in, d, add);
     else if (o->op == LOSS)
         compute_loss(o, in, x, o->in[1] < 0 ? NULL : &nodes[o->in[1]], d, add);
+    else if (o->op == ENTROPY)
+        compute_entropy(o, in, d, add);
+    else if (o->op == ERRORS)
+        compute_errors(o, in, d, add);
     else if (o->op == REDUCE)
         compute_reduce(o, in, x, d, add);
     else if (o->op >= EMBED)
@@ -518,6 +672,8 @@ static void compute(node *o, int in, float *d, int add)
                 compute_norm(o, in, x->y + at, o->g + at, in > 0 ? d : d + at, add);
             else if (o->op == SOFTMAX)
                 compute_softmax(o, in, x->y + at, o->y + at, o->g + at, d + at, add);
+            else if (o->op == LOG_SOFTMAX)
+                compute_log_softmax(o, in, x->y + at, o->y + at, o->g + at, d + at, add);
             else
                 compute_cross_entropy(o, in, x->y + at, nodes[o->in[1]].index[r], c, o->aux + 2 * r,
                                       d + at, add);
@@ -528,7 +684,7 @@ static void send(node *o)
 {
     for (int in = 0, apart; in < 3; in++) {
         node *t = o->in[in] < 0 ? NULL : &nodes[nodes[o->in[in]].base];
-        if (!t || t->op == INPUT)
+        if (!t || t->op == INPUT || o->op == DETACH)
             continue;
         if (t->once) {
             t->by_batch[t->uses] = !o->once;
@@ -642,7 +798,8 @@ static int note(int op, gckpt_tensor *t, int a, int b, int c)
     k->once = op != INPUT, k->trained = op == PARAM;
     for (int i = 0; i < 3; i++)
         if (k->in[i] >= 0)
-            k->once &= nodes[k->in[i]].once, k->trained |= nodes[k->in[i]].trained;
+            k->once &= nodes[k->in[i]].once,
+                k->trained |= op != DETACH && nodes[k->in[i]].trained;
     k->s = gckpt_shape_of(t);
     if (!k->once)
         k->s.d[0] = k->s.d[0] / batch_rows * batch;
@@ -715,11 +872,27 @@ static int attention(int q, int k, int v, int heads, int causal)
 static int add(int a, int b) { return with(note(ADD, gckpt_add(T(a), T(b)), a, b, -1), 0, 0, 1); }
 static int sub(int a, int b) { return with(note(ADD, gckpt_sub(T(a), T(b)), a, b, -1), 0, 0, -1); }
 static int mul(int a, int b) { return note(MUL, gckpt_mul(T(a), T(b)), a, b, -1); }
+static int pair(int op, int a, int b)
+{
+    gckpt_tensor *(*const pairs[])(gckpt_tensor *, gckpt_tensor *) = { gckpt_div, gckpt_maximum,
+                                                                       gckpt_minimum };
+    return note(op, pairs[op - DIV](T(a), T(b)), a, b, -1);
+}
+static int power_of(int x, float e)
+{
+    return with(note(POW, gckpt_pow(T(x), e), x, -1, -1), 0, 0, e);
+}
 static int apply(int op, int x) /* a curve or softmax */
 {
     gckpt_tensor *(*const curves[])(gckpt_tensor *) = { gckpt_relu, gckpt_gelu, gckpt_gelu_erf,
-                                                        gckpt_silu, gckpt_tanh, gckpt_sigmoid };
-    return note(op, op == SOFTMAX ? gckpt_softmax(T(x)) : curves[op - RELU](T(x)), x, -1, -1);
+                                                        gckpt_silu, gckpt_tanh, gckpt_sigmoid,
+                                                        gckpt_exp,  gckpt_log,  gckpt_sqrt,
+                                                        gckpt_abs,  gckpt_reciprocal };
+    return note(op,
+                op == SOFTMAX       ? gckpt_softmax(T(x))
+                : op == LOG_SOFTMAX ? gckpt_log_softmax(T(x))
+                                    : curves[op - RELU](T(x)),
+                x, -1, -1);
 }
 static int slice(int x, int from, int to) /* of the last axis */
 {
@@ -735,6 +908,19 @@ static int squares(int x, int y)
     return note(LOSS, gckpt_mean_squared_error(T(x), T(y)), x, y, -1);
 }
 static int sum_loss(int x) { return note(LOSS, gckpt_sum_loss(T(x)), x, -1, -1); }
+static int entropy(int x, int targets, int w, int soft, float smoothing)
+{
+    gckpt_tensor *t = soft ? gckpt_soft_cross_entropy(T(x), T(targets), T(w))
+                           : gckpt_cross_entropy_with(T(x), T(targets), T(w), smoothing);
+    return with(note(ENTROPY, t, x, targets, w), soft, 0, smoothing);
+}
+static int errors(int x, int y, int w, int kind, float delta)
+{
+    gckpt_tensor *t = kind == 0   ? gckpt_mean_squared_error_with(T(x), T(y), T(w))
+                      : kind == 1 ? gckpt_huber(T(x), T(y), T(w), delta)
+                                  : gckpt_binary_cross_entropy(T(x), T(y), T(w));
+    return with(note(ERRORS, t, x, y, w), kind, 0, delta);
+}
 static void minimise(int i, float weight)
 {
     terms[term_count] = (gckpt_term){ T(i), weight, nodes[i].once };
@@ -817,6 +1003,53 @@ static void broadcast(void)
     y = note(VIEW, gckpt_reshape(T(y), gckpt_shape3(batch_rows, 1, C)), y, -1, -1);
     minimise(sum_loss(mul(reduce(m, 2, 1), reduce(mul(y, h), 2, 0))), 1);
     minimise(sum_loss(mul(twice, once)), -0.5f);
+}
+/* what losses are written with: kinks and ties, repetition, whole and other exponents, detached */
+static void criterion(void)
+{
+    enum { R = 3, C = 37 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)),
+        z = input("z", gckpt_shape3(batch_rows, R, 1));
+    int w = param("w", gckpt_shape2(C, C), 0.3f, 0, 0), b = param("b", gckpt_shape1(C), 0.1f, 0, 2);
+    int v = param("v", gckpt_shape2(R, 1), 0.1f, 0, -3);
+    int h = linear(x, w, -1, 0), p = apply(SIGMOID, h), zeros = apply(RELU, x), m, r, u;
+    u = sub(apply(LOG, p), mul(apply(SQRT, p), apply(RECIPROCAL, p)));
+    u = add(u, add(power_of(h, 2), add(power_of(h, 3), add(power_of(p, 2.5f), power_of(p, -0.5f)))));
+    m = pair(GREATER, apply(RELU, h), zeros); /* ties at 0 */
+    m = add(pair(LESS, m, b), with(note(CLAMP, gckpt_clamp(T(h), -0.5f, 0.5f), h, -1, -1), 0, 0, 0.5f));
+    m = sub(m, pair(LESS, z, pair(GREATER, h, h)));
+    r = pair(DIV, u, add(apply(ABS, h), b));
+    r = add(pair(DIV, r, v), pair(DIV, b, apply(EXP, m)));
+    r = add(r, power_of(m, 1));
+    minimise(sum_loss(mul(apply(LOG_SOFTMAX, r), x)), -1);
+    m = apply(RELU, note(DETACH, gckpt_detach(T(r)), r, -1, -1));
+    minimise(sum_loss(mul(mul(m, h), p)), 0.5f);
+    minimise(sum_loss(apply(ABS, w)), 0.01f);
+}
+/* losses with weights for some axes, which have gradients, and are 0 here and there */
+static void losses(void)
+{
+    enum { R = 37, C = 5, V = 1030 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)), soft = input("soft", gckpt_shape3(batch_rows, R, V));
+    int targets = indices("targets", gckpt_shape2(batch_rows, R), V, 1);
+    int w = param("w", gckpt_shape2(C, V), 0.5f, 0, 0), u = param("u", gckpt_shape2(C, C), 1, 0, 0);
+    int rows = input("rows", gckpt_shape2(batch_rows, R)), gain = param("gain", gckpt_shape1(1), 1, 0, 0);
+    int h = linear(x, w, -1, 0), some = mul(rows, gain), few = reduce(some, 1, 1);
+    minimise(entropy(h, targets, few, 0, 0.1f), 1);
+    minimise(entropy(h, targets, some, 0, 0), -0.2f);
+    minimise(entropy(h, mul(soft, gain), some, 1, 0), 0.5f);
+    minimise(errors(linear(x, u, -1, 0), x, -1, 1, 0.5f), 0.5f);
+}
+static void errors_of(void)
+{
+    enum { R = 7, C = 37 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)), rows = input("rows", gckpt_shape2(batch_rows, R));
+    int w = param("w", gckpt_shape2(C, C), 0.5f, 0, 0), gain = param("gain", gckpt_shape1(1), 1, 0, 0);
+    int h = linear(x, w, -1, 0), some = mul(rows, gain), y = apply(SIGMOID, mul(x, gain));
+    minimise(errors(h, y, apply(SIGMOID, h), 0, 0), 1);
+    minimise(errors(h, y, some, 1, 0.4f), 0.5f);
+    minimise(errors(h, y, reduce(some, 1, 0), 2, 0), 0.25f);
+    minimise(errors(apply(SIGMOID, w), w, -1, 2, 0), 0.01f);
 }
 /* rows with a large common offset, rows of one column, scalars */
 static void odd(void)
@@ -993,7 +1226,8 @@ int main(void)
     } net[] = { { "mlp", mlp, GCKPT_ADAMW, 0.05f },      { "gpt", gpt, GCKPT_ADAMW, 0 },
                 { "attend", attend, GCKPT_MOMENTUM, 0 }, { "broadcast", broadcast, GCKPT_SGD, 1 },
                 { "odd", odd, GCKPT_ADAMW, 0 },          { "masked", masked, GCKPT_ADAMW, 0 },
-                { "hopeless", masked, GCKPT_SGD, 0 } };
+                { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
+                { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f } };
     static const setting settings[] = { { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN },
                                         { GCKPT_STORE_ALL, 5, 2, 1, GCKPT_ISA_AUTO },
                                         { GCKPT_MEMORY_POOR, 5, 1, 0, GCKPT_ISA_AUTO },

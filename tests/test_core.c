@@ -544,6 +544,10 @@ static void test_mixed_rows(void)
     gckpt_plan_desc d = { .batch = 8 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "batch mean"));
+    file text = { 0 };
+    CHECK(gckpt_plan_print(p, file_write, &text) == GCKPT_OK &&
+          strstr((char *)text.bytes, "\nanother split of the batch gives other results: batch mean #3 mixes rows\n"));
+    free(text.bytes);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(in), x };
     gckpt_hyper hyper = gckpt_hyper_lr(0.1f);

@@ -859,6 +859,44 @@ static void train(const training *t, int from, int to)
     }
 }
 
+/* What is no safetensors file is called what it is, as far as its first bytes tell. */
+static void test_strangers(void)
+{
+    static const struct {
+        const char *bytes, *says;
+    } all[] = {
+        { "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "but a pointer of Git LFS: fetch" },
+        { "PK\3\4\24\b\b\b......................", "but a ZIP archive, as torch.save writes: save it by" },
+        { "\x80\2}q.......................", "but a Python pickle" },
+        { "\x80\4\x95\1............................", "but a Python pickle" },
+        { "\x93NUMPY\1\1v..............", "but a NumPy array" },
+        { "GGUF\3.......................", "but GGUF" },
+        { "\x89HDF\r\n\x1a\n.................", "but HDF5" },
+        { "\x1f\x8b\b..............................", "compressed by gzip: unpack it" },
+        { "<!DOCTYPE html><html>............", "but HTML or XML" },
+        { "gckptpln..........", "but a plan: gckpt_plan_read" },
+        { "Once upon a time, there", "but text: it begins with \"Once upo\"" },
+        { "\n1\r\n2\t3,.......", "but text: it begins with \" 1  2 3,\"" },
+        { "\1\xff\2\3\4\5\6\1.........", "file: by its first 8 bytes it would have a header of 73751958686727937 bytes, in a file of 17" },
+        { "\1\1\1\1\1\1\1\1{\"a\":0}......", "damaged: a header of 72340172838076673 bytes; 100000000 are allowed" },
+    };
+    static const unsigned char cut[] = { 200, 0, 0, 0, 0, 0, 0, 0, '{', '"', 'w', '"', ':' };
+    gckpt_store *s = store_new();
+    file f = { 0 };
+    for (size_t i = 0; i <= sizeof all / sizeof *all; i++) {
+        int last = i == sizeof all / sizeof *all;
+        const char *says = last ? "cut off: a header of 200 bytes in a file of 13" : all[i].says;
+        const void *bytes = last ? (const void *)cut : (const void *)all[i].bytes;
+        f.size = f.at = 0;
+        file_write(&f, bytes, last ? sizeof cut : strlen(all[i].bytes));
+        CHECK_MSG(read_as(s, &f, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), says), "%s",
+                  gckpt_error_text(s));
+        CHECK(gckpt_store_count(s) == 0);
+    }
+    free(f.bytes);
+    gckpt_store_free(s);
+}
+
 static void test_resume(void)
 {
     gckpt_store *base = store_new(), *s = store_new(), *t = store_new();
@@ -905,6 +943,7 @@ int main(void)
     test_shards();
     test_memory();
     test_notes();
+    test_strangers();
     test_resume();
     return check_report("test_files");
 }

@@ -75,7 +75,7 @@ static net net_new(const size *z)
 static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int form)
 {
     gckpti_planner p;
-    gckpti_allocator memory = { { 0 }, 0 };
+    gckpti_allocator memory = gckpti_allocator_of(NULL);
     gckpti_variant v = { form, 0, 0 };
     gckpt_result result = gckpti_planner_start(&p, &memory, n->g, n->terms, n->count, d, v);
     if (result == GCKPT_OK)

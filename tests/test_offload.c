@@ -608,7 +608,7 @@ static void schedules(unsigned first, unsigned n)
         d.schedule = with;
         d.instructions = many;
         gckpti_planner p;
-        gckpti_allocator memory = { { 0 }, 0 };
+        gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpti_search s = { 0 };
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
         if (result == GCKPT_OK)
@@ -762,7 +762,7 @@ static void every_schedule(int chains)
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .alignment = 4, .costs = costs };
         d.cost_count = gckpt_id(term.loss) + 1;
         gckpti_planner p;
-        gckpti_allocator memory = { { 0 }, 0 };
+        gckpti_allocator memory = gckpti_allocator_of(NULL);
         gckpt_plan *all = gckpt_plan_new(g, &term, 1, &d);
         d.mode = GCKPT_OPTIMAL;
         d.offload_bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));

@@ -307,6 +307,28 @@ static pair mean_squared_error(pair p, pair t)
 {
     return both(gckpt_mean_squared_error(p.t, t.t), ref_mean_squared_error(p.r, t.r));
 }
+static pair cross_entropy_with(pair logits, pair targets, pair weights, int soft, double smoothing)
+{
+    return both(soft ? gckpt_soft_cross_entropy(logits.t, targets.t, weights.t)
+                     : gckpt_cross_entropy_with(logits.t, targets.t, weights.t, (float)smoothing),
+                ref_cross_entropy_with(logits.r, targets.r, weights.r, smoothing));
+}
+enum { SQUARED, HUBER, BINARY_ENTROPY };
+static pair error(int kind, pair p, pair t, pair w)
+{
+    const double delta = 0.75;
+    switch (kind) {
+    case SQUARED:
+        return both(gckpt_mean_squared_error_with(p.t, t.t, w.t),
+                    ref_errors(p.r, t.r, w.r, ref_squared, 0));
+    case HUBER:
+        return both(gckpt_huber(p.t, t.t, w.t, (float)delta),
+                    ref_errors(p.r, t.r, w.r, ref_huber, delta));
+    default:
+        return both(gckpt_binary_cross_entropy(p.t, t.t, w.t),
+                    ref_errors(p.r, t.r, w.r, ref_binary_entropy, 0));
+    }
+}
 static pair sum_loss(pair x) { return both(gckpt_sum_loss(x.t), ref_sum_loss(x.r)); }
 
 /* Adds a term to what is minimised. */
@@ -760,6 +782,55 @@ static void build_mean_squared_error(net *n, const int *a)
     term(n, mean_squared_error(n->out, a[0] == 1 ? batched(n, "y", 3, 4, 0)
                                        : a[0] == 2 ? n->out : input(n, "y", 3, 4, 0)), 1, 0);
 }
+/* Weights of the first so many axes of (B,T,C); 0: none. */
+static pair loss_weights(net *n, int axes, int t, int c)
+{
+    return axes ? batched(n, "w", axes > 1 ? t : 0, axes > 2 ? c : 0, 0) : none;
+}
+/* T, V, factor, one in so many ignored (-1: soft targets), weights' axes, smoothing in percent */
+static void build_cross_entropy_with(net *n, const int *a)
+{
+    int soft = a[3] < 0;
+    int t = a[0] ? a[0] : a[1], v = a[0] ? a[1] : 0; /* (B,T,V) or (B,V) */
+    n->out = scale(batched(n, "x", t, v, 0), a[2]);
+    pair targets = soft ? batched(n, "t", t, v, 0) : indices(n, "targets", a[0], a[1], a[3]);
+    pair w = loss_weights(n, a[4], a[0], 0);
+    term(n, cross_entropy_with(n->out, targets, w, soft, a[5] / 100.0), 1, 0);
+}
+/* kind, T, C, weights' axes, target: 0 fed, 1 with a gradient, 2 the prediction */
+static void build_error(net *n, const int *a)
+{
+    n->out = scale(batched(n, "x", a[1], a[2], 0), 2);
+    pair y = a[4] == 1 ? batched(n, "y", a[1], a[2], 0)
+           : a[4] == 2 ? n->out : input(n, "y", a[1], a[2], 0);
+    term(n, error(a[0], n->out, y, loss_weights(n, a[3], a[1], a[2])), 1, 0);
+}
+/* Losses of functions of parameters only. */
+static void build_weighted_regulariser(net *n, const int *a)
+{
+    pair w = param(n, "w", 1, 3, 5, 0), u = param(n, "u", 1, 3, 0, 0);
+    finish(n, linear(batched(n, "x", 4, 3, 0), w, none, 0), 1);
+    term(n, a[0] ? error(HUBER, w, param(n, "v", 1, 3, 5, 0), u)
+                 : cross_entropy_with(w, param(n, "v", 1, 3, 5, 0), u, 1, 0), 0.3, 1);
+}
+/* A class, rows and elements, each with a count of its own; same: soft cross-entropy and a binary
+ * one over so many rows, which streaming can tell. */
+static void build_counts(net *n, const int *a)
+{
+    pair x = batched(n, "x", 3, 6, 0), targets = indices(n, "targets", 3, 6, 3);
+    pair soft = input(n, "soft", 3, 6, 0), w = input(n, "weights", 3, 0, 0);
+    n->out = x;
+    if (a[0]) {
+        pair one = reduce(x, 2, 1), few = slice(x, 2, 0, 4);
+        term(n, cross_entropy_with(x, soft, w, 1, 0), 1, 0);
+        term(n, error(BINARY_ENTROPY, one, reduce(soft, 2, 0), none), 0.5, 0);
+        term(n, cross_entropy_with(few, slice(soft, 2, 2, 6), none, 1, 0), 0.5, 0);
+        return;
+    }
+    term(n, cross_entropy_with(x, soft, w, 1, 0), 1, 0);
+    term(n, cross_entropy_with(x, targets, w, 0, 0.2), 0.7, 0);
+    term(n, error(HUBER, x, soft, none), 0.3, 0);
+}
 static void build_sum_loss(net *n, const int *a)
 {
     n->out = scale(batched(n, "x", a[0], 4, 0), 0.75);
@@ -1097,6 +1168,29 @@ static const test_case cases[] = {
     { "mean_squared_error, both sides", build_mean_squared_error, { 1 }, 3, 0, 0, 0 },
     { "mean_squared_error(x, x)", build_mean_squared_error, { 2 }, 3, 0, 0, 0 },
     { "sum_loss, weighted", build_sum_loss, { 3 }, 3, 0, 0, 0 },
+    { "cross_entropy_with (B)", build_cross_entropy_with, { 0, 5, 1, 0, 1, 0 }, 4, 0, 0, 0 },
+    { "cross_entropy_with (B) of (B,T)", build_cross_entropy_with, { 35, 5, 1, 3, 1, 0 }, 3, 0, 0, 0 },
+    { "cross_entropy_with (B,T)", build_cross_entropy_with, { 5, 11, 2, 3, 2, 0 }, 4, 0, 0, 0 },
+    { "cross_entropy, smoothed", build_cross_entropy_with, { 5, 11, 1, 3, 0, 10 }, 4, 0, 0, 0 },
+    { "cross_entropy, smoothed by 1", build_cross_entropy_with, { 2, 7, 2, 0, 0, 100 }, 3, 0, 0, 0 },
+    { "cross_entropy, smoothed, weights", build_cross_entropy_with, { 3, 1030, 1, 3, 2, 25 }, 2, 0, 0, 0 },
+    { "soft_cross_entropy", build_cross_entropy_with, { 0, 7, 2, -1, 0, 0 }, 4, 0, 0, 0 },
+    { "soft_cross_entropy (B) of (B,T)", build_cross_entropy_with, { 35, 5, 1, -1, 1, 0 }, 3, 0, 0, 0 },
+    { "soft_cross_entropy (B,T)", build_cross_entropy_with, { 3, 1030, 1, -1, 2, 0 }, 2, 0, 0, 0 },
+    { "mean_squared_error (B)", build_error, { SQUARED, 3, 14, 1, 1 }, 3, 0, 0, 0 },
+    { "mean_squared_error (B,T)", build_error, { SQUARED, 5, 3, 2, 0 }, 3, 0, 0, 0 },
+    { "mean_squared_error (B,T,C)", build_error, { SQUARED, 5, 8, 3, 1 }, 3, 0, 0, 0 },
+    { "huber", build_error, { HUBER, 5, 8, 0, 0 }, 3, 0, 0, 0 },
+    { "huber (B,T), both sides", build_error, { HUBER, 5, 7, 2, 1 }, 3, 0, 0, 0 },
+    { "huber(x, x)", build_error, { HUBER, 5, 7, 1, 2 }, 3, FLAT, 0, 0 },
+    { "binary_cross_entropy", build_error, { BINARY_ENTROPY, 5, 8, 0, 0 }, 3, 0, 0, 0 },
+    { "binary_cross_entropy of (B)", build_error, { BINARY_ENTROPY, 0, 0, 1, 1 }, 3, 0, 0, 0 },
+    { "binary_cross_entropy (B,T), both sides", build_error, { BINARY_ENTROPY, 5, 7, 2, 1 }, 3, 0, 0, 0 },
+    { "binary_cross_entropy(x, x)", build_error, { BINARY_ENTROPY, 5, 7, 3, 2 }, 3, 0, 0, 0 },
+    { "huber of parameters", build_weighted_regulariser, { 1 }, 3, 0, 0, 0 },
+    { "soft_cross_entropy of parameters", build_weighted_regulariser, { 0 }, 3, 0, 0, 0 },
+    { "losses that count rows", build_counts, { 1 }, 5, 0, 0, 0 },
+    { "losses that count apart", build_counts, { 0 }, 5, NO_STREAM, 0, 0 },
 
     { "two losses", build_terms, { 1, 0 }, 5, NO_STREAM, 0, 0 },
     { "loss and regulariser", build_terms, { 0, 1 }, 5, 0, 0, 0 },
@@ -1699,6 +1793,61 @@ static void test_dropout(void)
     rig_free(exec, plan, graph, store);
 }
 
+/* sum(r h detach(f(w x))) with h = u x: u's gradient is as if the other factor was fed, w has none
+ * and no op of its way is run backward, nor is a byte taken for detaching it. A gradient above a
+ * detached tensor can be picked. */
+static void test_detach(void)
+{
+    enum { ROWS = 3, C = 40, N = ROWS * C };
+    const gckpt_init some = { 0.5f, 0, 1 };
+    float x[N];
+    size_t bytes[2];
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i % 7 - 3) / 2;
+    for (int cut = 0; cut < 2; cut++) {
+        gckpt_store *store = gckpt_store_new(NULL);
+        gckpt_graph *graph = gckpt_graph_new(store, NULL);
+        gckpt_tensor *in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
+        gckpt_tensor *u = gckpt_param(graph, "u", gckpt_shape1(C), some);
+        gckpt_tensor *w = gckpt_param(graph, "w", gckpt_shape1(C), some);
+        gckpt_tensor *h = gckpt_mul(in, u), *f = gckpt_exp(gckpt_mul(in, w));
+        f = cut ? gckpt_detach(f) : f;
+        gckpt_store_freeze(store, "w", !cut);
+        gckpt_term loss = { gckpt_sum_loss(gckpt_mul(h, f)), 1, 0 };
+        gckpt_pick pick = { h, 1 };
+        gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = &pick, .fetches = 1 };
+        gckpt_hyper still = { 0 };
+        gckpt_feed feed = { gckpt_id(in), x };
+        gckpt_plan *plan = gckpt_plan_new(graph, &loss, 1, &desc);
+        gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
+        gckpt_instruction at;
+        gckpt_parameter p;
+        CHECK_MSG(gckpt_step(exec, &feed, 1, ROWS, &still, NULL) == GCKPT_OK, "detach: %s %s",
+                  gckpt_error_text(graph), gckpt_error_text(exec));
+        gckpt_store_get(store, gckpt_store_find(store, "w"), &p);
+        const float *d = gckpt_fetch(exec, gckpt_id(h), 1);
+        for (int i = 0; i < N && CHECK(d && p.values); i++)
+            CHECK(fabs((double)d[i] - exp((double)(x[i] * p.values[i % C]))) < 1e-6 * (double)d[i]);
+        for (int i = 0; gckpt_plan_get(plan, i, &at) == GCKPT_OK; i++)
+            CHECK(at.kind != GCKPT_BACKWARD || at.id == gckpt_id(h) || at.id > gckpt_id(f));
+        bytes[cut] = gckpt_plan_arena(plan);
+        rig_free(exec, plan, graph, store);
+        /* all that is trained lies above: refused, as without parameters */
+        store = gckpt_store_new(NULL), graph = gckpt_graph_new(store, NULL);
+        w = gckpt_param(graph, "w", gckpt_shape1(C), some);
+        in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
+        loss.loss = gckpt_sum_loss(gckpt_detach(gckpt_mul(in, w)));
+        desc.fetches = 0;
+        plan = gckpt_plan_new(graph, &loss, 1, &desc);
+        CHECK_MSG(!plan && gckpt_error(graph) == GCKPT_E_ARG, "nothing to train: %s",
+                  gckpt_error_text(graph));
+        rig_free(NULL, plan, graph, store);
+    }
+    /* beside the arena of frozen w, w's accumulator, which is zeroed and divided like all */
+    CHECK_MSG(bytes[1] - bytes[0] <= C * sizeof(float) + 64, "detached: %zu bytes, frozen: %zu",
+              bytes[1], bytes[0]);
+}
+
 /* gckpt_check_gradients on a whole case: small for right gradients, and weights are as before. */
 static void test_check_gradients(void)
 {
@@ -1815,6 +1964,7 @@ int main(int argc, char **argv)
         CHECK_MSG(recomputing > 1000, "only %d plans recompute", recomputing);
         test_fused();
         test_dropout();
+        test_detach();
         test_check_gradients();
         test_bad_ops();
     }

@@ -5,7 +5,7 @@
 work=${1:-build/packaging}
 . tests/checks.sh
 work=$(cd "$work" && pwd)
-export CFLAGS="-O1 -DGCKPT_NO_FAST"
+export CFLAGS="-O0 -DGCKPT_NO_FAST"
 packaging=examples/packaging
 version=$(awk '/define GCKPT_VERSION_/ { v = v s $3; s = "." } END { print v }' gradckpt.h)
 golden="gradckpt $version: loss 0.081336, weights 9101343a2e720f1f"
@@ -26,8 +26,7 @@ says()
     "$1" | tee "$work/said" && [ "$(cat "$work/said")" = "$golden" ]
 }
 
-# moved FOLDER: the package that `make install` made has another place now
-install_and_move()
+install_and_move()      # as what a distribution packs, and another unpacks elsewhere
 {
     make -s install DESTDIR="$work/root" PREFIX=/opt/gradckpt && mkdir -p "$work/some where" &&
         mv "$work/root/opt/gradckpt" "$work/some where/else" && rmdir "$work/root/opt" "$work/root"
@@ -53,10 +52,19 @@ fi
 
 # ---- make dist ----
 archive=build/gradckpt-$version.tar.gz
+unpacked="$work/gradckpt-$version"
 check "make dist" make -s dist
 check "make dist: unpacked" tar -xzf $archive -C "$work"
-check "make dist: its header" cmp gradckpt.h "$work/gradckpt-$version/gradckpt.h"
-check "make dist: quickstart" make -s -C "$work/gradckpt-$version" build/quickstart
+check "make dist: its header" cmp gradckpt.h "$unpacked/gradckpt.h"
+check "make dist: quickstart" make -s -C "$unpacked" CFLAGS="$CFLAGS" OPENMP= build/quickstart
+again()                 # in what the archive unpacks to, outside any repository
+{
+    make -s -C "$unpacked" dist && cp "$unpacked/$archive" "$work/again" && touch "$unpacked/build/new" &&
+        make -s -C "$unpacked" dist && cmp "$unpacked/$archive" "$work/again" &&
+        tar -tzf $archive | grep -v '/$' | sort > "$work/files" &&
+        tar -tzf "$work/again" | grep -v '/$' | sort | cmp - "$work/files"
+}
+check "make dist: from the archive, twice" again
 
 # ---- CMake ----
 # by_cmake NAME OPTION...: the program, configured so, built and run
@@ -71,6 +79,11 @@ if have cmake make; then
     check "CMake: find_package" by_cmake find -DCMAKE_PREFIX_PATH="$prefix"
     check "CMake: find_package, moved" by_cmake moved -DCMAKE_PREFIX_PATH="$work/some where/else"
     check "CMake: find_package in the repository" by_cmake tree -Dgradckpt_DIR="$PWD/$packaging/cmake"
+    check "CMake: a version range" by_cmake range -DCMAKE_PREFIX_PATH="$prefix" -DWANT=0.1...2
+    for want in 0.1 0.2.99 0.3 1 0.3...1; do
+        check "CMake: not as version $want" fails_with 1 'compatible with requested' \
+            cmake -S $packaging/program -B "$work/refused" -DCMAKE_PREFIX_PATH="$prefix" -DWANT=$want
+    done
     check "CMake: FetchContent" by_cmake fetch -DFETCH="$PWD/$archive"
 fi
 
@@ -95,7 +108,8 @@ fi
 if have conan cmake; then
     export CONAN_HOME="$work/conan"
     conan profile detect > "$work/profile.txt" 2>&1
-    conan create $packaging/conan > "$work/conan.txt" 2>&1
+    conan create $packaging/conan -c:a tools.cmake.cmake_layout:test_folder="$work/conan-test" \
+        > "$work/conan.txt" 2>&1
     check "Conan: create and test" grep "^$golden" "$work/conan.txt"
     check "Conan: its name and version" grep "gradckpt/$version" "$work/conan.txt"
 fi

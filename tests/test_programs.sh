@@ -23,8 +23,13 @@ for CXX in ${CXX:-} c++ g++ clang++; do
 done
 
 # ---- the README's program and its output -------------------------------------------------------------
-awk '/^```c$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.c"
-awk '/^```text$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.out"
+# The README's n-th block with this fence: block FENCE N
+block()
+{
+    awk -v fence="$1" -v n="$2" '$0 == "```" fence { on = ++k == n; next } /^```$/ { on = 0 } on' README.md
+}
+block c 1 > "$work/readme.c"
+block text 1 > "$work/readme.out"
 check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
 check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
 check "README's program compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -O0 -I. \
@@ -37,6 +42,14 @@ if [ $has_cxx -eq 1 ]; then
         "$work/readme.cpp" -o "$work/readme_cxx"
     check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
+fi
+
+block c 2 > "$work/readme_2.c"
+if [ -s "$work/readme_2.c" ]; then
+    block text 2 > "$work/readme_2.out"
+    check "README's second program is examples/digits.c" cmp "$work/readme_2.c" examples/digits.c
+    check "README's second program runs" sh -c "build/digits > $work/digits.out"
+    check "README's second program prints what README says" diff "$work/readme_2.out" "$work/digits.out"
 fi
 
 # ---- the manual's snippet ------------------------------------------------------------------------------
@@ -93,11 +106,11 @@ check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategi
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
 check "--help" sh -c "build/gpt --help > $work/help"
 for name in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
-    dropout seed threads tie checkpoint budget plan frontier timeline save resume sample samples temperature top-k top-p prompt data eval-every eval-iters json help; do
+    dropout seed threads tie checkpoint budget plan frontier timeline save resume sample samples temperature top-k top-p prompt data validation eval-every eval-iters save-every json help; do
     check "--help names --$name" grep -q -e "--$name " "$work/help"
 done
 for option in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
-    dropout seed threads tie checkpoint budget sample samples temperature top-k top-p eval-every eval-iters; do
+    dropout seed threads tie checkpoint budget sample samples temperature top-k top-p eval-every eval-iters save-every; do
     check "--$option wants a value" fails_with 2 "needs a value" build/gpt --$option
     check "--$option banana" fails_with 2 "allowed is" build/gpt --$option banana
     check "--$option ''" fails_with 2 "allowed is" build/gpt --$option ''
@@ -106,9 +119,37 @@ for option in layers heads dim context batch micro-batch fastest steps lr min-lr
     check "--$option nan" fails_with 2 "allowed is" build/gpt --$option nan
     check "--$option 1e99" fails_with 2 "allowed is" build/gpt --$option 1e99
 done
-check "an unknown option" fails_with 2 "allowed are --layers" build/gpt --banana 3
-check "a stray word" fails_with 2 "allowed are --layers" build/gpt banana
-check "heads that do not divide dim" fails_with 2 "divisor" build/gpt --dim 32 --heads 5
+check "-h is --help" sh -c "build/gpt -h | cmp - $work/help"
+check "--help says what 20M is, and that the last one counts" sh -c "grep -q '20M (20 . 2^20)' $work/help &&
+    grep -q 'given twice, the last one counts' $work/help"
+check "an unknown option" fails_with 2 "^gpt: --banana: no such option; see --help\$" build/gpt --banana 3
+check "a stray word" fails_with 2 "^gpt: banana: no such option; see --help\$" build/gpt banana
+for pair in stesp:steps stpes:steps step:steps temp:temperature top_k:top-k LR:lr learning-rate: budgte:budget \
+    microbatch:micro-batch weight_decay:weight-decay q: eval:eval-every check-point:checkpoint ccntext:context; do
+    near=${pair#*:}
+    check "--${pair%:*} is near ${near:-nothing}" fails_with 2 "no such option; ${near:+--$near? }see --help\$" \
+        build/gpt --${pair%:*} 1
+    check "--${pair%:*}=1, too" fails_with 2 "no such option; ${near:+--$near? }see --help\$" build/gpt --${pair%:*}=1
+done
+check "-steps and steps are near --steps" sh -c "for word in -steps steps; do
+    build/gpt \$word 3 2>&1 | grep -q 'no such option; --steps? see --help' || exit 1; done"
+check "a flag takes no value" fails_with 2 "no such option; --plan? see --help" build/gpt --plan=1
+check "--name= is an empty value" fails_with 2 "allowed is" build/gpt --steps=
+check "--data= is no file" fails_with 2 "allowed is a file" build/gpt --data=
+# sized OPTION...: the budget that counts
+sized()
+{
+    build/gpt $small --steps 0 --eval-every 0 --json - "$@" 2> "$work/stderr" | sed -n 's/.*"event":"options".*"budget":\([0-9]*\).*/\1/p'
+}
+for pair in 9000000:9000000 9000000b:9000000 9MB:9000000 9mb:9000000 9Mb:9000000 9MiB:9437184 9mib:9437184 9M:9437184 \
+    9m:9437184 8789.0625KiB:9000000 9000KB:9000000 9000k:9216000 0.25GB:250000000 0.25G:268435456 0.25GiB:268435456; do
+    check "--budget ${pair%:*}" test "$(sized --budget "${pair%:*}")" = "${pair#*:}"
+done
+check "--budget=9MB, and of two the last" test "$(sized --budget 1 --budget=9MB)" = 9000000
+for size in 9MiBx 9iB 9MBB 9TB 9Mi 9i 9M9 MB; do
+    check "--budget $size" fails_with 2 "20MB (20 . 10^6), 20MiB or 20M (20 . 2^20)" build/gpt --budget $size
+done
+check "heads that do not divide dim" fails_with 2 "^gpt: --dim 32 with --heads 5: allowed is a --dim of 2 \* --heads, 10," build/gpt --dim 32 --heads 5
 check "micro-batch above batch" fails_with 2 "at most --batch" build/gpt --batch 4 --micro-batch 5
 check "min-lr above lr" fails_with 2 "at most --lr" build/gpt --lr 1e-4 --min-lr 1e-3
 check "--layers 0" fails_with 2 "from 1 to" build/gpt --layers 0
@@ -119,13 +160,19 @@ check "--checkpoint lists its modes" fails_with 2 "auto, store-all, memory-poor,
 # ---- gpt: JSON -------------------------------------------------------------------------------------------
 number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
 check "--json -" sh -c "build/gpt $small --steps 20 --eval-every 10 --sample 5 --json - > $work/a.json"
-check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"lower_bound\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0,\"overhead\":$number,\"gap\":0,\"proven_bytes\":[0-9]+\}\$" "$work/a.json"
-check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"loss\":$number,\"grad_norm\":$number,\"tokens_per_second\":$number\}\$" "$work/a.json")" -eq 20
-check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number\}\$" "$work/a.json")" -eq 2
-check "end event" grep -qE "^\{\"event\":\"end\",\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number,\"skipped\":0\}\$" "$work/a.json"
-check "nothing else on standard output" test "$(wc -l < "$work/a.json")" -eq 24
+check "options event" grep -qE "^\{\"event\":\"options\",\"program\":\"gpt\",\"begin\":0,\"layers\":3,.*\"lr\":0.001,.*\"save\":null,.*\"min-lr\":0.001,.*\"device\":\"cpu\",.*\"json\":\"-\",\"help\":false\}\$" "$work/a.json"
+check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0(,\"[a-z]+_bytes\":[0-9]+){5},\"lower_bound\":[0-9]+,\"overhead\":$number,\"gap\":0,\"proven_bytes\":[0-9]+\}\$" "$work/a.json"
+check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"loss\":$number,\"grad_norm\":$number,\"lr\":$number,\"targets\":256,\"seconds\":$number,\"tokens_per_second\":$number,\"elapsed\":$number\}\$" "$work/a.json")" -eq 20
+check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number,\"elapsed\":$number\}\$" "$work/a.json")" -eq 2
+check "end event" grep -qE "^\{\"event\":\"end\",\"step\":20,\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number,\"skipped\":0\}\$" "$work/a.json"
+check "the learning rate warms up" test "$(field "$work/a.json" step lr)" = 1.00000007e-05
+check "nothing else on standard output" test "$(wc -l < "$work/a.json")" -eq 25
 check "--json FILE" sh -c "build/gpt $small --steps 3 --json $work/b.json > $work/b.out"
-check "--json FILE has plan, steps, eval, end" test "$(wc -l < "$work/b.json")" -eq 6
+check "--json FILE has options, plan, steps, eval, end" test "$(wc -l < "$work/b.json")" -eq 7
+check "one is singular" sh -c "build/gpt $small --layers 1 --heads 1 --steps 1 --eval-every 0 > $work/one &&
+    grep -q '^model  1 layer, 1 head, ' $work/one && grep -q '^plan .* 1 thread:' $work/one &&
+    grep -q '^end    1 step, ' $work/one && grep -q '^model  3 layers, 2 heads, ' $work/b.out &&
+    grep -q '^end    3 steps, ' $work/b.out"
 check "the loss falls" sh -c "build/gpt $small --steps 120 --warmup 10 --lr 3e-3 --json - 2>/dev/null |
     sed -n 's/.*\"loss\":\([0-9.]*\).*/\1/p' | awk 'NR == 1 { a = \$1 } { b = \$1 } END { exit !(a > 5 && b < 4) }'"
 
@@ -240,6 +287,101 @@ check "--eval-iters looks at some, or at all" sh -c "
     test '$(field "$work/more.json" eval val_loss)' = '$(field "$work/all.json" eval val_loss)' &&
     test -n '$(field "$work/some.json" eval val_loss)' &&
     test '$(field "$work/some.json" eval val_loss)' != '$(field "$work/all.json" eval val_loss)'"
+# ---- make shakespeare: what the target runs, for two steps, beside what it claims
+MAKEFLAGS= make -n shakespeare | sed -n '/build\/gpt --data/,$p' > "$work/shakespeare"
+check "make shakespeare names its text and a budget" grep -q -e '--data examples/shakespeare.txt .*' "$work/shakespeare"
+check "the text is the usual one" sh -c "cksum < examples/shakespeare.txt | grep -q '^1901475708 1115394\$'"
+check "make shakespeare begins, in its budget" sh -c "{ tr -d '\\\\\n' < $work/shakespeare; echo ' --steps 2 \
+    --eval-iters 1 --sample 20 --save $work/shaken --json $work/shaken.json'; } > $work/shaken.sh &&
+    sh $work/shaken.sh > $work/shaken.out && grep -q '^ROMEO:' $work/shaken.out"
+check "which is kept" test "$(field "$work/shaken.json" end bytes_measured)" -le 16000000
+
+# ---- gpt: a log that goes on, saving every few steps, interrupts
+once="build/gpt $small --steps 12 --eval-every 6 --save $work/log.safetensors --json $work/log.json"
+$once --steps 7 > "$work/stdout" 2>> "$work/stderr"
+cp "$work/log.safetensors" "$work/log7.safetensors"
+$once --resume "$work/log.safetensors" > "$work/stdout" 2>> "$work/stderr"
+# whole_log FILE STEPS: every line an object, each step once and in order
+whole_log()
+{
+    awk -v last="$2" '!/^[{]"event":"[a-z]+".*[}]$/ { bad = 1 }
+        /^[{]"event":"step"/ { split($0, a, /[:,]/); if (a[4] != ++n) bad = 1 } END { exit bad || n != last }' "$1"
+}
+check "--json goes on behind what --resume finds there" whole_log "$work/log.json" 12
+check "with the options of both" sh -c "grep -c '\"event\":\"options\"' $work/log.json | grep -q '^2\$' &&
+    grep -q '\"begin\":7' $work/log.json"
+check "and two ends" test "$(grep -c '"event":"end"' "$work/log.json")" -eq 2
+cp "$work/log7.safetensors" "$work/log.safetensors"
+printf '{"event":"step","st' >> "$work/log.json" # as when it was killed
+$once --resume "$work/log.safetensors" --steps 9 > "$work/stdout" 2>> "$work/stderr"
+check "a log of later steps is cut where an earlier file goes on" whole_log "$work/log.json" 9
+printf 'abc' > "$work/tiny"
+check "a text is no log" fails_with 2 "it has no events to go on behind" $once --resume "$work/log.safetensors" \
+    --json "$work/tiny"
+check "and is unharmed" grep -q '^abc$' "$work/tiny"
+check "without --resume it begins anew" sh -c "$once --steps 2 > $work/stdout"
+check "with its first step" whole_log "$work/log.json" 2
+build/gpt $run --steps 10 --save-every 4 --save "$work/often.safetensors" > "$work/often.json" 2>> "$work/stderr"
+check "--save-every changes nothing" test "$(field "$work/often.json" end weights_hash)" = \
+    "$(build/gpt $run --steps 10 2>> "$work/stderr" | sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')"
+check "--save-every wants --save" fails_with 2 "needs --save" build/gpt --save-every 5
+rm -f "$work/killed.safetensors" "$work/killed.json"
+build/gpt $small --steps 100000 --eval-every 0 --save-every 3 --save "$work/killed.safetensors" \
+    --json "$work/killed.json" > "$work/stdout" 2>> "$work/stderr" &
+wait_for "$work/killed.json" '"step":9,'
+kill -KILL $!
+wait $! 2>> "$work/stderr"
+at=$(tr ',' '\n' < "$work/killed.safetensors" | sed -n 's/.*"step":"\([0-9]*\)".*/\1/p' | head -n 1)
+check "--save-every: killed, its file is whole, of step ${at:-none}" test "${at:-1}" -ge 3 -a $((${at:-1} % 3)) -eq 0
+check "and goes on" build/gpt --resume "$work/killed.safetensors" --steps $((${at:-1} + 2)) --json "$work/killed.json"
+check "with a whole log" whole_log "$work/killed.json" $((${at:-1} + 2))
+# interrupted SIGNAL PATTERN OPTION...: sends it when the pattern is among the events; the seconds until it ends
+# are in $took, and $status
+interrupted()
+{
+    signal=$1 pattern=$2
+    shift 2
+    rm -f "$work/stopped.json"
+    build/gpt "$@" --json "$work/stopped.json" > "$work/stdout" 2> "$work/stderr" &
+    wait_for "$work/stopped.json" "$pattern"
+    took=$(date +%s)
+    kill -$signal $!
+    wait $!
+    status=$?
+    took=$(($(date +%s) - took))
+}
+for signal in INT TERM; do
+    interrupted $signal '"step":5,' $small --steps 100000 --eval-every 0 --save "$work/stopped.safetensors"
+    at=$(field "$work/stopped.json" end step)
+    check "SIG$signal: exit status $status after step ${at:-none}" test "$status" -eq 130 -a "${at:-0}" -ge 5
+    check "SIG$signal: an answer, and what goes on" sh -c "grep -q '^stopping' $work/stderr &&
+        grep -q '^interrupted; --resume .*stopped.safetensors goes on' $work/stdout"
+    check "SIG$signal: the weights are those of whole steps" test "$(field "$work/stopped.json" end weights_hash)" = \
+        "$(build/gpt $small --steps "${at:-1}" --eval-every 0 --json - 2> "$work/log" |
+            sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')"
+    check "SIG$signal: and so is the file" sh -c "build/gpt --resume $work/stopped.safetensors --steps 0 --json - |
+        grep -q '\"weights_hash\":\"$(field "$work/stopped.json" end weights_hash)\"'"
+done
+rm -f "$work/stopped.safetensors"
+interrupted INT '"event":"plan"' --layers 6 --dim 512 --context 512 --batch 512 --micro-batch 1 --threads 1 \
+    --steps 2 --eval-every 0 --save "$work/stopped.safetensors" # whose step takes minutes
+check "an interrupt within a step: ended in $took seconds" test "$status" -eq 130 -a "$took" -lt 20 -a \
+    "$(field "$work/stopped.json" end step)" = 0
+check "nothing was learned, and nothing is saved" test ! -e "$work/stopped.safetensors"
+interrupted INT '"event":"step"' --layers 6 --dim 256 --context 256 --batch 1 --steps 1 --eval-every 1 --threads 1
+check "an interrupt within an evaluation" test "$status" -eq 130 -a -z "$(field "$work/stopped.json" eval step)"
+mkfifo "$work/slow"
+sleep 60 > "$work/slow" &
+sleeping=$!
+build/gpt --data "$work/slow" > "$work/stdout" 2> "$work/stderr" &
+reading=$!
+sleep 0.2
+kill -INT $reading
+wait_for "$work/stderr" stopping
+kill -INT $reading
+wait $reading
+check "a second interrupt ends at once" test $? -eq 130
+kill $sleeping
 build/gpt $run --steps 50 --warmup 0 --lr 10 --weight-decay 100 > "$work/lost.json" 2> "$work/stderr"
 check "gradients that stay not finite end the run" test $? -eq 1 -a "$(grep -c '"skip"' "$work/lost.json")" -ge 10
 check "and it says what helps" grep -q 'no longer finite.*lower --lr' "$work/stderr"
@@ -247,7 +389,6 @@ check "and it says what helps" grep -q 'no longer finite.*lower --lr' "$work/std
 # ---- gpt: failures ---------------------------------------------------------------------------------------
 check "--data that is missing" fails_with 1 "No such file" build/gpt --data "$work/none"
 check "--data that is a folder" fails_with 1 "directory" build/gpt --data "$work"
-printf 'abc' > "$work/tiny"
 check "--data that is too short" fails_with 1 "too few" build/gpt --data "$work/tiny"
 : > "$work/empty"
 check "--data that is empty" fails_with 1 "too few" build/gpt --data "$work/empty"
@@ -276,10 +417,10 @@ check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timel
     grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
 printf '#include "gradckpt.h"\n#include "pictures.h"\nint main(void) { return pictures_plan(NULL, NULL, NULL) == 0; }\n' \
     > "$work/pictures.c" && cp "$work/pictures.c" "$work/pictures.cpp"
-printf '#include "session.h"\nint main(void) { return session_end(session_start("test")); }\n' > "$work/session.cpp"
+printf '#include "lm.h"\nint main(void) { return session_end(lm_start("test")); }\n' > "$work/session.cpp"
 if [ $has_cxx -eq 1 ]; then
-    check "session.h compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -Wno-unused-function -fsyntax-only -I. \
-        -Iexamples "$work/session.cpp"
+    check "lm.h, session.h and options.h compile as C++11" "$CXX" -std=c++11 -Wall -Wextra -Wno-unused-function \
+        -Wno-unused-variable -fsyntax-only -I. -Iexamples "$work/session.cpp"
 fi
 check "pictures.h compiles as C99, whatever of it is used" $CC -std=c99 -Wall -Wextra -pedantic -Werror \
     -Wconversion -Wsign-conversion -fsyntax-only -I. -Iexamples "$work/pictures.c"
@@ -309,7 +450,7 @@ check "--frontier FILE: text, and in the plan event" sh -c "build/gpt $small --s
     '^.\"event\":\"plan\".*,\"frontier\":.([[][0-9]+,$number],)*[[][0-9]+,$number]]}\$' $work/c.json"
 check "--frontier into no folder" fails_with 1 "frontier" build/gpt $small --frontier /nonexistent/f.svg
 check "--plan with --json - keeps standard output for JSON" sh -c "
-    test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 1"
+    test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 2"
 
 # ---- gpt: files that must not be harmed, and outputs that are tried before training -------------------
 files=$work/files
@@ -317,6 +458,7 @@ rm -rf "$files"
 mkdir -p "$files/sub"
 head -c 20000 gradckpt.h > "$files/text"
 cp "$files/text" "$files/copy"
+tail -c 2000 "$files/text" > "$files/tail"
 cp "$work/part.safetensors" "$files/part"
 ln -s ../text "$files/sub/link"
 ln "$files/text" "$files/hard"
@@ -340,7 +482,7 @@ check "--json is --timeline" fails_with 2 "also --json" timeout 60 build/gpt $en
     --json "$files/new" --timeline "$files/new"
 check "the text is unharmed" cmp "$files/text" "$files/copy"
 check "the resumed file is unharmed" cmp "$files/part" "$work/part.safetensors"
-check "nothing was left" sh -c "cd $files && test \"\$(echo *)\" = 'copy hard part resumed sub text'"
+check "nothing was left" sh -c "cd $files && test \"\$(echo *)\" = 'copy hard part resumed sub tail text'"
 check "--save into no folder, at once" fails_with 1 "save /nonexistent/x: No such file" \
     timeout 60 build/gpt $endless --save /nonexistent/x
 check "--save over a folder, at once" fails_with 1 "a folder" timeout 60 build/gpt $endless --save "$files"
@@ -356,6 +498,21 @@ check "several outputs on one device" build/gpt $small --steps 1 --eval-every 0 
     --timeline /dev/null
 check "--data that has no end" fails_with 1 "a device" sh -c "ulimit -v 2000000; timeout 60 build/gpt \
     $endless --data /dev/zero"
+check "--data from standard input, with --validation" sh -c "head -c 18000 $files/text |
+    build/gpt $small --steps 4 --eval-every 4 --data - --validation $files/tail --json - > $work/piped.json &&
+    build/gpt $small --steps 4 --eval-every 4 --data $files/text --json - > $work/whole.json"
+check "are the same text and validation" test -n "$(field "$work/piped.json" eval val_loss)" -a \
+    "$(field "$work/piped.json" eval val_loss)" = "$(field "$work/whole.json" eval val_loss)"
+check "--validation that is missing" fails_with 1 "validation .*No such file" build/gpt --validation "$work/none"
+check "--validation that is empty" fails_with 1 "too few" build/gpt --validation "$work/empty"
+check "--json is --validation" fails_with 2 "also --validation" build/gpt $small --validation "$files/tail" \
+    --json "$files/tail"
+check "--prompt from standard input" sh -c "printf 'the ' | build/gpt $small --resume $work/whole.safetensors \
+    --steps 0 --sample 50 --prompt - --eval-every 0 | sed -n '/^sample/,/^end/{/^end/d;p;}' | cmp - $work/sample1"
+check "and is not kept" sh -c "printf 'the ' | build/gpt $small --steps 1 --eval-every 0 --prompt - \
+    --save $work/prompted --data $files/text && build/gpt --resume $work/prompted --steps 2 < /dev/null"
+check "standard input is read once" fails_with 2 "standard input is --prompt already" sh -c "
+    echo text | build/gpt $small --data - --prompt -"
 check "--data from a pipe" sh -c "cat $files/text | build/gpt $small --steps 1 --data /dev/stdin"
 sed 's/"contract":"[0-9]*"/"contract":"0"/' "$work/part.safetensors" > "$files/contract"
 check "a file of another contract" sh -c "build/gpt $small --steps 6 --eval-every 0 \

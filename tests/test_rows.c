@@ -65,10 +65,13 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     T *ids = gckpt_input(g, "ids", GCKPT_I32, gckpt_shape2(2, 4));
     T *x = gckpt_embed(weight(g, 9, 8), ids), *one = weight(g, 8, 0);
     T *(*const curves[])(T *) = { gckpt_relu, gckpt_gelu, gckpt_gelu_erf, gckpt_silu, gckpt_tanh, gckpt_sigmoid,
-                                  gckpt_softmax };
+                                  gckpt_softmax, gckpt_log_softmax, gckpt_exp, gckpt_log, gckpt_sqrt, gckpt_abs,
+                                  gckpt_reciprocal };
     static const int axes[3] = { 0, 2, 1 };
-    for (int i = 0; i < 7; i++)
+    for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
         x = curves[i](x);
+    x = gckpt_clamp(gckpt_pow(x, 1.5f), 0, 1);
+    x = gckpt_maximum(gckpt_minimum(gckpt_div(x, one), one), gckpt_detach(x));
     x = gckpt_dropout(gckpt_scale(x, 0.5f), 0.1f);
     x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), one);
     x = gckpt_permute(gckpt_permute(x, axes, 3), axes, 3);
@@ -121,7 +124,7 @@ static void names(void)
     CHECK(gckpt_plan_c(q, "cached", to_text, &t) == GCKPT_OK);
     gckpt_plan_free(q);
     gckpt_graph_free(caches);
-    CHECK_MSG(n >= 28, "%d ops are listed", n);
+    CHECK_MSG(n >= 40, "%d ops are listed", n);
     /* what is printed is listed, and the other way round */
     for (const char *at = t.bytes; at && (at = strstr(at, "    { &")) != NULL;) {
         size_t have = strlen(printed), length = strcspn(at += 7, ",");

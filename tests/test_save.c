@@ -429,9 +429,9 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{\"w\":" T("\"2\"", 0, 8) "," B "}", 12, GCKPT_E_DATA, "whole number" },
     { "{\"w\":" T("18446744073709551618", 0, 8) "," B "}", 12, GCKPT_E_DATA, "whole number" },
     { "{\"w\":" T("9223372036854775808", 0, 8) "," B "}", 12, GCKPT_E_DATA, "whole number" },
-    { "{\"w\":" T("9223372036854775807", 0, 8) "," B "}", 12, GCKPT_E_DATA, "product" },
-    { "{\"w\":" T("4611686018427387905,4,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "product" },
-    { "{\"w\":" T("4294967296,4294967296", 0, 8) "," B "}", 12, GCKPT_E_DATA, "product" },
+    { "{\"w\":" T("9223372036854775807", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
+    { "{\"w\":" T("4611686018427387905,4,2", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
+    { "{\"w\":" T("4294967296,4294967296", 0, 8) "," B "}", 12, GCKPT_E_DATA, "than this machine can address" },
     { "{\"w\":" T("2,0", 0, 8) "," B "}", 12, GCKPT_E_DATA, "positive" },
     { "{\"w\":" T("0", 0, 0) ",\"b\":" T("1", 0, 4) "}", 4, GCKPT_E_DATA, "positive" },
     /* offsets */

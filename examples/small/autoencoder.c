@@ -1,10 +1,10 @@
-/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h: of digits a quarter of
- * whose pixels are noise, the network makes clean ones, of people it has not seen. */
+/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h: of digits a quarter
+ * of whose pixels are noise, the network makes clean ones, of people it has not seen. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "digits.h"
-#include "layers.h"
-#include "train.h"
+#include "../digits.h"
+#include "../layers.h"
+#include "../train.h"
 
 enum { NEW = 360 }; /* the last rows, by other people */
 
@@ -50,7 +50,7 @@ int main(void)
     train_options o = train_defaults(3e-3f);
     o.epochs = 24;
     o.cosine = 1;
-    o.quiet = 8;
+    o.every = 8;
     train_report r;
     gckpt_store *s = gckpt_store_new(NULL);
     int wrong = train_fit(s, model, &data, &o, &r) != 0 ||

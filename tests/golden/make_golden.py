@@ -202,6 +202,61 @@ print_case("attention_more_keys",
            lambda *qkv: F.scaled_dot_product_attention(
                *(z.unflatten(2, (2, 4)).transpose(1, 2) for z in qkv), attn_mask=seen
            ).transpose(1, 2).flatten(2))
+
+
+def entropy(x, t, w, **options):
+    """Rows weighted; count: those that are not left out."""
+    v = x.shape[-1]
+    hard = t.dim() < x.dim()
+    rows = F.cross_entropy(x.reshape(-1, v), t.reshape(-1).long() if hard else t.reshape(-1, v),
+                           reduction="none", ignore_index=-1, **options).reshape(x.shape[:-1])
+    w = w.reshape(w.shape + (1,) * (rows.dim() - w.dim()))
+    return (rows * w).sum(), int((t >= 0).sum()) if hard else rows.numel()
+
+
+def weighted(rows, w):
+    return (rows * w.reshape(w.shape + (1,) * (rows.dim() - w.dim()))).sum(), rows.numel()
+
+
+# Losses with weights; those of elements also at their kinks: differences of delta and of nothing.
+random.manual_seed(20261122)
+one = torch.ones(B)
+apart, near = normal(B, 3, 4), normal(B, 3, 4)
+near[0, 0] = apart[0, 0] + torch.tensor([0.5, -0.5, 0, 2])
+apart, near = apart.float().double(), near.float().double()
+apart[0, 0] = near[0, 0] - torch.tensor([0.5, -0.5, 0, 2])
+logits = normal(B, 3, 4, scale=4)
+logits[0, 0] = torch.tensor([0, -0.0, 90, -1000])
+for case in [
+    ("cross_entropy_weights", [(X, normal(B, 3, 7, scale=3)), (I, targets), (X, normal(B, 3))],
+     entropy),
+    ("cross_entropy_smoothed", [(X, normal(B, 3, 7, scale=3)), (I, targets)],
+     lambda x, t: entropy(x, t, one, label_smoothing=0.1)),
+    ("cross_entropy_with", [(X, normal(B, 3, 7, scale=3)), (I, targets), (X, normal(B))],
+     lambda x, t, w: entropy(x, t, w, label_smoothing=0.25)),
+    ("soft_cross_entropy", [(X, normal(B, 3, 7, scale=3)), (X, normal(B, 3, 7)), (X, normal(B))],
+     entropy),
+    ("mean_squared_error_with", [(X, normal(B, 3, 4)), (X, normal(B, 3, 4)), (X, normal(B, 3))],
+     lambda x, y, w: weighted(F.mse_loss(x, y, reduction="none"), w)),
+    ("huber", [(X, near), (X, apart)],
+     lambda x, y: weighted(F.huber_loss(x, y, reduction="none", delta=0.5), one)),
+    ("huber_weights", [(X, normal(B, 3, 4)), (X, normal(B, 3, 4)), (X, normal(B, 3, 4))],
+     lambda x, y, w: weighted(F.huber_loss(x, y, reduction="none", delta=0.5), w)),
+    ("binary_cross_entropy", [(X, logits), (X, normal(B, 3, 4).sigmoid().float().double()),
+                              (X, normal(B, 3))],
+     lambda x, y, w: weighted(F.binary_cross_entropy_with_logits(x, y, reduction="none"), w)),
+]:
+    print_case(*case)
+# PyTorch's mean with weights of classes, which divides by the sum of the rows' weights.
+classes = (normal(7) ** 2 + 0.25).float().double()
+logits = normal(B, 3, 7, scale=3).requires_grad_()
+mean = F.cross_entropy(logits.reshape(-1, 7), targets.reshape(-1).long(), weight=classes,
+                       ignore_index=-1)
+mean.backward()
+for name, values in (("logits", logits), ("classes", classes), ("gradient", logits.grad)):
+    print_array("float", "golden_weighted_mean_" + name, values)
+print_array("int32_t", "golden_weighted_mean_targets", targets)
+print(f"static const double golden_weighted_mean = {mean.item():.17g};")
 random.set_state(rest)
 print("static const golden_case golden_cases[] = {\n" + ",\n".join(table) + "\n};\n")
 

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Writes special.h: what PyTorch computes, in float32, for the elementwise ops that have kinks, poles
+and ties: at these, at NaN, infinities, zeros of both signs and subnormals, and at ordinary values.
+
+    python3 tests/golden/make_special.py > tests/golden/special.h
+
+Left out is where C's pow, by which gckpt_pow goes, is not PyTorch's: exponents of one half, which it
+computes as roots, at -0 and -inf. Needs torch, 2.15 or newer: clamp had other ends before."""
+import itertools
+import math
+import torch
+
+torch.set_num_threads(1)
+random = torch.Generator().manual_seed(20261121)
+inf, nan = math.inf, math.nan
+SPECIAL = [nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.5, 1e-40, -1e-40,
+           1e-20, 3e38, -3e38, 88.9, -104.5, 16777217.0]
+
+
+def normal(n):
+    return (torch.randn(n, generator=random) * 2).tolist()
+
+
+def word(v):
+    if math.isnan(v):
+        return "NAN"
+    if math.isinf(v):
+        return "-INFINITY" if v < 0 else "INFINITY"
+    text = f"{v:.9g}"
+    return text + ("f" if "." in text or "e" in text else ".0f")
+
+
+def array(name, values):
+    print(f"static const float {name}[{len(values)}] = {{")
+    line = ""
+    for v in values:
+        if len(line) + len(word(v)) > 94:
+            print("    " + line.rstrip())
+            line = ""
+        line += word(v) + ", "
+    print("    " + line.rstrip(", ") + "\n};")
+
+
+table = []
+
+
+def case(name, function, inputs, by=(0.0, 0.0)):
+    x = [torch.tensor(v, dtype=torch.float32, requires_grad=True) for v in inputs]
+    y = function(*x)
+    n = y.numel()
+    g = torch.tensor(([1.0, -2.0, 0.75, 1.0] * n)[:n])
+    y.backward(g)
+    label = f"special_{len(table)}"
+    for i, t in enumerate(x):
+        array(f"{label}_x{i}", t.tolist())
+        array(f"{label}_d{i}", t.grad.tolist())
+    array(f"{label}_g", g.tolist())
+    array(f"{label}_y", y.tolist())
+    second = [f"{label}_{p}1" if len(x) > 1 else "NULL" for p in "xd"]
+    table.append(f"    {{ \"{name}\", {{ {word(by[0])}, {word(by[1])} }}, {len(x)}, {n},\n"
+                 f"      {{ {label}_x0, {second[0]} }}, {{ {label}_d0, {second[1]} }},\n"
+                 f"      {label}_g, {label}_y }}")
+
+
+print("/* special.h - written by make_special.py with PyTorch; do not edit. */")
+print("#ifndef SPECIAL_H\n#define SPECIAL_H\n#include <math.h>\n#include <stddef.h>\n")
+print("""typedef struct {
+    const char *name;
+    float by[2]; /* attributes */
+    int inputs, n;
+    const float *x[2], *d[2]; /* inputs and their gradients */
+    const float *g, *y;       /* the gradient that comes in, the result */
+} special_case;
+""")
+one = SPECIAL + normal(11)
+for name, f in (("exp", torch.exp), ("log", torch.log), ("sqrt", torch.sqrt), ("abs", torch.abs),
+                ("reciprocal", torch.reciprocal)):
+    case(name, f, [one])
+for e in (0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, 2.5, -1.5, 1 / 3, 0.5, -0.5, 7.0):
+    values = one
+    if abs(e) == 0.5:
+        values = [v for v in one if v != -inf and not (v == 0 and math.copysign(1, v) < 0)]
+    e = torch.tensor(e).item()  # a float32
+    case("pow", lambda x: x.pow(e), [values], (e, 0.0))
+for low, high in ((-1.0, 2.0), (0.0, inf), (-inf, 0.5), (-inf, inf), (1.0, 1.0), (-0.0, 0.0)):
+    case("clamp", lambda x: x.clamp(low, high), [one], (low, high))
+pairs = list(itertools.product([nan, inf, -inf, 0.0, -0.0, 1.0, -2.0, 1e-40, 3e38], repeat=2))
+a = [p[0] for p in pairs] + normal(11)
+b = [p[1] for p in pairs] + normal(11)
+for name, f in (("div", torch.div), ("maximum", torch.maximum), ("minimum", torch.minimum)):
+    case(name, f, [a, b])
+case("log_softmax", lambda x: x.log_softmax(0), [normal(37)])
+case("log_softmax", lambda x: x.log_softmax(0), [[1e4, -1e4, 9990.0, 0.0, -inf]])
+print("static const special_case special_cases[] = {\n" + ",\n".join(table) + "\n};\n#endif")

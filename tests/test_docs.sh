@@ -1,0 +1,62 @@
+#!/bin/sh
+# Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, and prints
+# the ```text block behind it. from-pytorch.md: its blocks together are one. ops.md: the header's builders.
+# README.md: every page. Links lead somewhere.
+CC=${CC:-cc}
+LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION -I.}
+work=build/docs
+. tests/checks.sh
+FLAGS='-O0 -Wall -Wextra -Iexamples'
+
+awk -v work="$work" '
+    /^## / { n++ }
+    /^```(c|text)$/ { file = work "/" n ($0 == "```c" ? ".c" : ".text"); next }
+    /^```/ { file = "" }
+    file { print > file }
+' docs/exercises.md
+count=0
+for program in "$work"/*.c; do
+    name=${program%.c}
+    count=$((count + 1))
+    check "exercise ${name##*/}: compiles" $LINKED $FLAGS "$program" -o "$name"
+    check "exercise ${name##*/}: runs" sh -c "$name > $name.out"
+    check "exercise ${name##*/}: prints what the page says" diff "$name.text" "$name.out"
+done
+check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
+
+{
+    printf '#include "gradckpt.h"\n#include "layers.h"\nint main(void)\n{\n'
+    printf 'static float x_data[512][64], logits[512][10];\nstatic int32_t y_data[512];\n'
+    printf 'for (int i = 0; i < 32768; i++)\n    x_data[i / 64][i %% 64] = (float)(i * 7 %% 31) / 31;\n'
+    printf 'for (int i = 0; i < 512; i++)\n    y_data[i] = i %% 10;\n'
+    awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md
+    printf 'int ok = small && top && b && dx && dw && logits[511][9] != 0 && gckpt_store_step(s) == 10;\n'
+    printf 'const void *all[] = { s, g, e, v };\nfor (int i = 0; i < 4; i++)\n'
+    printf '    if (gckpt_error(all[i]) != GCKPT_OK)\n        ok = !puts(gckpt_error_text(all[i]));\n'
+    printf 'gckpt_exec_free(e), gckpt_exec_free(v), gckpt_exec_free(d), gckpt_plan_free(p);\n'
+    printf 'gckpt_plan_free(small), gckpt_plan_free(forward), gckpt_plan_free(top);\n'
+    printf 'gckpt_plan_free(q), gckpt_plan_free(b), gckpt_graph_free(g), gckpt_store_free(s);\n'
+    printf 'return !ok;\n}\n'
+} > "$work/pytorch.c"
+awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md > "$work/pytorch.text"
+check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch"
+check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
+check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
+
+# docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
+sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
+    grep -o 'GCKPT_API gckpt_tensor \*gckpt_[a-z_]*([^)]*)' |
+    sed 's/.*\*\(gckpt_[a-z_]*(\)/\1/; s/[^(,]*[ *]\([a-z]*\)\([,)]\)/\1\2/g; s/,/, /g' | sort > "$work/header.ops"
+grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "$work/page.ops"
+check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
+check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"
+
+for page in docs/*.md; do
+    name=${page#docs/}
+    check "docs/README.md names $name" test "$name" = README.md -o \
+        "$(grep -c "]($name)" docs/README.md)" -gt 0
+    for link in $(grep -o '\]([^)#]*' "$page" | sed 's/^](//; /^http/d' | sort -u); do
+        check "$page: $link is there" test -e "docs/$link"
+    done
+done
+report docs

@@ -1,0 +1,63 @@
+#!/bin/sh
+# examples/digits.c and examples/small: each below 80 lines (digits: 45), compiled without a warning by gcc
+# and clang, where they are there; each runs and learns what it claims, which is its exit status.
+# SHOW=1 (make small): prints what they print.
+#
+# LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o).
+CC=${CC:-cc}
+LINKED=${LINKED:-$CC -O2 -I.}
+work=build/small
+. tests/checks.sh
+
+warnings="-Wall -Wextra -Werror"
+for CXX in ${CXX:-} c++ g++ clang++ none; do
+    if printf 'int main() { return 0; }\n' > "$work/t.cpp" && "$CXX" -std=c++17 "$work/t.cpp" -o "$work/t" 2> /dev/null
+    then
+        break
+    fi
+done
+linked_cxx=$(echo "$LINKED" | sed "s|^[^ ]*|$CXX|; s/-std=[^ ]*//; s/-Wstrict-prototypes//")
+
+# run NAME: what it prints goes to NAME.out
+run()
+{
+    check "$1 learns" sh -c "$work/$1 > $work/$1.out 2> $work/$1.err || { cat $work/$1.out $work/$1.err; exit 1; }"
+    [ -z "$SHOW" ] || { echo "---- $1"; cat "$work/$1.out"; }
+}
+
+# compiles FILE OPTIONS: by all compilers that are there, and linked
+compiles()
+{
+    file=$1
+    name=$(basename "${file%.*}")
+    shift
+    case $file in
+    *.cpp) others="g++ clang++" language=-std=c++17 link=$linked_cxx ;;
+    *) others="gcc clang" language=-std=c99 link=$LINKED ;;
+    esac
+    for other in $others; do
+        command -v "$other" > /dev/null || continue
+        check "$file compiles by $other" "$other" $language $warnings -fsyntax-only \
+            -DGRADCKPT_IMPLEMENTED -I. "$@" "$file"
+    done
+    check "$file compiles" $link $language $warnings -I. "$@" "$file" -o "$work/$name"
+}
+
+check "digits.c has 45 lines at most" test "$(wc -l < examples/digits.c)" -le 45
+for file in examples/digits.c examples/small/*.c examples/small/*.cpp; do
+    name=$(basename "${file%.*}")
+    check "$file has fewer than 80 lines" test "$(wc -l < "$file")" -lt 80
+    if [ "$name" = device ]; then # the host prints the plan; the device has an implementation of its own
+        compiles "$file" -DHOST
+        check "the host prints the plan" sh -c "$work/device > $work/device_plan.h"
+        check "device.c compiles for the device" $CC -std=c99 -O0 $warnings -I. "-I$work" "$file" -o "$work/device"
+    elif [ "${file%.cpp}" != "$file" ] && [ "$CXX" = none ]; then
+        continue
+    else
+        compiles "$file"
+    fi
+    run "$name"
+done
+check "gru: two budgets, the same weights" sh -c "[ \$(sed 's/.*weights //' $work/gru.out | sort -u | wc -l) = 1 ]"
+
+report small

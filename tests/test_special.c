@@ -1,0 +1,107 @@
+/* test_special.c - elementwise ops at their kinks, poles and ties, and at NaN, infinities, zeros and
+ * subnormals, against PyTorch (golden/make_special.py), on every instruction set of this machine.
+ *
+ * What is no ordinary number is equal, to the sign of a zero (but for maximum and minimum of 0 and
+ * -0, which PyTorch's vectors and scalars answer differently); the rest, of which both sides round
+ * a few steps, within 4 units of the last place. */
+#include "gradckpt.h"
+#include "rig.h"
+#include "golden/special.h"
+#include <math.h>
+#include <string.h>
+
+enum { CASES = sizeof special_cases / sizeof special_cases[0] };
+
+static gckpt_tensor *build(const special_case *c, gckpt_tensor *a, gckpt_tensor *b)
+{
+    static const struct {
+        const char *name;
+        gckpt_tensor *(*one)(gckpt_tensor *x);
+        gckpt_tensor *(*two)(gckpt_tensor *a, gckpt_tensor *b);
+    } ops[] = { { "exp", gckpt_exp, NULL },
+                { "log", gckpt_log, NULL },
+                { "sqrt", gckpt_sqrt, NULL },
+                { "abs", gckpt_abs, NULL },
+                { "reciprocal", gckpt_reciprocal, NULL },
+                { "log_softmax", gckpt_log_softmax, NULL },
+                { "div", NULL, gckpt_div },
+                { "maximum", NULL, gckpt_maximum },
+                { "minimum", NULL, gckpt_minimum } };
+    if (!strcmp(c->name, "pow"))
+        return gckpt_pow(a, c->by[0]);
+    if (!strcmp(c->name, "clamp"))
+        return gckpt_clamp(a, c->by[0], c->by[1]);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (!strcmp(c->name, ops[i].name))
+            return ops[i].two ? ops[i].two(a, b) : ops[i].one(a);
+    return NULL;
+}
+
+/* Whether got is what it should be; what is lost by cancelling is of the size of `most`. */
+static int near(float got, float want, double most, int signs)
+{
+    double bound = 4.0 / 16777216.0 * fmax(fabs((double)want), most) + 4.0 / 16777216.0 * 1.2e-38;
+    if (got != got || want != want)
+        return got != got && want != want;
+    if (want == 0 && most == 0)
+        return got == 0 && (!signs || !signbit(got) == !signbit(want));
+    return got == want || (fabsf(want) < INFINITY && fabs((double)got - (double)want) <= bound);
+}
+
+static void compare(const special_case *c, const char *isa, const char *what, const float *got,
+                    const float *want)
+{
+    double most = 0;
+    int signs = strcmp(c->name, "maximum") && strcmp(c->name, "minimum");
+    for (int i = 0; i < c->n && !strcmp(c->name, "log_softmax"); i++)
+        most = fmax(most, fabs((double)c->g[i]) * 8);
+    for (int i = 0; i < c->n && CHECK_MSG(got != NULL, "%s: no %s", c->name, what); i++)
+        CHECK_MSG(near(got[i], want[i], most, signs),
+                  "%s %g %g, %s: %s at (%.9g, %.9g), g = %g: %.9g, not %.9g", c->name,
+                  (double)c->by[0], (double)c->by[1], isa, what, (double)c->x[0][i],
+                  (double)(c->x[1] ? c->x[1][i] : 0), (double)c->g[i], (double)got[i],
+                  (double)want[i]);
+}
+
+static void test_case(const special_case *c, gckpt_isa isa)
+{
+    const gckpt_init one = { 0, 0, 1 };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_tensor *in[3] = { NULL, NULL, NULL }, *h[2] = { NULL, NULL };
+    gckpt_feed feeds[3];
+    gckpt_pick picks[3];
+    for (int i = 0; i < 3; i++) { /* the last is the gradient that comes in */
+        static const char *const names[] = { "a", "b", "g" };
+        in[i] = gckpt_input(graph, names[i], GCKPT_F32, gckpt_shape2(1, c->n));
+        feeds[i] = (gckpt_feed){ gckpt_id(in[i]), i == 2 ? c->g : c->x[i < c->inputs ? i : 0] };
+        if (i < 2) {
+            h[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
+            picks[1 + i] = (gckpt_pick){ h[i], 1 };
+        }
+    }
+    gckpt_tensor *y = build(c, h[0], h[1]);
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, in[2])), 1, 0 };
+    picks[0] = (gckpt_pick){ y, 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = picks, .fetches = 1 + c->inputs };
+    gckpt_exec_desc how = { .isa = isa };
+    gckpt_hyper still = { 0 };
+    gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
+    CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
+    gckpt_exec *exec = gckpt_exec_new(plan, store, &how);
+    CHECK_MSG(gckpt_step(exec, feeds, 3, 1, &still, NULL) == GCKPT_OK, "%s: %s", c->name,
+              gckpt_error_text(exec));
+    compare(c, gckpt_isa_name(isa), "value", gckpt_fetch(exec, gckpt_id(y), 0), c->y);
+    for (int i = 0; i < c->inputs; i++)
+        compare(c, gckpt_isa_name(isa), i ? "second gradient" : "gradient",
+                gckpt_fetch(exec, gckpt_id(h[i]), 1), c->d[i]);
+    rig_free(exec, plan, graph, store);
+}
+
+int main(void)
+{
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        for (int i = 0; i < CASES && gckpt_isa_available((gckpt_isa)isa); i++)
+            test_case(&special_cases[i], (gckpt_isa)isa);
+    return check_report("special values");
+}
