@@ -7054,10 +7054,7 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
 }
 
 /* w x; where w is 0 (or NaN) w, whatever x is. (-0 stays: it goes into no addition.) */
-GCKPTI_INLINE float gckpti_weighted(float w, float x)
-{
-    return w > 0.0f || w < 0.0f ? w * x : w;
-}
+GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
 static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
 {
@@ -7143,9 +7140,9 @@ typedef struct {
     const float *weights;           /* NULL: none */
     int64_t share;                  /* rows to a weight */
     float smoothing;
-    const float *x;                 /* the block's logits (rows,n) */
-    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
-    float *aux;                     /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    const float *x; /* the block's logits (rows,n) */
+    float *d;       /* backward: their gradient; may be x; NULL: not wanted */
+    float *aux;     /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
@@ -7253,8 +7250,8 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     for (int64_t i = 0; i < l->share; i++) {
         int64_t r = k * l->share + i, target = gckpti_loss_target(l, r);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r],
-                                           l->aux[2 * r + 1]);
+            lane[i & 31] +=
+                gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r], l->aux[2 * r + 1]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
@@ -7570,7 +7567,7 @@ typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckp
 typedef struct gckpti_errors {
     const gckpt_call *call;
     gckpti_error_kind kind;
-    int64_t n, share; /* elements of an entry of axis 0; elements to a weight */
+    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
     const float *x, *y, *weights; /* y, weights: NULL: none */
     float delta;
 } gckpti_errors;
@@ -7590,29 +7587,29 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
     return e;
 }
 
-/* The factor a of element i, and b. */
-GCKPTI_INLINE float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
+/* The factor a of an element, and b. */
+GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
+                                         float *b)
 {
-    float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
-    int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
-    *b = linear ? size - 0.5f * e->delta : d;
-    if (e->kind == GCKPTI_BINARY)
+    float d = x - y, size = gckpti_abs(d);
+    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    *b = linear ? size - 0.5f * delta : d;
+    if (kind == GCKPTI_BINARY)
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (e->kind == GCKPTI_SUMMED || e->kind == GCKPTI_BINARY)
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
         return 1.0f;
-    return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
+    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
 }
 
-GCKPTI_INLINE float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+/* dx */
+GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
 {
-    if (e->kind == GCKPTI_SUMMED) /* which has no data here */
-        return 1.0f;
-    float x = e->x[i], d = x - e->y[i];
-    if (e->kind == GCKPTI_SQUARED)
-        return 2.0f * d;
-    if (e->kind == GCKPTI_BINARY)
-        return gckpti_sigmoid(x) - e->y[i];
-    return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
+    float d = x - y;
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
+        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
+    if (kind == GCKPTI_BINARY)
+        return gckpti_sigmoid(x) - y;
+    return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
@@ -7623,9 +7620,9 @@ GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
 {
     float lane[32] = { 0.0f };
-    for (int64_t i = 0; i < e->n; i++) {
-        float b, w = gckpti_error_weight(e, row * e->n + i), *sum = &lane[i & 31];
-        float a = gckpti_error_factors(e, row * e->n + i, &b);
+    for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
+        float b, w = gckpti_error_weight(e, at), *sum = &lane[i & 31];
+        float a = gckpti_error_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
         *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
     }
     return gckpti_lanes_sum(lane);
@@ -7636,12 +7633,12 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
     const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
     float scale = e->call->loss_scale;
     for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
-        float w = gckpti_error_weight(e, i), d = gckpti_error_slope(e, i);
+        float p = e->x ? e->x[i] : 0.0f, w = gckpti_error_weight(e, i); /* sum_loss has no data */
+        float d = gckpti_error_slope(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i],
-                               gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -x->data[i] : -d),
+            gckpti_put_product(&y->grad[i], gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -p : -d),
                                scale, y->accumulate);
     }
 }
@@ -7683,7 +7680,8 @@ static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
     float lane[32] = { 0.0f };
     (void)worker;
     for (int64_t i = 0; i < e->share; i++) {
-        float b, a = gckpti_error_factors(e, k * e->share + i, &b);
+        int64_t at = k * e->share + i;
+        float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
         lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
