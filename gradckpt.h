@@ -618,7 +618,7 @@ GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for 
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 /* Gives the tensor a name for messages and printed plans (copied); returns it. */
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
-/* What a graph is made of, by id, in order of creation: for pictures and other tools. */
+/* What a graph is made of, by id, in order of creation (examples/pictures.h draws it). */
 typedef struct {
     const char *op;   /* "input", "constant", "param", "reshape", or the name of the op */
     const char *name; /* "" without */
@@ -7600,7 +7600,7 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
 }
 
 /* The factor a of element i, and b. */
-static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
+GCKPTI_INLINE float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
 {
     float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
     int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
@@ -7612,7 +7612,7 @@ static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
     return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
 }
 
-static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_slope(const gckpti_errors *e, int64_t i)
 {
     if (e->kind == GCKPTI_SUMMED) /* which has no data here */
         return 1.0f;
@@ -7624,7 +7624,7 @@ static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
     return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
 }
 
-static float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
     return e->weights ? e->weights[i / e->share] : 1.0f;
 }
