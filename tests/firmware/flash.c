@@ -104,7 +104,7 @@ int main(void)
     return gckpt_plan_c(p, "small", to_stdout, NULL) != GCKPT_OK;
 }
 #else
-static char zeros[4096]; /* data: as far as a training goes, all the same */
+static double zeros[512]; /* data: as far as a training goes, all the same */
 
 static int train(const gckpt_plan *p, gckpt_store *s, const gckpt_memory *memory, int x, int y)
 {
