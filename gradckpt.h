@@ -225,10 +225,16 @@
  *        device:  #define GRADCKPT_IMPLEMENTATION
  *                 #include "gradckpt.h"
  *                 #include "small.h"
- *                 gckpt_plan_params(&small, s);  e = gckpt_exec_new(&small, s, &memory);
+ *                 static char a[small_store_bytes], b[small_exec_bytes];
+ *                 static gckpt_exec_desc in_b;
+ *                 gckpt_store_desc in_a = { { NULL, NULL, a, sizeof a }, 0 };
+ *                 in_b.memory.memory = b, in_b.memory.size = sizeof b;
+ *                 s = gckpt_store_new(&in_a);  gckpt_plan_params(&small, s);
+ *                 e = gckpt_exec_new(&small, s, &in_b);
  *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
  *
- *    Compile the device's file with -ffunction-sections and link with --gc-sections.
+ *    Compile the device's file with -ffunction-sections -fdata-sections and link with
+ *    --gc-sections (-Wl,--gc-sections). docs/device.md says what this takes.
  *
  * 9. Planning
  *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
@@ -399,7 +405,8 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
 
-/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL. */
+/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL,
+ * whose text says what to ask instead. */
 GCKPT_API gckpt_result gckpt_error(const void *object);
 /* What went wrong, where, and what would have worked. Never NULL; lives as long as the object. */
 GCKPT_API const char *gckpt_error_text(const void *object);
@@ -1108,7 +1115,9 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 #endif
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
- * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A user's op is
+ * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
+ * NAME_exec_bytes are blocks that suffice on every machine for gckpt_plan_params and an executor
+ * that nothing but memory is asked of (copy_feeds, say, takes more: gckpt_exec_need). A user's op is
  * printed as the variable its name says, which must be declared by then, with the needs and flags
  * it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's seed.
  * E_ARG: it cannot be printed; an #error that says why is printed instead. */
@@ -1438,10 +1447,11 @@ typedef struct {
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
-/* Bytes of a block (gckpt_memory.memory, aligned as malloc's) that suffice for a store with all
- * that the plan needs of it, made by building its graph or by gckpt_plan_params, and for an
- * executor (desc as for gckpt_exec_new, or NULL; its memory is not looked at). As gckpt_plan_c
- * prints them they suffice on every machine. SIZE_MAX: more than there can be. */
+/* Bytes of a block (gckpt_memory.memory, wherever it begins) that suffice, and that it takes where
+ * it begins worst: for a store with all that the plan needs of it, made by building its graph or by
+ * gckpt_plan_params (plan NULL: without parameters; with notes, or values in use before all
+ * parameters are there, it takes more), and for an executor (desc as for gckpt_exec_new, or NULL;
+ * its memory is not looked at). SIZE_MAX: more than there can be, or the desc would be refused. */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
@@ -21229,10 +21239,10 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     char label[128], other[128];
     int n = (int)p->node_count, first = 1;
     for (int id = 0; id < n; id++) {
-        int taken = 0;
         if (!gckpti_c_listed(p, id))
             continue;
         gckpti_c_label(p, id, label, sizeof label);
+        int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
         for (int i = 0; i < n && !taken; i++)
             if (i != id && gckpti_c_listed(p, i)) {
                 gckpti_c_label(p, i, other, sizeof other);
