@@ -13898,9 +13898,9 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
                  "fits in less than %z bytes\n",
                  plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
-    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
-                 plan->rows, plan->batch, plan->threads, plan->alignment,
-                 precisions[plan->precision]);
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
+                 plan->alignment, precisions[plan->precision]);
     if (plan->mixer >= 0)
         gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
                      gckpti_node_name(plan, plan->mixer), plan->mixer);
