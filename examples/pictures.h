@@ -1126,7 +1126,7 @@ static inline void pictures_box(pictures_map *m, int id)
 }
 
 /* ---- layout ---- */
-/* Rows: each tensor below what it reads; what reads nothing just above its first reader. */
+/* Rows: each tensor below what it reads, as deep as can be: just above its first reader. */
 static inline void pictures_rows(pictures_map *m)
 {
     gckpt_node n, from;
@@ -1148,7 +1148,7 @@ static inline void pictures_rows(pictures_map *m)
     }
     for (int id = m->nodes - 1; id >= 0; id--) { /* last holds the first reader's row here */
         gckpt_graph_node(m->graph, id, &n);
-        if ((n.batchless || n.inputs == 0) && m->last[id] > 0)
+        if (m->last[id] > 0)
             m->row[id] = (short)(m->last[id] - 1);
         for (int i = 0; i < n.inputs; i++)
             if (m->last[n.input[i]] < 0 || m->row[id] < m->last[n.input[i]])
