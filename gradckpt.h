@@ -662,8 +662,8 @@ GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
-/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low and
- * high, 0 at both and beyond */
+/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
+ * and high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
@@ -5016,8 +5016,8 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
-/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y (or
- * g / slope, which is then that of the inverse function and rounded once). Kernels go element by element, so that out may
+/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y, or g
+ * over the inverse function's slope, rounded once. Kernels go element by element, so that out may
  * be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
@@ -5540,7 +5540,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 }
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, flops, flags, ...)                                                                       \
+#define GCKPTI_PAIR(name, flops, flags, ...)                                                       \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
@@ -7590,7 +7590,7 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
 }
 
 /* The factor a of element i, and b. */
-static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
+GCKPTI_INLINE float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
 {
     float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
     int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
@@ -7602,7 +7602,7 @@ static float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
     return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
 }
 
-static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_slope(const gckpti_errors *e, int64_t i)
 {
     if (e->kind == GCKPTI_SUMMED) /* which has no data here */
         return 1.0f;
@@ -7614,7 +7614,7 @@ static float gckpti_error_slope(const gckpti_errors *e, int64_t i)
     return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
 }
 
-static float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
     return e->weights ? e->weights[i / e->share] : 1.0f;
 }
@@ -21913,6 +21913,7 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+/* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
     X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
     X(reciprocal) X(pow) X(clamp)
@@ -21924,6 +21925,7 @@ enum {
     GCKPTI_PAIR = GCKPTI_KIND_add, /* from here on there are two inputs */
     GCKPTI_ELEMENTS = 4096
 };
+/* clang-format on */
 #undef GCKPTI_KIND
 
 typedef struct {
@@ -23360,12 +23362,13 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 /* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
  * may be wider than any the processor has). */
 typedef double V(doubles) __attribute__((vector_size(8 * W)));
-GCKPTI_INLINED void V(wide)(FLOATS x, V(doubles) *y)
+#define GCKPTI_DOUBLES V(doubles)
+GCKPTI_INLINED void V(wide)(FLOATS x, GCKPTI_DOUBLES *y)
 {
     for (int i = 0; i < W; i++)
         (*y)[i] = (double)x[i];
 }
-GCKPTI_INLINED FLOATS V(narrow_doubles)(const V(doubles) *y)
+GCKPTI_INLINED FLOATS V(narrow_doubles)(const GCKPTI_DOUBLES *y)
 {
     FLOATS x = V(zero)();
     for (int i = 0; i < W; i++)
@@ -23378,7 +23381,7 @@ GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
     const FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
     const int whole = gckpti_whole(e);
-    V(doubles) m, k, s, d, l, high, low;
+    GCKPTI_DOUBLES m, k, s, d, l, high, low;
     FLOATS n, t, u, r;
     V(wide)(V(split)(a, &n), &m);
     V(wide)(n, &k);
@@ -23626,8 +23629,8 @@ GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
     return (kind == GCKPTI_KIND_silu ? x : one) / V(one_and_exp)(x);
 }
 
-/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is the
- * other input. */
+/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is
+ * the other input. */
 GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
 {
     const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f), zero = V(zero)();
@@ -23695,11 +23698,11 @@ GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOAT
                                  const float *o, int accumulate, int64_t n)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f);
-    if (kind == GCKPTI_KIND_relu)
+    if (kind == GCKPTI_KIND_clamp) {
+        g = V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero);
+        V(put_sum)(d, g, accumulate, n);
+    } else if (kind == GCKPTI_KIND_relu)
         V(put_sum)(d, V(less)(zero, x, g, zero), accumulate, n);
-    else if (kind == GCKPTI_KIND_clamp)
-        V(put_sum)(d, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero),
-                   accumulate, n);
     else if (kind == GCKPTI_KIND_sqrt)
         V(put_sum)(d, g / (x + x), accumulate, n);
     else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
@@ -23719,10 +23722,9 @@ GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOAT
 /* The gradient of input i. */
 static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 {
-    const int64_t at_out = INT64_C(1) << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
-                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp |
-                           1 << GCKPTI_KIND_sqrt | 1 << GCKPTI_KIND_reciprocal |
-                           1 << GCKPTI_KIND_clamp;
+    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
+                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
+                           1 << GCKPTI_KIND_reciprocal | 1 << GCKPTI_KIND_clamp;
     const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
     const float *x = at_out >> kind & 1 ? call->out : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].data;
     const float *y = both ? call->in[i].data : x, *g = call->grad_out;
@@ -23796,9 +23798,11 @@ static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
     const FLOATS sum = V(set1)(V(sum)(g, n));
-    for (int64_t j = 0; j < n; j += W)
-        V(put_sum)(d + j, V(fnma)(V(exp)(V(load_n)(y + j, n - j)), sum, V(load_n)(g + j, n - j)),
-                   call->in[0].accumulate, n - j);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS p = V(exp)(V(load_n)(y + j, n - j));
+        p = V(fnma)(p, sum, V(load_n)(g + j, n - j));
+        V(put_sum)(d + j, p, call->in[0].accumulate, n - j);
+    }
 }
 
 /* Formulas and aux of these two: see layernorm among the plain ops. */
@@ -24668,10 +24672,9 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
-        V(log_softmax_forward), V(log_softmax_backward),                                           \
-        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
-        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),                \
-        V(errors_backward), &mixed
+        V(log_softmax_forward), V(log_softmax_backward), V(norm_forward), V(norm_backward),        \
+        V(columns), V(attention_forward), V(attention_backward), V(classes_backward),              \
+        V(surprisal), V(errors_forward), V(errors_backward), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
@@ -24684,6 +24687,7 @@ static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES
 #undef GCKPTI_BAND
+#undef GCKPTI_DOUBLES
 #undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS

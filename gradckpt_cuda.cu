@@ -1636,27 +1636,48 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
-/* What a row's sum adds of its element x (and y): x, or (x - y)^2. */
-__device__ float add_element(float sum, float difference, bool squares)
-{
-    return squares ? gckpti_fma(difference, difference, sum) : sum + difference;
-}
+/* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
+struct Plain { /* x */
+    static constexpr int VALUES = 1;
+    const float *x;
+    __device__ void read(float *v, int64_t i) const { v[0] = x[i]; }
+    __device__ float add(const float *v, float sum) const { return sum + v[0]; }
+};
 
-/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of x, or with y
- * that of (x - y)^2, divided by `divide`. */
-__global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
-                                float divide)
+struct Squares { /* (x - y)^2 */
+    static constexpr int VALUES = 1;
+    const float *x, *y;
+    __device__ void read(float *v, int64_t i) const { v[0] = x[i] - y[i]; }
+    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[0], sum); }
+};
+
+struct Errors { /* w a b, and w where that is 0 or NaN */
+    static constexpr int VALUES = 2;
+    gckpti_errors e;
+    __device__ void read(float *v, int64_t i) const
+    {
+        float w = gckpti_error_weight(&e, i), a = gckpti_error_factors(&e, i, &v[1]);
+        bool counts = w > 0.0f || w < 0.0f;
+        v[0] = counts ? w * a : w;
+        v[1] = counts ? v[1] : 1.0f;
+    }
+    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
+};
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of n elements,
+ * divided by `divide`. */
+template <class F>
+__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divide)
 {
     for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
         for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
-            float v[8];
-            for (int k = 0; k < 8; k++) {
-                int64_t at = i + 32 * k;
-                v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
-            }
-            for (int k = 0; k < 8; k++) /* +0 changes no sum */
-                sum = add_element(sum, v[k], y != NULL);
+            float v[8][F::VALUES] = {};
+            for (int k = 0; k < 8; k++)
+                if (i + 32 * k < end)
+                    f.read(v[k], i + 32 * k);
+            for (int k = 0; k < 8; k++)
+                sum = f.add(v[k], sum);
         }
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0)
@@ -1664,28 +1685,32 @@ __global__ void row_sums_kernel(const float *x, const float *y, float *out, int6
     }
 }
 
-/* The same, a block a row, for few long ones: its warps bring LONG elements to shared memory, while
- * the first warp adds the LONG before; 128 links a lane take about as long as memory does. */
+/* The same, a block a row, for few long ones: its warps bring some thousand elements to shared
+ * memory, while the first warp adds those before; 128 links a lane take about as long as memory
+ * does. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
-__global__ void long_row_sums_kernel(const float *x, const float *y, float *out, int64_t n,
-                                     float divide)
+template <class F>
+__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divide)
 {
-    SHARED(float, tile, [2][LONG]);
+    enum { EACH_TIME = LONG / F::VALUES };
+    SHARED(float, tile, [2][EACH_TIME][F::VALUES]);
     int64_t row = blockIdx.x * n;
     int thread = (int)threadIdx.x;
     float sum = 0.0f;
-    for (int64_t i = -LONG; i < n; i += LONG) {
-        float v[LONG / LONG_THREADS], *next = tile[i / LONG & 1 ? 0 : 1];
-        const float *now = tile[i / LONG & 1 ? 1 : 0];
-        for (int k = 0; k < LONG / LONG_THREADS; k++) {
-            int64_t at = i + LONG + k * LONG_THREADS + thread;
-            v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
+    for (int64_t i = -EACH_TIME; i < n; i += EACH_TIME) {
+        int now = i / EACH_TIME & 1 ? 1 : 0;
+        float v[EACH_TIME / LONG_THREADS][F::VALUES] = {};
+        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++) {
+            int64_t at = i + EACH_TIME + k * LONG_THREADS + thread;
+            if (at < n)
+                f.read(v[k], row + at);
         }
 #pragma unroll 16
-        for (int k = thread; k < LONG && thread < 32 && i >= 0; k += 32) /* +0 changes no sum */
-            sum = add_element(sum, now[k], y != NULL);
-        for (int k = 0; k < LONG / LONG_THREADS; k++)
-            next[k * LONG_THREADS + thread] = v[k];
+        for (int k = thread; k < EACH_TIME && thread < 32 && i >= 0; k += 32)
+            sum = f.add(tile[now][k], sum);
+        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++)
+            for (int j = 0; j < F::VALUES; j++)
+                tile[!now][k * LONG_THREADS + thread][j] = v[k][j];
         __syncthreads();
     }
     if (thread >= 32)
@@ -1695,14 +1720,14 @@ __global__ void long_row_sums_kernel(const float *x, const float *y, float *out,
         out[blockIdx.x] = sum / divide;
 }
 
-void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
-              int64_t n, float divide)
+template <class F>
+void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divide)
 {
     if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
-        RUN(call, long_row_sums_kernel, dim3((unsigned)rows), LONG_THREADS, 0, x, y, out, n,
+        RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divide);
     else
-        RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+        RUN(call, row_sums_kernel<F>, blocks_for(rows * 32, 256), 256, 0, f, out, rows, n, divide);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -1712,7 +1737,7 @@ void reduce_forward(const gckpt_call *call, bool mean)
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     float divide = mean ? (float)v.size : 1.0f;
     if (axis == -1 || axis == call->in[0].shape.n - 1) {
-        row_sums(call, call->in[0].data, NULL, call->out, v.outer, v.size, divide);
+        row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
         return;
     }
     gckpti_walk w;
@@ -1868,17 +1893,20 @@ int64_t loss_rows(const gckpt_call *call)
 }
 
 /* work: a float a row. */
-void sum_of_loss(const gckpt_call *call, const float *y)
+template <class F> void sum_of_loss(const gckpt_call *call, F f)
 {
     int64_t rows = loss_rows(call), n = gckpti_elements(&call->in[0].shape);
     float *losses = (float *)call->work;
     if (call->loss_sum)
-        row_sums(call, call->in[0].data, y, losses, rows, n / rows, 1.0f);
+        row_sums(call, f, losses, rows, n / rows, 1.0f);
     add_losses(call, losses, rows, n);
 }
 
-void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, NULL); }
-void mean_squared_error_forward(const gckpt_call *call) { sum_of_loss(call, call->in[1].data); }
+void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, Plain{ call->in[0].data }); }
+void mean_squared_error_forward(const gckpt_call *call)
+{
+    sum_of_loss(call, Squares{ call->in[0].data, call->in[1].data });
+}
 
 struct LossScale {
     static constexpr int READS = READS_NONE;
@@ -1914,6 +1942,68 @@ void mean_squared_error_backward(const gckpt_call *call)
     map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
     map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
 }
+
+/* ---- losses of elements that may have weights ---- */
+__global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
+                                       int64_t n, int x_accumulate, int y_accumulate)
+{
+    for (EACH(i, n)) {
+        float w = gckpti_error_weight(&e, i), d = gckpti_error_slope(&e, i);
+        if (dx)
+            gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
+        if (e.kind == GCKPTI_BINARY)
+            d = e.x[i];
+        if (dy)
+            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), now->loss_scale, y_accumulate);
+    }
+}
+
+/* d = loss_scale * x */
+struct ByLossScale {
+    static constexpr int READS = READS_A;
+    const Moment *now;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        gckpti_put_product(d, x, now->loss_scale, accumulate);
+    }
+};
+
+/* The gradient of weights, from sums of the losses behind each. */
+void weights_gradient(const gckpt_call *call, const float *sums)
+{
+    ByLossScale f = { moment_of(call) };
+    map(call, f, sums, NULL, call->in[2].grad, gckpti_elements(&call->in[2].shape),
+        call->in[2].accumulate);
+}
+
+void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
+{
+    sum_of_loss(call, Errors{ gckpti_errors_of(call, kind) });
+}
+
+/* work: a float a weight. */
+void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
+{
+    Errors f = { gckpti_errors_of(call, kind) };
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
+    int64_t n = gckpti_elements(&x->shape), share = f.e.share;
+    if (x->grad || y->grad)
+        RUN(call, errors_backward_kernel, blocks_for(n, 256), 256, 0, f.e, x->grad, y->grad,
+            moment_of(call), n, x->accumulate, y->accumulate);
+    if (!call->in[2].grad)
+        return;
+    f.e.weights = NULL;
+    row_sums(call, f, (float *)call->work, n / share, share, 1.0f);
+    weights_gradient(call, (float *)call->work);
+}
+
+#define ERRORS(name, kind)                                                                         \
+    void name##_forward(const gckpt_call *call) { errors_forward(call, kind); }                    \
+    void name##_backward(const gckpt_call *call) { errors_backward(call, kind); }
+ERRORS(mean_squared_error_with, GCKPTI_SQUARED)
+ERRORS(huber, GCKPTI_HUBER)
+ERRORS(binary_cross_entropy, GCKPTI_BINARY)
+#undef ERRORS
 
 /* ---- >>products ------------------------------------------------------------------------------
  * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
@@ -2914,7 +3004,7 @@ __global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment,
 enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
 
 /* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
- * comes next. Targets that are not left out are counted. One block. */
+ * comes next. Targets that are not left out are counted, or all rows. One block. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 double *sum, int64_t *count)
 {
@@ -2935,7 +3025,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
             int64_t r = first + CHAIN_ROWS + k;
             part[!now][k] = r < rows ? losses[r] : 0.0f;
-            mine += r < rows && target[r] >= 0;
+            mine += r < rows && (!target || target[r] >= 0);
         }
         __syncthreads();
     }
@@ -2947,11 +3037,11 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0];
 }
 
-void loss_add(const gckpt_call *call, const float *losses, int64_t rows)
+void loss_add(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows)
 {
     if (call->loss_sum || call->loss_count)
-        RUN(call, loss_sum_kernel, 1, 288, 0, losses, call->in[call->inputs - 1].index, rows,
-            call->loss_sum, call->loss_count);
+        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, call->loss_sum,
+            call->loss_count);
 }
 
 void cross_entropy_forward(const gckpt_call *call)
@@ -2961,7 +3051,7 @@ void cross_entropy_forward(const gckpt_call *call)
     LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
     l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
-    loss_add(call, losses, rows);
+    loss_add(call, losses, call->in[1].index, rows);
 }
 
 void cross_entropy_backward(const gckpt_call *call)
@@ -2973,6 +3063,134 @@ void cross_entropy_backward(const gckpt_call *call)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
 }
+
+/* ---- cross_entropy_with, soft_cross_entropy ---- */
+struct Classes {
+    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), a weight for each `share` rows */
+    const int32_t *target;           /* of the soft ones NULL */
+    float *aux, *losses;
+    int64_t rows, n, share;
+    float smoothing;
+};
+
+Classes classes_of(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
+    Classes l = { x->data, targets->data, w->data, targets->index, (float *)call->aux,
+                  (float *)call->work, gckpti_rows(&x->shape), gckpti_last(&x->shape), 1, 0.0f };
+    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
+    l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
+    return l;
+}
+
+__device__ float weight_of(const Classes &l, int64_t r)
+{
+    return l.weights ? l.weights[r / l.share] : 1.0f;
+}
+
+/* The loss of row r before its weight, as gckpti_loss_of; of one that is left out -0. */
+__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum)
+{
+    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
+    float sum = 0.0f, loss = 0.0f;
+    if (!soft && l.target[r] < 0)
+        return -0.0f;
+    for (int64_t i = threadIdx.x % 32; (soft || l.smoothing > 0.0f) && i < l.n; i += 32) {
+        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
+        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
+    }
+    sum = warp_sum(sum);
+    if (soft)
+        return sum;
+    loss = log_sum - (x[l.target[r]] - max);
+    return l.smoothing > 0.0f ? gckpti_fma(l.smoothing / (float)l.n, sum,
+                                           gckpti_mul(1.0f - l.smoothing, loss))
+                              : loss;
+}
+
+__global__ void classes_forward_kernel(Classes l)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, l.rows)) {
+        const bool out = l.target && l.target[r] < 0;
+        float max = 0.0f, sum = 1.0f;
+        for (int64_t j = 0; !out && j < l.n; j += GCKPTI_LOSS_CHUNK)
+            online_chunk(l.x + r * l.n + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
+                         &sum);
+        gckpti_softmax_end(&max, &sum);
+        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum);
+        if (lane == 0)
+            l.losses[r] = out ? loss : gckpti_weighted(weight_of(l, r), loss);
+        if (l.aux && lane < 2)
+            l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
+    }
+}
+
+/* dx and dt, the gradient of soft targets, may be NULL. */
+__global__ void classes_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
+                                        int x_accumulate, int t_accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
+    for (EACH_ROW(r, l.rows)) {
+        const float w = weight_of(l, r), scale = w * moment->loss_scale;
+        const int64_t target = l.target ? l.target[r] : 0;
+        const bool out = target < 0 || w == 0.0f;
+        const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
+        float mass = 0.0f;
+        for (int64_t i = r * l.n + lane; l.soft && !out && i < r * l.n + l.n; i += 32)
+            mass += l.soft[i];
+        mass = l.soft ? warp_sum(mass) : 1.0f;
+        for (int64_t k = lane, i = r * l.n + lane; k < l.n; k += 32, i += 32) {
+            const float x = out ? 0.0f : l.x[i] - max;
+            const float t = l.soft ? l.soft[i] : k == target ? own : other;
+            if (out && dx && !x_accumulate)
+                dx[i] = 0.0f;
+            if (out && dt && !t_accumulate)
+                dt[i] = 0.0f;
+            if (!out && dx)
+                gckpti_put_product(&dx[i], gckpti_fma(gckpti_exp(x - log_sum), mass, -t), scale,
+                                   x_accumulate);
+            if (!out && dt)
+                gckpti_put_product(&dt[i], log_sum - x, scale, t_accumulate);
+        }
+    }
+}
+
+__global__ void class_losses_kernel(Classes l)
+{
+    for (EACH_ROW(r, l.rows)) {
+        float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1]);
+        if (threadIdx.x % 32 == 0)
+            l.losses[r] = loss;
+    }
+}
+
+void cross_entropy_with_forward(const gckpt_call *call)
+{
+    Classes l = classes_of(call);
+    RUN(call, classes_forward_kernel, blocks_for(32 * l.rows, 256), 256, 0, l);
+    loss_add(call, l.losses, l.target, l.rows);
+}
+
+/* work: a float a row and one a weight. */
+void cross_entropy_with_backward(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
+    const dim3 grid = blocks_for(32 * gckpti_rows(&x->shape), 256);
+    Classes l = classes_of(call);
+    if (x->grad || targets->grad)
+        RUN(call, classes_backward_kernel, grid, 256, 0, l, x->grad, targets->grad,
+            moment_of(call), x->accumulate, targets->accumulate);
+    if (!call->in[2].grad)
+        return;
+    RUN(call, class_losses_kernel, grid, 256, 0, l);
+    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
+    weights_gradient(call, l.losses + l.rows);
+}
+
+void soft_cross_entropy_forward(const gckpt_call *call) { cross_entropy_with_forward(call); }
+void soft_cross_entropy_backward(const gckpt_call *call) { cross_entropy_with_backward(call); }
 
 /* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
  * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
@@ -3056,7 +3274,7 @@ void linear_cross_entropy_forward(const gckpt_call *call)
     int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows; row += parts.rows)
         head_block(call, &parts, row, 0);
-    loss_add(call, (float *)call->work + parts.losses, rows);
+    loss_add(call, (float *)call->work + parts.losses, call->in[2].index, rows);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
@@ -3824,9 +4042,9 @@ struct Matrix {
     int64_t stride;
     int aligned; /* 16 bytes can be copied at once */
 };
-/* Where c becomes something else, of the rows' losses: RULED, a maximum and a sum of exponentials of
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
  * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
-enum Purpose { STORE, RULED, SLOPES };
+enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
@@ -4050,12 +4268,12 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
     }
 #pragma unroll
     for (int y = 0; y < 2 * DOWN; y++) {
-        if (purpose == RULED)
+        if (purpose == PARTS)
             finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
         else if (purpose == SLOPES)
             finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
 #pragma unroll
-        for (int x = 0; x < ACROSS && purpose != RULED; x++)
+        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
             finish(p, i + y * 8, j + x * 8, c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
     }
 }
@@ -4783,13 +5001,13 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             rows = gckpti_min(s.rows - row, s.block);
             Product p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
-            product_by<128, 1, 1, RULED>(call, p);
+            product_by<128, 1, 1, PARTS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
                 (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
                 aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
-    loss_add(call, r.losses, s.rows);
+    loss_add(call, r.losses, call->in[2].index, s.rows);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
@@ -5201,7 +5419,8 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
     X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
     X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
+    X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
+    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
     X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
@@ -5258,10 +5477,15 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
         return fast::which##_room(call);
     FAST_ROOMS(X)
 #undef X
-    if (is_op(op, "sum_loss") || is_op(op, "mean_squared_error"))
-        call->work_forward = (size_t)loss_rows(call) * sizeof(float);
-    if (is_op(op, "cross_entropy")) /* a loss of each row */
-        call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
+    bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
+    if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
+        classes = classes || is_op(op, "cross_entropy");
+        int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
+        call->work_forward = (size_t)rows * sizeof(float);
+        if (call->inputs == 3) /* and, for each weight, of those behind it */
+            call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
+                                                           (classes ? rows : 0));
+    }
     if (is_op(op, "embed"))
         call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
                                                                      gckpti_rows(&call->shape));

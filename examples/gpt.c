@@ -82,9 +82,11 @@ static int check_options(void)
     if (o.fastest > 0)
         lm.micro_batch = OPTIONS_AUTO;
     if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
-        return session_fail(2, "--dim %lld with --heads %lld: allowed is a --dim of 2 * --heads, %lld, "
-                            "or a multiple of that",
-                            (long long)o.dim, (long long)o.heads, 2 * (long long)o.heads);
+        return session_fail(
+            2,
+            "--dim %lld with --heads %lld: allowed is a --dim of 2 * --heads, %lld, "
+            "or a multiple of that",
+            (long long)o.dim, (long long)o.heads, 2 * (long long)o.heads);
     int status = lm_check_options();
     if (status == 0 && o.bf16_fast && lm.bf16)
         status = session_fail(2, "--bf16 and --bf16-fast: give one of them");

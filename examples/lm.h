@@ -58,7 +58,7 @@ static const options_row lm_rows[] = {
     { "eval-iters", OPTIONS_WHOLE, &lm.eval_iters, "0", 0, 1e12, NULL,
       "batches of an evaluation, from all over its data; 0: all of it" },
     { "save-every", OPTIONS_WHOLE, &lm.save_every, "0", 0, 1e12, NULL,
-      "--save after so many steps, too; 0: with evaluations, at the end and when interrupted only" },
+      "--save after so many steps, too; 0: with evaluations, at the end and if interrupted only" },
     { "samples", OPTIONS_WHOLE, &lm.samples, "1", 1, 1024, NULL, "so many samples" },
     { "temperature", OPTIONS_REAL, &lm.temperature, "0.8", 0, 100, NULL,
       "of sampling: below 1 prefers likely tokens; 0: always the likeliest" },
@@ -141,7 +141,7 @@ enum { LM_RESUMED = 2 }; /* session_file.from of what may take the place of the 
 enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
 enum { LM_TIMES = 1024, LM_MOST_SKIPPED = 10 /* steps in a row */ };
 
-/* A graph, unless gckpt_fit made it, with its plan and executor. A gckpt_build gets it as `user`. */
+/* A graph, unless gckpt_fit made it, with its plan and executor; what a gckpt_build gets. */
 typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;

@@ -16,8 +16,8 @@
  *     if (o.help)
  *         options_print(&options);
  *
- * "--name value" and "--name=value" are the same, -h is --help, and of an option that is given twice
- * the last one counts. Rows and values that several programs share stand in a table of their own. */
+ * "--name value" and "--name=value" are the same, -h is --help, and of an option that is given
+ * twice, the last one counts. Rows that several programs share stand in a table of their own. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 #include <stdint.h>

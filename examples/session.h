@@ -1,7 +1,7 @@
 /* session.h - what a program that trains has around the training: messages, a progress line, JSON
- * events, data and outputs that are checked before anything is computed, an interrupt that is answered
- * at once, and options that a saved file keeps, so that --resume FILE needs no other. To copy, with
- * options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
+ * events, data and outputs that are checked before anything is computed, an interrupt that is
+ * answered at once, and options that a saved file keeps, so that --resume FILE needs no other. To
+ * copy, with options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
 #ifndef SESSION_H
 #define SESSION_H
 #include "gradckpt.h"

@@ -29,6 +29,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#define TRAIN_CLOCK isatty(2) /* a line that is written over and over is for people only */
+#else
+#define TRAIN_CLOCK 1
+#endif
 
 enum { TRAIN_COLUMNS = 8 };
 
@@ -429,7 +435,7 @@ static inline void train_clock(train_run *t, int64_t done, int64_t all)
 {
     const train_report *r = t->r;
     const time_t now = time(NULL);
-    if (t->o->every < 0 || now == t->told)
+    if (t->o->every < 0 || now == t->told || !TRAIN_CLOCK)
         return;
     t->told = now;
     t->shown = fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %.4f; %.0f s left ",
@@ -452,8 +458,8 @@ static inline void train_print(train_run *t, const char *what, const train_repor
     fflush(stdout);
 }
 
-/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does not
- * count; -1: an error. */
+/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does
+ * not count; -1: an error. */
 static inline int train_epoch(train_run *t, int64_t resumed)
 {
     const train_options *o = t->o;
@@ -526,9 +532,9 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     return state < 0 ? -1 : 0;
 }
 
-/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all columns
- * are known also loss, which is r->validation, too, and accuracy. Of the options count `user` and
- * `plan`: rows at once (batch), threads, precision, backend. */
+/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all
+ * columns are known also loss, which is r->validation, too, and accuracy. Of the options count
+ * `user` and `plan`: rows at once (batch), threads, precision, backend. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {

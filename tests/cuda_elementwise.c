@@ -356,18 +356,38 @@ static void test_rotary(void)
     }
 }
 
+/* A weight for each place of the first axes; some are 0. */
+static void weigh(gckpt_call *c)
+{
+    c->inputs = 3;
+    c->in[2].shape = c->in[0].shape;
+    c->in[2].shape.n = 1 + (int)below(c->in[0].shape.n);
+}
+
 /* Sums of the losses go on from what is there; in a recompute nobody wants them. */
 static void test_losses(void)
 {
-    for (int round = 0; round < 80; round++) {
-        const gckpt_op *op = round % 2 ? &gckpti_op_sum_loss : &gckpti_op_mean_squared_error;
-        gckpt_call c = new_call(NULL);
-        c.inputs = 2 - round % 2;
-        c.in[0].shape = c.in[1].shape = any_shape((int)below(4), round % 8 ? 2000 : 12000);
-        if (round < 10) /* few long rows */
-            c.in[0].shape = c.in[1].shape = gckpt_shape2(1 + round % 2, 8190 + round * round * 101);
+    static const gckpt_op *const ops[5] = { &gckpti_op_mean_squared_error, &gckpti_op_sum_loss,
+                                            &gckpti_op_mean_squared_error_with, &gckpti_op_huber,
+                                            &gckpti_op_binary_cross_entropy };
+    static const float deltas[2] = { 0.7f, 3.0f };
+    for (int round = 0; round < 200; round++) {
+        const gckpt_op *op = ops[round % 5];
+        gckpt_call c = new_call(round % 5 == 3 ? &deltas[round / 5 % 2] : NULL);
+        c.inputs = 2 - (round % 5 == 1);
+        c.in[0].shape = c.in[1].shape = any_shape((round % 5 == 2) + (int)below(4), round % 8 ? 2000 : 12000);
+        if (round < 25) /* few long rows */
+            c.in[0].shape = c.in[1].shape = gckpt_shape2(1 + round % 2, 8190 + round * round * 20);
+        if (round % 5 == 2 || (round % 5 > 2 && c.in[0].shape.n && chance(60)))
+            weigh(&c);
         c.loss_scale = any_value();
         operands(op, &c);
+        for (int64_t i = 0; c.inputs == 3 && i < count_of(&c.in[2].shape); i++)
+            if (chance(20))
+                ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
+        for (int64_t i = 0; c.inputs > 1 && i < count_of(&c.in[0].shape); i++)
+            if (chance(5)) /* no error */
+                ((float *)(uintptr_t)c.in[1].data)[i] = c.in[0].data[i];
         double *sum = (double *)(void *)(host + (used + 7) / 4 * 4);
         int64_t *count = (int64_t *)(void *)(sum + 1);
         used = (used + 7) / 4 * 4 + 4;

@@ -342,7 +342,7 @@ interrupted()
     signal=$1 pattern=$2
     shift 2
     rm -f "$work/stopped.json"
-    timeout 60 build/gpt "$@" --json "$work/stopped.json" > "$work/stdout" 2> "$work/stderr" &
+    build/gpt "$@" --json "$work/stopped.json" > "$work/stdout" 2> "$work/stderr" &
     wait_for "$work/stopped.json" "$pattern"
     took=$(date +%s)
     kill -$signal $!

@@ -211,6 +211,14 @@ static void test_same_bits(void)
     o.plan.budget = (size_t)least;
     CHECK(fit(&data, &o, &other) == hash && same(&r, &other) && other.bytes <= o.plan.budget);
     CHECK(other.bytes < r.bytes);
+    o.plan.threads = 3;
+    CHECK(fit(&data, &o, &other) == hash && same(&r, &other));
+    o.plan.budget = 0;
+    o.plan.precision = GCKPT_BF16; /* of validation, too */
+    const uint64_t narrow = fit(&data, &o, &r);
+    o.micro_batch = 2;
+    CHECK(narrow != hash && fit(&data, &o, &other) == narrow && same(&r, &other));
+    o = options(&v);
     o.seed++;
     CHECK(fit(&data, &o, &other) != hash);
 }
