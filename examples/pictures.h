@@ -1483,7 +1483,7 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
         legend += 34 + 7.2 * (double)strlen(kind_names[k]);
     }
     for (int i = 0; i * step <= v; i++) {
-        const double x = pictures_tenth(LEFT + WIDTH * i * step / v);
+        const double x = pictures_tenth((double)LEFT + WIDTH * i * step / v);
         pictures_draw(o, "<path class=\"g\" d=\"M%g %iv%i\"/>", x, TOP - 8, EACH * n + 8);
         pictures_text(o, x, TOP + EACH * n + 18, " class=\"c\"", "%g", i * step);
     }
@@ -1495,7 +1495,8 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
         pictures_text(o, LEFT - 10, y + 15, " class=\"e b\"", "%s", names[i]);
         for (int k = 0; k < kinds; k++) {
             sum += bytes[i * kinds + k];
-            const double end = pictures_tenth(LEFT + WIDTH * ((double)sum / (double)most));
+            const double end =
+                pictures_tenth((double)LEFT + (double)WIDTH * ((double)sum / (double)most));
             if (end > x)
                 pictures_draw(o, "<path fill=\"%s\" d=\"M%g %gH%gv%iH%gz\"/>", colours[k], x, y,
                               end, BAR, x);
