@@ -845,18 +845,18 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 }
 
 /* ---- >>elementwise --------------------------------------------------------------------------- */
-/* y = f(x), and dx = g slope, for f and slope of gradckpt.h; `at`: x, or y where the slope needs
- * it. */
+/* y = f(x), and dx = g slope or g / slope, for f and slope of gradckpt.h; `at`: x, or y where the
+ * slope needs it. */
 template <float (*F)(float)> struct Value {
     static constexpr int READS = READS_A;
     __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
 };
 
-template <float (*SLOPE)(float)> struct Slope {
+template <float (*SLOPE)(float), void (*PUT)(float *, float, float, int)> struct Slope {
     static constexpr int READS = READS_BOTH;
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        gckpti_put_product(d, g, SLOPE(at), accumulate);
+        PUT(d, g, SLOPE(at), accumulate);
     }
 };
 
@@ -872,17 +872,22 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define CURVE(name, at)                                                                            \
+#define CURVE(name, rule, at)                                                                      \
     void name##_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_##name>()); }     \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_back(call, Slope<gckpti_##name##_slope>(), at);                                        \
+        map_back(call, Slope<gckpti_##name##_slope, gckpti_put_##rule>(), at);                     \
     }
-CURVE(gelu, call->in[0].data)
-CURVE(gelu_erf, call->in[0].data)
-CURVE(silu, call->in[0].data)
-CURVE(tanh, call->out)
-CURVE(sigmoid, call->out)
+CURVE(gelu, product, call->in[0].data)
+CURVE(gelu_erf, product, call->in[0].data)
+CURVE(silu, product, call->in[0].data)
+CURVE(tanh, product, call->out)
+CURVE(sigmoid, product, call->out)
+CURVE(exp, product, call->out)
+CURVE(log, quotient, call->in[0].data)
+CURVE(sqrt, quotient, call->out)
+CURVE(abs, product, call->in[0].data)
+CURVE(reciprocal, product, call->out)
 #undef CURVE
 
 struct ReluGradient {
@@ -895,6 +900,73 @@ struct ReluGradient {
 
 void relu_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_relu>()); }
 void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), call->out); }
+
+struct Power {
+    static constexpr int READS = READS_A;
+    float e;
+    __device__ void operator()(float *d, float x, float, int) const { *d = gckpti_power(x, e); }
+};
+
+struct PowerGradient {
+    static constexpr int READS = READS_BOTH;
+    float e;
+    __device__ void operator()(float *d, float x, float g, int accumulate) const
+    {
+        if (e == 0.0f)
+            gckpti_put(d, 0.0f, accumulate);
+        else
+            gckpti_put_product(d, g, e * gckpti_power(x, e - 1.0f), accumulate);
+    }
+};
+
+void pow_forward(const gckpt_call *call)
+{
+    Power f = { *(const float *)call->attributes };
+    map_forward(call, f);
+}
+
+void pow_backward(const gckpt_call *call)
+{
+    PowerGradient f = { *(const float *)call->attributes };
+    map_back(call, f, call->in[0].data);
+}
+
+struct Clamp {
+    static constexpr int READS = READS_A;
+    gckpti_clamp o;
+    __device__ void operator()(float *d, float x, float, int) const
+    {
+        x = x < o.low ? o.low : x;
+        *d = x > o.high ? o.high : x;
+    }
+};
+
+struct ClampGradient {
+    static constexpr int READS = READS_BOTH;
+    gckpti_clamp o;
+    __device__ void operator()(float *d, float y, float g, int accumulate) const
+    {
+        gckpti_put(d, y > o.low && y < o.high ? g : 0.0f, accumulate);
+    }
+};
+
+void clamp_forward(const gckpt_call *call)
+{
+    Clamp f = { *(const gckpti_clamp *)call->attributes };
+    map_forward(call, f);
+}
+
+void clamp_backward(const gckpt_call *call)
+{
+    ClampGradient f = { *(const gckpti_clamp *)call->attributes };
+    map_back(call, f, call->out);
+}
+
+void detach_forward(const gckpt_call *call)
+{
+    if (call->out != call->in[0].data)
+        map_forward(call, Copy());
+}
 
 struct Scale {
     static constexpr int READS = READS_A;
@@ -970,8 +1042,8 @@ void dropout_forward(const gckpt_call *call)
 {
     if (call->training)
         dropout_mask(call, call->in[0].data, call->out, 0);
-    else if (call->out != call->in[0].data)
-        map_forward(call, Copy());
+    else
+        detach_forward(call);
 }
 
 void dropout_backward(const gckpt_call *call)
@@ -1074,40 +1146,74 @@ template <int N, class I> __device__ Pack<float, N> spread(const float *at, I st
     return x;
 }
 
-enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
+enum Pairing { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
-/* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
- * repeated comes from caches. */
-template <int N, class I>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d,
-                               const float *a, const float *b, float by, int64_t packs,
-                               int accumulate)
+/* a op b; where there is no b, a op by. */
+struct Pair {
+    Pairing op;
+    float by;
+    __device__ void operator()(float *d, float a, float b, float, int accumulate) const
+    {
+        if (op == MUL)
+            gckpti_put_product(d, a, b, accumulate);
+        else if (op == DIVIDE)
+            gckpti_put(d, b != 1.0f ? a / b : a, accumulate);
+        else if (op <= SUB)
+            gckpti_put(d, op == ADD ? a + b : a - b, accumulate);
+        else
+            *d = op == MAXIMUM ? gckpti_pair_maximum(a, b) : gckpti_pair_minimum(a, b);
+    }
+};
+
+/* A gradient that depends on the other input or on both, as gckpti_pair_gradient. */
+enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS };
+struct PairGradient {
+    Rule rule;
+    float by;
+    __device__ float product_of(float g, float other, float own, float *factor) const
+    {
+        *factor = 1.0f;
+        return rule == ABOVE     ? gckpti_part_above(g, own, other, factor)
+               : rule == BELOW   ? gckpti_part_below(g, own, other, factor)
+               : rule == GREATER ? gckpti_part_greater(g, own, other, factor)
+                                 : gckpti_part_less(g, own, other, factor);
+    }
+    __device__ void operator()(float *d, float g, float other, float own, int accumulate) const
+    {
+        float factor, u = product_of(g, other, own, &factor);
+        gckpti_put_product(d, u, factor, accumulate);
+    }
+};
+
+/* d = f(a, b), a thread a pack of the result: one pass over memory in the result's order; what is
+ * repeated comes from caches. b may be NULL; so may own, which lies as d does. */
+template <int N, class I, class F>
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
+                               const float *b, const float *own, int64_t packs, int accumulate)
 {
     for (EACH(i, packs)) {
         Place<I> at = place(axes, (I)i);
-        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y = {}, z = {};
-        if (op != DIVIDE)
+        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
+        if (b)
             y = spread<N>(b + at.at2, axes.step[2][0]);
+        else
+            y = spread<N>(&f.by, (I)0);
+        if (own)
+            w = load<N>(own + at.at0);
         if (accumulate)
             z = load<N>(d + at.at0);
-        for (int k = 0; k < N; k++) {
-            float p = x.v[k], q = y.v[k];
-            if (op == MUL)
-                gckpti_put_product(&z.v[k], p, q, accumulate);
-            else if (op == DIVIDE)
-                gckpti_put(&z.v[k], by != 1.0f ? p / by : p, accumulate);
-            else
-                gckpti_put(&z.v[k], op == ADD ? p + q : p - q, accumulate);
-        }
+        for (int k = 0; k < N; k++)
+            f(&z.v[k], x.v[k], y.v[k], w.v[k], accumulate);
         store(d + at.at0, z);
     }
 }
 
-void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
-             const float *b, float by, int accumulate)
+template <class F>
+void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, const float *a,
+             const float *b, const float *own, int accumulate)
 {
     int64_t n = count_of(x);
-    bool four = wide(d, a, b) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    bool four = wide(d, a, b) && wide(own) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
     for (int t = 0; t < 3; t++) {
         bool repeated = x.step[t][0] == 0;
         four = four && (repeated || x.step[t][0] == 1);
@@ -1116,33 +1222,48 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *
     }
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (four && small(x))
-        RUN(call, (combine_kernel<4, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 4), op, d, a, b,
-            by, n / 4, accumulate);
+        RUN(call, (combine_kernel<4, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 4), f, d, a,
+            b, own, n / 4, accumulate);
     else if (four)
-        RUN(call, (combine_kernel<4, int64_t>), grid, 256, 0, axes_in<int64_t>(x, 4), op, d, a, b,
-            by, n / 4, accumulate);
+        RUN(call, (combine_kernel<4, int64_t, F>), grid, 256, 0, axes_in<int64_t>(x, 4), f, d, a, b,
+            own, n / 4, accumulate);
     else if (small(x))
-        RUN(call, (combine_kernel<1, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 1), op, d, a, b,
-            by, n, accumulate);
+        RUN(call, (combine_kernel<1, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 1), f, d, a,
+            b, own, n, accumulate);
     else
-        RUN(call, (combine_kernel<1, int64_t>), grid, 256, 0, x, op, d, a, b, by, n, accumulate);
+        RUN(call, (combine_kernel<1, int64_t, F>), grid, 256, 0, x, f, d, a, b, own, n, accumulate);
+}
+
+void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
+             const float *b, float by, int accumulate)
+{
+    Pair f = { op, by };
+    combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
 }
 
 /* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
- * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g; low NULL: sums are plain. */
+ * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
+ * lying as the sums do; low NULL: sums are plain. */
 template <class I> struct Sums {
     Axes<I> column, row;
     int64_t columns, rows;
-    const float *g, *other;
+    Rule rule;
+    const float *g, *other, *own;
     float sign, divide;
     float *sum, *low;
     int accumulate;
 };
 
-template <class I> __device__ float term_of(const Sums<I> &s, const Place<I> &column, int64_t row)
+template <class I, bool RULED>
+__device__ float term_of(const Sums<I> &s, const Place<I> &column, float own, int64_t row)
 {
     Place<I> more = place(s.row, (I)row);
-    float g = s.g[column.at0 + more.at0];
+    float g = s.g[column.at0 + more.at0], factor = 1.0f;
+    if (RULED) {
+        PairGradient f = { s.rule, 1.0f };
+        g = f.product_of(g, s.other[column.at1 + more.at1], own, &factor);
+        return gckpti_mul(g, factor);
+    }
     return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
 }
 
@@ -1162,15 +1283,17 @@ template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, flo
 }
 
 /* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
-template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+template <class I, bool RULED>
+__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
 {
     for (EACH(c, s.columns)) {
         Place<I> at = place(s.column, (I)c);
+        float own = RULED && s.own ? s.own[c] : 0.0f;
         float sum = s.accumulate ? s.sum[c] : 0.0f, low = s.low ? s.low[c] : 0.0f;
         for (int64_t r = 0; r < s.rows; r += 8) {
             float x[8];
             for (int k = 0; k < 8; k++)
-                x[k] = r + k < s.rows ? term_of(s, at, r + k) : 0.0f;
+                x[k] = r + k < s.rows ? term_of<I, RULED>(s, at, own, r + k) : 0.0f;
             for (int k = 0; k < 8 && r + k < s.rows; k++)
                 add_term(s, &sum, &low, x[k]);
         }
@@ -1183,7 +1306,7 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
  * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
  * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
 enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I>
+template <class I, bool RULED>
 __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
 {
     SHARED(float, tile, [2][SUM_ROWS][33]);
@@ -1193,9 +1316,12 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
     bool adds = warp == 0 && lane < columns;
     float sum = adds && s.accumulate ? s.sum[own] : 0.0f, low = adds && s.low ? s.low[own] : 0.0f;
     Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
+    float its[SUM_EACH / 2];
     for (int k = 0; k < SUM_EACH / 2; k++) {
         int column = along ? warp + SUM_WARPS * k : lane;
-        at[k] = place(s.column, (I)(first + (column < columns ? column : 0)));
+        int64_t c = first + (column < columns ? column : 0);
+        at[k] = place(s.column, (I)c);
+        its[k] = RULED && s.own ? s.own[c] : 0.0f;
     }
     for (int64_t r = -SUM_ROWS; r < s.rows; r += SUM_ROWS) {
         float x[SUM_EACH];
@@ -1204,7 +1330,9 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
         for (int k = 0; k < SUM_EACH; k++) {
             int column = along ? warp + SUM_WARPS * (k % 4) : lane;
             int64_t row = next + (along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k);
-            x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
+            x[k] = column < columns && row < s.rows
+                       ? term_of<I, RULED>(s, at[k % 4], its[k % 4], row)
+                       : 0.0f;
         }
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
 #pragma unroll 16
@@ -1221,23 +1349,23 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
         put_sum(s, own, sum, low);
 }
 
-template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
+template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.g, s.other,
-                  s.sign, s.divide, s.sum, s.low, s.accumulate };
+    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.rule, s.g,
+                  s.other, s.own, s.sign, s.divide, s.sum, s.low, s.accumulate };
     bool along = s.row.n && s.row.step[0][0] == 1;
     if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
-        RUN(call, sums_by_thread_kernel<I>, blocks_for(s.columns, 256), 256, 0, t);
+        RUN(call, (sums_by_thread_kernel<I, RULED>), blocks_for(s.columns, 256), 256, 0, t);
     else
-        RUN(call, sums_by_block_kernel<I>, dim3((unsigned)((s.columns + 31) / 32)), 32 * SUM_WARPS,
-            0, t, along);
+        RUN(call, (sums_by_block_kernel<I, RULED>), dim3((unsigned)((s.columns + 31) / 32)),
+            32 * SUM_WARPS, 0, t, along);
 }
 
-/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
-void sums(const gckpt_call *call, const Axes<int64_t> &axes, const float *g, const float *other,
-          float sign, float divide, float *sum, float *low, int accumulate)
+/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other): fills in what of s says
+ * where things lie. */
+void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
 {
-    Sums<int64_t> s = { {}, {}, 1, 1, g, other, sign, divide, sum, low, accumulate };
+    s.columns = s.rows = 1;
     for (int k = 0; k < axes.n; k++) {
         Axes<int64_t> *to = axes.step[1][k] ? &s.column : &s.row;
         to->size[to->n] = axes.size[k];
@@ -1245,10 +1373,10 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, const float *g, con
         to->step[1][to->n++] = axes.step[2][k];
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
-    if (small(axes))
-        sums_in<uint32_t>(call, s);
+    if (s.rule)
+        small(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
     else
-        sums_in<int64_t>(call, s);
+        small(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
 }
 
 Axes<int64_t> broadcast_axes(const gckpt_call *call)
@@ -1263,18 +1391,25 @@ void broadcast_forward(const gckpt_call *call, Pairing op)
     combine(call, broadcast_axes(call), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
 }
 
-/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient. */
-void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other)
+/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient; or by a rule. */
+void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other,
+                        Rule rule = NO_RULE)
 {
     const gckpt_arg *in = &call->in[i];
+    const float *own = rule > ABOVE ? in->data : NULL;
     const Scale by = { sign };
+    const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;
     Axes<int64_t> x = broadcast_axes(call);
     if (i)
         swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
     if (in->low) {
-        sums(call, x, call->grad_out, other, sign, 1.0f, in->grad, in->low, in->accumulate);
+        sums(call, x,
+             { {}, {}, 1, 1, rule, call->grad_out, other, own, sign, 1.0f, in->grad, in->low,
+               in->accumulate });
+    } else if (rule) {
+        combine(call, x, f, in->grad, call->grad_out, other, own, in->accumulate);
     } else if (other) {
         combine(call, x, MUL, in->grad, call->grad_out, other, 1.0f, in->accumulate);
     } else {
@@ -1301,6 +1436,18 @@ void mul_backward(const gckpt_call *call)
     broadcast_gradient(call, 0, 1.0f, call->in[1].data);
     broadcast_gradient(call, 1, 1.0f, call->in[0].data);
 }
+
+void div_forward(const gckpt_call *call) { broadcast_forward(call, DIVIDE); }
+void maximum_forward(const gckpt_call *call) { broadcast_forward(call, MAXIMUM); }
+void minimum_forward(const gckpt_call *call) { broadcast_forward(call, MINIMUM); }
+void ruled_gradients(const gckpt_call *call, Rule first, Rule second)
+{
+    broadcast_gradient(call, 0, 1.0f, call->in[1].data, first);
+    broadcast_gradient(call, 1, 1.0f, call->in[0].data, second);
+}
+void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW); }
+void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
+void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
 
 /* ---- >>shapes -------------------------------------------------------------------------------- */
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
@@ -1489,27 +1636,48 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
-/* What a row's sum adds of its element x (and y): x, or (x - y)^2. */
-__device__ float add_element(float sum, float difference, bool squares)
-{
-    return squares ? gckpti_fma(difference, difference, sum) : sum + difference;
-}
+/* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
+struct Plain { /* x */
+    static constexpr int VALUES = 1;
+    const float *x;
+    __device__ void read(float *v, int64_t i) const { v[0] = x[i]; }
+    __device__ float add(const float *v, float sum) const { return sum + v[0]; }
+};
 
-/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of x, or with y
- * that of (x - y)^2, divided by `divide`. */
-__global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
-                                float divide)
+struct Squares { /* (x - y)^2 */
+    static constexpr int VALUES = 1;
+    const float *x, *y;
+    __device__ void read(float *v, int64_t i) const { v[0] = x[i] - y[i]; }
+    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[0], sum); }
+};
+
+struct Errors { /* w a b, and w where that is 0 or NaN */
+    static constexpr int VALUES = 2;
+    gckpti_errors e;
+    __device__ void read(float *v, int64_t i) const
+    {
+        float w = gckpti_error_weight(&e, i), a = gckpti_error_factors(&e, i, &v[1]);
+        bool counts = w > 0.0f || w < 0.0f;
+        v[0] = counts ? w * a : w;
+        v[1] = counts ? v[1] : 1.0f;
+    }
+    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
+};
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of n elements,
+ * divided by `divide`. */
+template <class F>
+__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divide)
 {
     for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
         for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
-            float v[8];
-            for (int k = 0; k < 8; k++) {
-                int64_t at = i + 32 * k;
-                v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
-            }
-            for (int k = 0; k < 8; k++) /* +0 changes no sum */
-                sum = add_element(sum, v[k], y != NULL);
+            float v[8][F::VALUES] = {};
+            for (int k = 0; k < 8; k++)
+                if (i + 32 * k < end)
+                    f.read(v[k], i + 32 * k);
+            for (int k = 0; k < 8; k++)
+                sum = f.add(v[k], sum);
         }
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0)
@@ -1517,28 +1685,32 @@ __global__ void row_sums_kernel(const float *x, const float *y, float *out, int6
     }
 }
 
-/* The same, a block a row, for few long ones: its warps bring LONG elements to shared memory, while
- * the first warp adds the LONG before; 128 links a lane take about as long as memory does. */
+/* The same, a block a row, for few long ones: its warps bring some thousand elements to shared
+ * memory, while the first warp adds those before; 128 links a lane take about as long as memory
+ * does. */
 enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
-__global__ void long_row_sums_kernel(const float *x, const float *y, float *out, int64_t n,
-                                     float divide)
+template <class F>
+__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divide)
 {
-    SHARED(float, tile, [2][LONG]);
+    enum { EACH_TIME = LONG / F::VALUES };
+    SHARED(float, tile, [2][EACH_TIME][F::VALUES]);
     int64_t row = blockIdx.x * n;
     int thread = (int)threadIdx.x;
     float sum = 0.0f;
-    for (int64_t i = -LONG; i < n; i += LONG) {
-        float v[LONG / LONG_THREADS], *next = tile[i / LONG & 1 ? 0 : 1];
-        const float *now = tile[i / LONG & 1 ? 1 : 0];
-        for (int k = 0; k < LONG / LONG_THREADS; k++) {
-            int64_t at = i + LONG + k * LONG_THREADS + thread;
-            v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
+    for (int64_t i = -EACH_TIME; i < n; i += EACH_TIME) {
+        int now = i / EACH_TIME & 1 ? 1 : 0;
+        float v[EACH_TIME / LONG_THREADS][F::VALUES] = {};
+        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++) {
+            int64_t at = i + EACH_TIME + k * LONG_THREADS + thread;
+            if (at < n)
+                f.read(v[k], row + at);
         }
 #pragma unroll 16
-        for (int k = thread; k < LONG && thread < 32 && i >= 0; k += 32) /* +0 changes no sum */
-            sum = add_element(sum, now[k], y != NULL);
-        for (int k = 0; k < LONG / LONG_THREADS; k++)
-            next[k * LONG_THREADS + thread] = v[k];
+        for (int k = thread; k < EACH_TIME && thread < 32 && i >= 0; k += 32)
+            sum = f.add(tile[now][k], sum);
+        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++)
+            for (int j = 0; j < F::VALUES; j++)
+                tile[!now][k * LONG_THREADS + thread][j] = v[k][j];
         __syncthreads();
     }
     if (thread >= 32)
@@ -1548,14 +1720,14 @@ __global__ void long_row_sums_kernel(const float *x, const float *y, float *out,
         out[blockIdx.x] = sum / divide;
 }
 
-void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
-              int64_t n, float divide)
+template <class F>
+void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divide)
 {
     if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
-        RUN(call, long_row_sums_kernel, dim3((unsigned)rows), LONG_THREADS, 0, x, y, out, n,
+        RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divide);
     else
-        RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+        RUN(call, row_sums_kernel<F>, blocks_for(rows * 32, 256), 256, 0, f, out, rows, n, divide);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -1565,7 +1737,7 @@ void reduce_forward(const gckpt_call *call, bool mean)
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     float divide = mean ? (float)v.size : 1.0f;
     if (axis == -1 || axis == call->in[0].shape.n - 1) {
-        row_sums(call, call->in[0].data, NULL, call->out, v.outer, v.size, divide);
+        row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
         return;
     }
     gckpti_walk w;
@@ -1573,7 +1745,8 @@ void reduce_forward(const gckpt_call *call, bool mean)
     gckpti_walk_axis(&w, v.inner, 1, 0);
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
-    sums(call, axes_of(&w), call->in[0].data, NULL, 1.0f, divide, call->out, NULL, 0);
+    sums(call, axes_of(&w),
+         { {}, {}, 1, 1, NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
 }
 
 /* Each element of an axis gets what its sum, or mean, got. */
@@ -1720,17 +1893,20 @@ int64_t loss_rows(const gckpt_call *call)
 }
 
 /* work: a float a row. */
-void sum_of_loss(const gckpt_call *call, const float *y)
+template <class F> void sum_of_loss(const gckpt_call *call, F f)
 {
     int64_t rows = loss_rows(call), n = gckpti_elements(&call->in[0].shape);
     float *losses = (float *)call->work;
     if (call->loss_sum)
-        row_sums(call, call->in[0].data, y, losses, rows, n / rows, 1.0f);
+        row_sums(call, f, losses, rows, n / rows, 1.0f);
     add_losses(call, losses, rows, n);
 }
 
-void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, NULL); }
-void mean_squared_error_forward(const gckpt_call *call) { sum_of_loss(call, call->in[1].data); }
+void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, Plain{ call->in[0].data }); }
+void mean_squared_error_forward(const gckpt_call *call)
+{
+    sum_of_loss(call, Squares{ call->in[0].data, call->in[1].data });
+}
 
 struct LossScale {
     static constexpr int READS = READS_NONE;
@@ -1766,6 +1942,68 @@ void mean_squared_error_backward(const gckpt_call *call)
     map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
     map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
 }
+
+/* ---- losses of elements that may have weights ---- */
+__global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
+                                       int64_t n, int x_accumulate, int y_accumulate)
+{
+    for (EACH(i, n)) {
+        float w = gckpti_error_weight(&e, i), d = gckpti_error_slope(&e, i);
+        if (dx)
+            gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
+        if (e.kind == GCKPTI_BINARY)
+            d = e.x[i];
+        if (dy)
+            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), now->loss_scale, y_accumulate);
+    }
+}
+
+/* d = loss_scale * x */
+struct ByLossScale {
+    static constexpr int READS = READS_A;
+    const Moment *now;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        gckpti_put_product(d, x, now->loss_scale, accumulate);
+    }
+};
+
+/* The gradient of weights, from sums of the losses behind each. */
+void weights_gradient(const gckpt_call *call, const float *sums)
+{
+    ByLossScale f = { moment_of(call) };
+    map(call, f, sums, NULL, call->in[2].grad, gckpti_elements(&call->in[2].shape),
+        call->in[2].accumulate);
+}
+
+void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
+{
+    sum_of_loss(call, Errors{ gckpti_errors_of(call, kind) });
+}
+
+/* work: a float a weight. */
+void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
+{
+    Errors f = { gckpti_errors_of(call, kind) };
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
+    int64_t n = gckpti_elements(&x->shape), share = f.e.share;
+    if (x->grad || y->grad)
+        RUN(call, errors_backward_kernel, blocks_for(n, 256), 256, 0, f.e, x->grad, y->grad,
+            moment_of(call), n, x->accumulate, y->accumulate);
+    if (!call->in[2].grad)
+        return;
+    f.e.weights = NULL;
+    row_sums(call, f, (float *)call->work, n / share, share, 1.0f);
+    weights_gradient(call, (float *)call->work);
+}
+
+#define ERRORS(name, kind)                                                                         \
+    void name##_forward(const gckpt_call *call) { errors_forward(call, kind); }                    \
+    void name##_backward(const gckpt_call *call) { errors_backward(call, kind); }
+ERRORS(mean_squared_error_with, GCKPTI_SQUARED)
+ERRORS(huber, GCKPTI_HUBER)
+ERRORS(binary_cross_entropy, GCKPTI_BINARY)
+#undef ERRORS
 
 /* ---- >>products ------------------------------------------------------------------------------
  * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
@@ -2466,6 +2704,56 @@ void softmax_backward(const gckpt_call *call)
             call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
 }
 
+/* Classes in one step, as gckpti_online takes them. y may be x. */
+__global__ void log_softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        const float *from = x + r * n;
+        float max = -INFINITY, sum = 0.0f;
+        for (int64_t i = lane; i < n; i += 32)
+            max = from[i] > max ? from[i] : max;
+        max = warp_max(max);
+        for (int64_t i = lane; i < n; i += 32)
+            sum += gckpti_exp(from[i] - gckpti_shift(max));
+        sum = warp_sum(sum);
+        gckpti_softmax_end(&max, &sum);
+        sum = gckpti_log(sum);
+        for (int64_t i = lane; i < n; i += 32)
+            y[r * n + i] = from[i] - max - sum;
+    }
+}
+
+void log_softmax_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, log_softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->out, rows, n);
+}
+
+/* d may be g. */
+__global__ void log_softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
+                                            int64_t n, int accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        float sum = 0.0f;
+        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
+            sum += g[i];
+        sum = warp_sum(sum);
+        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
+            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+    }
+}
+
+void log_softmax_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (call->in[0].grad)
+        RUN(call, log_softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
+            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
+}
+
 /* The mean of x - c over a row. */
 __device__ float mean_from(const float *x, int64_t n, float c)
 {
@@ -2716,7 +3004,7 @@ __global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment,
 enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
 
 /* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
- * comes next. Targets that are not left out are counted. One block. */
+ * comes next. Targets that are not left out are counted, or all rows. One block. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 double *sum, int64_t *count)
 {
@@ -2737,7 +3025,7 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
             int64_t r = first + CHAIN_ROWS + k;
             part[!now][k] = r < rows ? losses[r] : 0.0f;
-            mine += r < rows && target[r] >= 0;
+            mine += r < rows && (!target || target[r] >= 0);
         }
         __syncthreads();
     }
@@ -2749,11 +3037,11 @@ __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int6
         *count += counted[0];
 }
 
-void loss_add(const gckpt_call *call, const float *losses, int64_t rows)
+void loss_add(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows)
 {
     if (call->loss_sum || call->loss_count)
-        RUN(call, loss_sum_kernel, 1, 288, 0, losses, call->in[call->inputs - 1].index, rows,
-            call->loss_sum, call->loss_count);
+        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, call->loss_sum,
+            call->loss_count);
 }
 
 void cross_entropy_forward(const gckpt_call *call)
@@ -2763,7 +3051,7 @@ void cross_entropy_forward(const gckpt_call *call)
     LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
     l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
-    loss_add(call, losses, rows);
+    loss_add(call, losses, call->in[1].index, rows);
 }
 
 void cross_entropy_backward(const gckpt_call *call)
@@ -2775,6 +3063,134 @@ void cross_entropy_backward(const gckpt_call *call)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
 }
+
+/* ---- cross_entropy_with, soft_cross_entropy ---- */
+struct Classes {
+    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), a weight for each `share` rows */
+    const int32_t *target;           /* of the soft ones NULL */
+    float *aux, *losses;
+    int64_t rows, n, share;
+    float smoothing;
+};
+
+Classes classes_of(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1], *w = &call->in[2];
+    Classes l = { x->data, targets->data, w->data, targets->index, (float *)call->aux,
+                  (float *)call->work, gckpti_rows(&x->shape), gckpti_last(&x->shape), 1, 0.0f };
+    l.share = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
+    l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
+    return l;
+}
+
+__device__ float weight_of(const Classes &l, int64_t r)
+{
+    return l.weights ? l.weights[r / l.share] : 1.0f;
+}
+
+/* The loss of row r before its weight, as gckpti_loss_of; of one that is left out -0. */
+__device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum)
+{
+    const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
+    float sum = 0.0f, loss = 0.0f;
+    if (!soft && l.target[r] < 0)
+        return -0.0f;
+    for (int64_t i = threadIdx.x % 32; (soft || l.smoothing > 0.0f) && i < l.n; i += 32) {
+        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
+        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
+    }
+    sum = warp_sum(sum);
+    if (soft)
+        return sum;
+    loss = log_sum - (x[l.target[r]] - max);
+    return l.smoothing > 0.0f ? gckpti_fma(l.smoothing / (float)l.n, sum,
+                                           gckpti_mul(1.0f - l.smoothing, loss))
+                              : loss;
+}
+
+__global__ void classes_forward_kernel(Classes l)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, l.rows)) {
+        const bool out = l.target && l.target[r] < 0;
+        float max = 0.0f, sum = 1.0f;
+        for (int64_t j = 0; !out && j < l.n; j += GCKPTI_LOSS_CHUNK)
+            online_chunk(l.x + r * l.n + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
+                         &sum);
+        gckpti_softmax_end(&max, &sum);
+        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum);
+        if (lane == 0)
+            l.losses[r] = out ? loss : gckpti_weighted(weight_of(l, r), loss);
+        if (l.aux && lane < 2)
+            l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
+    }
+}
+
+/* dx and dt, the gradient of soft targets, may be NULL. */
+__global__ void classes_backward_kernel(Classes l, float *dx, float *dt, const Moment *moment,
+                                        int x_accumulate, int t_accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const float other = l.smoothing / (float)l.n, own = 1.0f - l.smoothing + other;
+    for (EACH_ROW(r, l.rows)) {
+        const float w = weight_of(l, r), scale = w * moment->loss_scale;
+        const int64_t target = l.target ? l.target[r] : 0;
+        const bool out = target < 0 || w == 0.0f;
+        const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
+        float mass = 0.0f;
+        for (int64_t i = r * l.n + lane; l.soft && !out && i < r * l.n + l.n; i += 32)
+            mass += l.soft[i];
+        mass = l.soft ? warp_sum(mass) : 1.0f;
+        for (int64_t k = lane, i = r * l.n + lane; k < l.n; k += 32, i += 32) {
+            const float x = out ? 0.0f : l.x[i] - max;
+            const float t = l.soft ? l.soft[i] : k == target ? own : other;
+            if (out && dx && !x_accumulate)
+                dx[i] = 0.0f;
+            if (out && dt && !t_accumulate)
+                dt[i] = 0.0f;
+            if (!out && dx)
+                gckpti_put_product(&dx[i], gckpti_fma(gckpti_exp(x - log_sum), mass, -t), scale,
+                                   x_accumulate);
+            if (!out && dt)
+                gckpti_put_product(&dt[i], log_sum - x, scale, t_accumulate);
+        }
+    }
+}
+
+__global__ void class_losses_kernel(Classes l)
+{
+    for (EACH_ROW(r, l.rows)) {
+        float loss = class_loss(l, r, l.aux[2 * r], l.aux[2 * r + 1]);
+        if (threadIdx.x % 32 == 0)
+            l.losses[r] = loss;
+    }
+}
+
+void cross_entropy_with_forward(const gckpt_call *call)
+{
+    Classes l = classes_of(call);
+    RUN(call, classes_forward_kernel, blocks_for(32 * l.rows, 256), 256, 0, l);
+    loss_add(call, l.losses, l.target, l.rows);
+}
+
+/* work: a float a row and one a weight. */
+void cross_entropy_with_backward(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
+    const dim3 grid = blocks_for(32 * gckpti_rows(&x->shape), 256);
+    Classes l = classes_of(call);
+    if (x->grad || targets->grad)
+        RUN(call, classes_backward_kernel, grid, 256, 0, l, x->grad, targets->grad,
+            moment_of(call), x->accumulate, targets->accumulate);
+    if (!call->in[2].grad)
+        return;
+    RUN(call, class_losses_kernel, grid, 256, 0, l);
+    row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.share, l.share, 1.0f);
+    weights_gradient(call, l.losses + l.rows);
+}
+
+void soft_cross_entropy_forward(const gckpt_call *call) { cross_entropy_with_forward(call); }
+void soft_cross_entropy_backward(const gckpt_call *call) { cross_entropy_with_backward(call); }
 
 /* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
  * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
@@ -2858,7 +3274,7 @@ void linear_cross_entropy_forward(const gckpt_call *call)
     int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows; row += parts.rows)
         head_block(call, &parts, row, 0);
-    loss_add(call, (float *)call->work + parts.losses, rows);
+    loss_add(call, (float *)call->work + parts.losses, call->in[2].index, rows);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
@@ -4591,7 +5007,7 @@ void linear_cross_entropy_forward(const gckpt_call *call)
                 aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
-    loss_add(call, r.losses, s.rows);
+    loss_add(call, r.losses, call->in[2].index, s.rows);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
@@ -5000,9 +5416,11 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
 #define OPS(X)                                                                                     \
-    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
-    X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
+    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
+    X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
+    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
+    X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
+    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
     X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
@@ -5028,6 +5446,8 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
 #undef X
+    if (is_op(op, "detach") && kind == GCKPT_FORWARD)
+        return Held<detach_forward>::run;
     return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
 }
 
@@ -5057,10 +5477,15 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
         return fast::which##_room(call);
     FAST_ROOMS(X)
 #undef X
-    if (is_op(op, "sum_loss") || is_op(op, "mean_squared_error"))
-        call->work_forward = (size_t)loss_rows(call) * sizeof(float);
-    if (is_op(op, "cross_entropy")) /* a loss of each row */
-        call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
+    bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
+    if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
+        classes = classes || is_op(op, "cross_entropy");
+        int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
+        call->work_forward = (size_t)rows * sizeof(float);
+        if (call->inputs == 3) /* and, for each weight, of those behind it */
+            call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
+                                                           (classes ? rows : 0));
+    }
     if (is_op(op, "embed"))
         call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
                                                                      gckpti_rows(&call->shape));

@@ -212,19 +212,31 @@ static void unary(const gckpt_op *op, const void *attributes)
         c.training = !chance(10);
         forward(op, c);
         c.training = 1;
-        backward(op, c);
+        if (op->backward)
+            backward(op, c);
     }
 }
 
 static void test_unary(void)
 {
-    const float factor = -0.3f, p = 0.25f;
+    static const float factor = -0.3f, p = 0.25f, exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
+    static const gckpti_clamp clamps[] = { { -1.0f, 2.0f }, { 0.0f, 0.0f }, { -INFINITY, -0.001f } };
     unary(&gckpti_op_relu, NULL);
     unary(&gckpti_op_gelu, NULL);
     unary(&gckpti_op_gelu_erf, NULL);
     unary(&gckpti_op_silu, NULL);
     unary(&gckpti_op_tanh, NULL);
     unary(&gckpti_op_sigmoid, NULL);
+    unary(&gckpti_op_exp, NULL);
+    unary(&gckpti_op_log, NULL);
+    unary(&gckpti_op_sqrt, NULL);
+    unary(&gckpti_op_abs, NULL);
+    unary(&gckpti_op_reciprocal, NULL);
+    for (int i = 0; i < 6; i++)
+        unary(&gckpti_op_pow, &exponents[i]);
+    for (int i = 0; i < 3; i++)
+        unary(&gckpti_op_clamp, &clamps[i]);
+    unary(&gckpti_op_detach, NULL);
     unary(&gckpti_op_scale, &factor);
     unary(&gckpti_op_dropout, &p);
 }
@@ -232,9 +244,10 @@ static void test_unary(void)
 /* Axes of the result are repeated, missing or there, in each input. */
 static void test_broadcasting(void)
 {
-    const gckpt_op *ops[3] = { &gckpti_op_add, &gckpti_op_sub, &gckpti_op_mul };
-    for (int round = 0; round < 240; round++) {
-        const gckpt_op *op = ops[round % 3];
+    const gckpt_op *ops[6] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
+                               &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
+    for (int round = 0; round < 480; round++) {
+        const gckpt_op *op = ops[round % 6];
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
         int whole = (int)below(3); /* an input that is not repeated; 2: none may be */
@@ -252,12 +265,12 @@ static void test_broadcasting(void)
     static const int64_t sizes[][4] = { { 300, 3, 0, 1 }, { 64, 130, 0, 1 }, { 65, 33, 0, 1 }, { 40, 200, 0, 1 },
                                         { 3, 300, 1, 0 }, { 130, 64, 1, 0 }, { 1, 129, 1, 0 }, { 777, 1, 0, 0 } };
     for (int k = 0; k < 8; k++)
-        for (int way = 0; way < 6; way++) {
+        for (int way = 0; way < 12; way++) {
             gckpt_call c = new_call(NULL);
             c.inputs = 2;
-            c.in[way / 3].shape = gckpt_shape2(sizes[k][0], sizes[k][1]);
-            c.in[1 - way / 3].shape = gckpt_shape2(sizes[k][2] ? sizes[k][0] : 1, sizes[k][3] ? sizes[k][1] : 1);
-            backward(ops[way % 3], c);
+            c.in[way / 6].shape = gckpt_shape2(sizes[k][0], sizes[k][1]);
+            c.in[1 - way / 6].shape = gckpt_shape2(sizes[k][2] ? sizes[k][0] : 1, sizes[k][3] ? sizes[k][1] : 1);
+            backward(ops[way % 6], c);
         }
 }
 
@@ -343,18 +356,38 @@ static void test_rotary(void)
     }
 }
 
+/* A weight for each place of the first axes; some are 0. */
+static void weigh(gckpt_call *c)
+{
+    c->inputs = 3;
+    c->in[2].shape = c->in[0].shape;
+    c->in[2].shape.n = 1 + (int)below(c->in[0].shape.n);
+}
+
 /* Sums of the losses go on from what is there; in a recompute nobody wants them. */
 static void test_losses(void)
 {
-    for (int round = 0; round < 80; round++) {
-        const gckpt_op *op = round % 2 ? &gckpti_op_sum_loss : &gckpti_op_mean_squared_error;
-        gckpt_call c = new_call(NULL);
-        c.inputs = 2 - round % 2;
-        c.in[0].shape = c.in[1].shape = any_shape((int)below(4), round % 8 ? 2000 : 12000);
-        if (round < 10) /* few long rows */
-            c.in[0].shape = c.in[1].shape = gckpt_shape2(1 + round % 2, 8190 + round * round * 101);
+    static const gckpt_op *const ops[5] = { &gckpti_op_mean_squared_error, &gckpti_op_sum_loss,
+                                            &gckpti_op_mean_squared_error_with, &gckpti_op_huber,
+                                            &gckpti_op_binary_cross_entropy };
+    static const float deltas[2] = { 0.7f, 3.0f };
+    for (int round = 0; round < 200; round++) {
+        const gckpt_op *op = ops[round % 5];
+        gckpt_call c = new_call(round % 5 == 3 ? &deltas[round / 5 % 2] : NULL);
+        c.inputs = 2 - (round % 5 == 1);
+        c.in[0].shape = c.in[1].shape = any_shape((round % 5 == 2) + (int)below(4), round % 8 ? 2000 : 12000);
+        if (round < 25) /* few long rows */
+            c.in[0].shape = c.in[1].shape = gckpt_shape2(1 + round % 2, 8190 + round * round * 20);
+        if (round % 5 == 2 || (round % 5 > 2 && c.in[0].shape.n && chance(60)))
+            weigh(&c);
         c.loss_scale = any_value();
         operands(op, &c);
+        for (int64_t i = 0; c.inputs == 3 && i < count_of(&c.in[2].shape); i++)
+            if (chance(20))
+                ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
+        for (int64_t i = 0; c.inputs > 1 && i < count_of(&c.in[0].shape); i++)
+            if (chance(5)) /* no error */
+                ((float *)(uintptr_t)c.in[1].data)[i] = c.in[0].data[i];
         double *sum = (double *)(void *)(host + (used + 7) / 4 * 4);
         int64_t *count = (int64_t *)(void *)(sum + 1);
         used = (used + 7) / 4 * 4 + 4;

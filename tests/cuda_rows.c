@@ -159,24 +159,25 @@ static int64_t size(int64_t most)
     return n;
 }
 
-/* ---- softmax ---- */
+/* ---- softmax, log_softmax ---- */
 static void softmax(void)
 {
+    const gckpt_op *op = chance(50) ? &gckpti_op_softmax : &gckpti_op_log_softmax;
     gckpt_call c = new_call(NULL, 1);
-    gckpt_shape shape = gckpt_shape2(size(65), size(400));
+    gckpt_shape shape = gckpt_shape2(size(65), size(1100));
     input(&c, 0, shape);
     c.shape = shape;
     float *row = (float *)(uintptr_t)c.in[0].data;
     for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores -inf */
         row[i] = float_of(0xff800000u);
     c.out = chance(30) ? row : piece(count_of(&shape), 1);
-    both(&gckpti_op_softmax, GCKPT_FORWARD, &c);
+    both(op, GCKPT_FORWARD, &c);
     float *g = piece(count_of(&shape), 1);
     c.grad_out = g;
-    gradient(&gckpti_op_softmax, &c, 0, 1);
+    gradient(op, &c, 0, 1);
     if (chance(30))
         c.in[0].grad = g, c.in[0].accumulate = 0;
-    both(&gckpti_op_softmax, GCKPT_BACKWARD, &c);
+    both(op, GCKPT_BACKWARD, &c);
 }
 
 /* ---- layernorm, rmsnorm ---- */
@@ -208,7 +209,7 @@ static void norms(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
-/* ---- cross_entropy, linear_cross_entropy ---- */
+/* ---- cross_entropy, _with, soft_, linear_ ---- */
 static const int32_t *targets(int64_t rows, int64_t classes)
 {
     float *x = piece(rows, 1);
@@ -234,22 +235,46 @@ static void totals(gckpt_call *c)
 
 static void cross_entropy(void)
 {
-    const gckpt_op *op = &gckpti_op_cross_entropy;
-    gckpt_call c = new_call(NULL, 2);
+    static const gckpt_op *const ops[] = { &gckpti_op_cross_entropy, &gckpti_op_cross_entropy_with,
+                                           &gckpti_op_soft_cross_entropy };
+    static const float smoothings[] = { 0.0f, 0.1f, 1.0f };
+    int which = (int)below(3), soft = which == 2;
+    const gckpt_op *op = ops[which];
+    gckpt_call c = new_call(which == 1 ? &smoothings[below(3)] : NULL, 2);
     int64_t rows = size(chance(10) ? 2100 : 129), classes = size(rows > 200 ? 33 : rows > 40 ? 600 : 2100);
-    input(&c, 0, gckpt_shape2(rows, classes));
+    int64_t share = which && chance(50) ? 1 + (int64_t)below(40) : 0; /* rows to a weight */
+    gckpt_shape all = gckpt_shape3(rows, share ? share : 1, classes), inner = gckpt_shape2(rows, share ? share : 1);
+    classes = all.d[2] = rows * inner.d[1] * classes > 60000 ? 1 + 60000 / (rows * inner.d[1]) : classes;
+    input(&c, 0, all);
     float *x = (float *)(uintptr_t)c.in[0].data;
     for (int64_t i = 0; chance(20) && i < classes; i++)
         x[i] = chance(50) ? float_of(0xff800000u) : 1e4f;
-    c.in[1].shape = gckpt_shape1(rows);
-    c.in[1].index = targets(rows, classes);
+    rows *= inner.d[1];
+    if (soft)
+        input(&c, 1, all);
+    else
+        c.in[1].shape = inner, c.in[1].index = targets(rows, classes);
+    for (int64_t i = 0; soft && i < rows * classes; i++) /* a target of 0 is none */
+        if (chance(30))
+            ((float *)(uintptr_t)c.in[1].data)[i] = 0.0f;
+    if (share) {
+        c.inputs = 3;
+        input(&c, 2, chance(50) ? gckpt_shape1(inner.d[0]) : inner);
+        for (int64_t i = 0; i < count_of(&c.in[2].shape); i++)
+            if (chance(20))
+                ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
+    }
     totals(&c);
     float *aux = piece(2 * rows, 1);
     c.aux = chance(80) ? aux : NULL;
     both(op, GCKPT_FORWARD, &c);
     c.aux = aux;
     c.loss_sum = NULL, c.loss_count = NULL;
-    gradient(op, &c, 0, 1);
+    gradient(op, &c, 0, !which);
+    if (soft)
+        gradient(op, &c, 1, 0);
+    if (share)
+        gradient(op, &c, 2, 0);
     both(op, GCKPT_BACKWARD, &c);
 }
 

@@ -213,7 +213,7 @@ static T *grow(T *x)
     int64_t c = s.d[s.n - 1], o = chance(50) ? net.c : chance(50) ? c : 4, per_row = elements(x) / net.rows;
     int heads = c % 4 == 0 && chance(50) ? 2 : 1, axis = 1 + (int)below(s.n - 1), even = s.n == 3 && c % (2 * heads) == 0;
     int a = chance(50), b = chance(50), axes[GCKPT_MAX_DIMS] = { 0, 1, 2, 3, 4, 5 };
-    switch (below(26)) {
+    switch (below(31)) {
     case 0: case 1: return note(curves[below(net.smooth ? 6 : 7)](x), x);
     case 2: return note(gckpt_scale(x, 0.75f), x);
     case 3: case 4: y = weight(c, o), z = a ? vector(o, 0) : NULL; return note3(gckpt_linear(x, y, z), x, y, z);
@@ -253,6 +253,19 @@ static T *grow(T *x)
         y = chance(50) ? mul(y, y) : y;
         return a ? mul(y, x) : note2(b ? gckpt_add(x, y) : gckpt_sub(y, x), x, y);
     case 24: y = s.n == 3 ? weight(s.d[1] + 2, c) : NULL; return y ? note2(gckpt_positions(x, y), x, y) : NULL;
+    case 25: /* what wants positive values */
+        y = note(gckpt_sigmoid(x), x);
+        return note(a ? (b ? gckpt_log(y) : gckpt_sqrt(y)) : gckpt_pow(y, b ? 2.5f : -0.5f), y);
+    case 26: y = note(gckpt_tanh(x), x), y = note(gckpt_exp(y), y), z = partner(x, 0); return note2(a ? gckpt_div(z, y) : gckpt_div(y, y), a ? z : y, y);
+    case 27:
+        y = a || b ? x : note(gckpt_sigmoid(x), x);
+        return note(a ? gckpt_log_softmax(y) : b ? gckpt_pow(y, 2) : gckpt_exp(y), y);
+    case 28: case 29: /* kinks, and what differences do not see */
+        if (net.smooth)
+            return NULL;
+        y = partner(x, 0), z = chance(50) ? note(gckpt_detach(x), x) : x;
+        return a ? note2(b ? gckpt_maximum(z, y) : gckpt_minimum(y, z), z, y)
+               : b ? note(gckpt_abs(z), z) : note(gckpt_clamp(z, -0.5f, 0.75f), z);
     default: y = weight(V, net.c); return note2(gckpt_embed(y, net.tokens), y, net.tokens);
     }
 }
