@@ -26,29 +26,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1150
- *     >>base       configuration, errors, memory, shapes, threads                        790
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
+ *     >>api        public API: every function, where it is declared                     1240
+ *     >>base       configuration, errors, memory, shapes, threads                        900
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 570
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2990
+ *     >>graph      tensors, views, segments, gckpt_apply                                 610
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
- *     >>plan-tells what a plan tells                                                     240
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1140
+ *     >>plan-tells what a plan tells                                                     250
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
- *     >>exec       runs a plan over one arena                                           1410
- *     >>training   division, norm, clipping, optimisers, steps                          1000
- *     >>check      gradients against finite differences                                  680
- *     >>files      safetensors                                                          1470
- *     >>tables     plans as files and as C constants                                     770
- *     >>fast       fast ops: work cut into items for threads                            1140
- *     >>kernels    what is done with an item, for each instruction set                  1810
- *     manual       this comment                                                          350
- *                  in all                                                              22850
+ *     >>exec       runs a plan over one arena                                           1590
+ *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>check      gradients against finite differences                                  670
+ *     >>files      safetensors                                                          1510
+ *     >>tables     plans as files and as C constants                                     780
+ *     >>fast       fast ops: work cut into items for threads                            1160
+ *     >>kernels    what is done with an item, for each instruction set                  2100
+ *     manual       this comment                                                          360
+ *                  in all                                                              24720
  *
  * == MANUAL =======================================================================================
  *
