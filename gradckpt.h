@@ -7039,8 +7039,8 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
  * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
  * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
- * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j, ..).
- * A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
+ * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
+ * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
  * its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
@@ -7569,10 +7569,10 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
  *                         delta (|d| - delta/2)
  *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
  *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b, lane),
- * these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it is 0 it
- * adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is behind
- * the weight, loss_scale). */
+ * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
+ * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
+ * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
+ * behind the weight, loss_scale). */
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
 typedef struct gckpti_errors {
     const gckpt_call *call;
