@@ -26,29 +26,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1150
- *     >>base       configuration, errors, memory, shapes, threads                        790
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
+ *     >>api        public API: every function, where it is declared                     1240
+ *     >>base       configuration, errors, memory, shapes, threads                        900
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 570
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2990
+ *     >>graph      tensors, views, segments, gckpt_apply                                 610
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
- *     >>plan-tells what a plan tells                                                     240
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1140
+ *     >>plan-tells what a plan tells                                                     250
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
- *     >>exec       runs a plan over one arena                                           1410
- *     >>training   division, norm, clipping, optimisers, steps                          1000
- *     >>check      gradients against finite differences                                  680
- *     >>files      safetensors                                                          1470
- *     >>tables     plans as files and as C constants                                     770
- *     >>fast       fast ops: work cut into items for threads                            1140
- *     >>kernels    what is done with an item, for each instruction set                  1810
- *     manual       this comment                                                          350
- *                  in all                                                              22850
+ *     >>exec       runs a plan over one arena                                           1590
+ *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>check      gradients against finite differences                                  670
+ *     >>files      safetensors                                                          1510
+ *     >>tables     plans as files and as C constants                                     780
+ *     >>fast       fast ops: work cut into items for threads                            1160
+ *     >>kernels    what is done with an item, for each instruction set                  2100
+ *     manual       this comment                                                          360
+ *                  in all                                                              24720
  *
  * == MANUAL =======================================================================================
  *
@@ -123,7 +123,8 @@
  *       emulation elsewhere. A product that feeds an addition is always an fma.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
- *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1.
+ *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1. gckpt_pow multiplies for exponents
+ *       1, 2 and 3 (x x x); log_softmax is (x - max) - log(sum), max and sum as softmax has them.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
@@ -224,10 +225,16 @@
  *        device:  #define GRADCKPT_IMPLEMENTATION
  *                 #include "gradckpt.h"
  *                 #include "small.h"
- *                 gckpt_plan_params(&small, s);  e = gckpt_exec_new(&small, s, &memory);
+ *                 static char a[small_store_bytes], b[small_exec_bytes];
+ *                 static gckpt_exec_desc in_b;
+ *                 gckpt_store_desc in_a = { { NULL, NULL, a, sizeof a }, 0 };
+ *                 in_b.memory.memory = b, in_b.memory.size = sizeof b;
+ *                 s = gckpt_store_new(&in_a);  gckpt_plan_params(&small, s);
+ *                 e = gckpt_exec_new(&small, s, &in_b);
  *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
  *
- *    Compile the device's file with -ffunction-sections and link with --gc-sections.
+ *    Compile the device's file with -ffunction-sections -fdata-sections and link with
+ *    --gc-sections (-Wl,--gc-sections). docs/device.md says what this takes.
  *
  * 9. Planning
  *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
@@ -398,7 +405,8 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
 
-/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL. */
+/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL,
+ * whose text says what to ask instead. */
 GCKPT_API gckpt_result gckpt_error(const void *object);
 /* What went wrong, where, and what would have worked. Never NULL; lives as long as the object. */
 GCKPT_API const char *gckpt_error_text(const void *object);
@@ -1107,7 +1115,9 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 #endif
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
- * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A user's op is
+ * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
+ * NAME_exec_bytes are blocks that suffice on every machine for gckpt_plan_params and an executor
+ * that nothing but memory is asked of (copy_feeds, say, takes more: gckpt_exec_need). A user's op is
  * printed as the variable its name says, which must be declared by then, with the needs and flags
  * it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's seed.
  * E_ARG: it cannot be printed; an #error that says why is printed instead. */
@@ -1437,10 +1447,11 @@ typedef struct {
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
-/* Bytes of a block (gckpt_memory.memory, aligned as malloc's) that suffice for a store with all
- * that the plan needs of it, made by building its graph or by gckpt_plan_params, and for an
- * executor (desc as for gckpt_exec_new, or NULL; its memory is not looked at). As gckpt_plan_c
- * prints them they suffice on every machine. SIZE_MAX: more than there can be. */
+/* Bytes of a block (gckpt_memory.memory, wherever it begins) that suffice, and that it takes where
+ * it begins worst: for a store with all that the plan needs of it, made by building its graph or by
+ * gckpt_plan_params (plan NULL: without parameters; with notes, or values in use before all
+ * parameters are there, it takes more), and for an executor (desc as for gckpt_exec_new, or NULL;
+ * its memory is not looked at). SIZE_MAX: more than there can be, or the desc would be refused. */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
@@ -7028,8 +7039,8 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
  * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
  * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
- * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j, ..).
- * A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
+ * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
+ * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
  * its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
@@ -7053,10 +7064,7 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
 }
 
 /* w x; where w is 0 (or NaN) w, whatever x is. (-0 stays: it goes into no addition.) */
-GCKPTI_INLINE float gckpti_weighted(float w, float x)
-{
-    return w > 0.0f || w < 0.0f ? w * x : w;
-}
+GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
 static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
 {
@@ -7142,9 +7150,9 @@ typedef struct {
     const float *weights;           /* NULL: none */
     int64_t share;                  /* rows to a weight */
     float smoothing;
-    const float *x;                 /* the block's logits (rows,n) */
-    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
-    float *aux;                     /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    const float *x; /* the block's logits (rows,n) */
+    float *d;       /* backward: their gradient; may be x; NULL: not wanted */
+    float *aux;     /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
@@ -7252,8 +7260,8 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     for (int64_t i = 0; i < l->share; i++) {
         int64_t r = k * l->share + i, target = gckpti_loss_target(l, r);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r],
-                                           l->aux[2 * r + 1]);
+            lane[i & 31] +=
+                gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r], l->aux[2 * r + 1]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
@@ -7561,15 +7569,15 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
  *                         delta (|d| - delta/2)
  *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
  *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b, lane),
- * these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it is 0 it
- * adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is behind
- * the weight, loss_scale). */
+ * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
+ * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
+ * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
+ * behind the weight, loss_scale). */
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
 typedef struct gckpti_errors {
     const gckpt_call *call;
     gckpti_error_kind kind;
-    int64_t n, share; /* elements of an entry of axis 0; elements to a weight */
+    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
     const float *x, *y, *weights; /* y, weights: NULL: none */
     float delta;
 } gckpti_errors;
@@ -7589,29 +7597,29 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
     return e;
 }
 
-/* The factor a of element i, and b. */
-GCKPTI_INLINE float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
+/* The factor a of an element, and b. */
+GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
+                                         float *b)
 {
-    float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
-    int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
-    *b = linear ? size - 0.5f * e->delta : d;
-    if (e->kind == GCKPTI_BINARY)
+    float d = x - y, size = gckpti_abs(d);
+    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    *b = linear ? size - 0.5f * delta : d;
+    if (kind == GCKPTI_BINARY)
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (e->kind == GCKPTI_SUMMED || e->kind == GCKPTI_BINARY)
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
         return 1.0f;
-    return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
+    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
 }
 
-GCKPTI_INLINE float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+/* dx */
+GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
 {
-    if (e->kind == GCKPTI_SUMMED) /* which has no data here */
-        return 1.0f;
-    float x = e->x[i], d = x - e->y[i];
-    if (e->kind == GCKPTI_SQUARED)
-        return 2.0f * d;
-    if (e->kind == GCKPTI_BINARY)
-        return gckpti_sigmoid(x) - e->y[i];
-    return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
+    float d = x - y;
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
+        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
+    if (kind == GCKPTI_BINARY)
+        return gckpti_sigmoid(x) - y;
+    return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
@@ -7622,9 +7630,9 @@ GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
 {
     float lane[32] = { 0.0f };
-    for (int64_t i = 0; i < e->n; i++) {
-        float b, w = gckpti_error_weight(e, row * e->n + i), *sum = &lane[i & 31];
-        float a = gckpti_error_factors(e, row * e->n + i, &b);
+    for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
+        float b, w = gckpti_error_weight(e, at), *sum = &lane[i & 31];
+        float a = gckpti_error_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
         *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
     }
     return gckpti_lanes_sum(lane);
@@ -7635,12 +7643,12 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
     const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
     float scale = e->call->loss_scale;
     for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
-        float w = gckpti_error_weight(e, i), d = gckpti_error_slope(e, i);
+        float p = e->x ? e->x[i] : 0.0f, w = gckpti_error_weight(e, i); /* sum_loss has no data */
+        float d = gckpti_error_slope(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i],
-                               gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -x->data[i] : -d),
+            gckpti_put_product(&y->grad[i], gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -p : -d),
                                scale, y->accumulate);
     }
 }
@@ -7682,7 +7690,8 @@ static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
     float lane[32] = { 0.0f };
     (void)worker;
     for (int64_t i = 0; i < e->share; i++) {
-        float b, a = gckpti_error_factors(e, k * e->share + i, &b);
+        int64_t at = k * e->share + i;
+        float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
         lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
@@ -13889,9 +13898,9 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
                  "fits in less than %z bytes\n",
                  plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
-    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
-                 plan->rows, plan->batch, plan->threads, plan->alignment,
-                 precisions[plan->precision]);
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
+                 plan->alignment, precisions[plan->precision]);
     if (plan->mixer >= 0)
         gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
                      gckpti_node_name(plan, plan->mixer), plan->mixer);
@@ -21230,10 +21239,10 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     char label[128], other[128];
     int n = (int)p->node_count, first = 1;
     for (int id = 0; id < n; id++) {
-        int taken = 0;
         if (!gckpti_c_listed(p, id))
             continue;
         gckpti_c_label(p, id, label, sizeof label);
+        int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
         for (int i = 0; i < n && !taken; i++)
             if (i != id && gckpti_c_listed(p, i)) {
                 gckpti_c_label(p, i, other, sizeof other);

@@ -355,7 +355,7 @@ static void lm_report_end(const lm_run *r)
     if (measured > 0)
         fprintf(session.out, "%zu bytes measured, ", measured);
     fprintf(session.out, "weights %016llx\n", hash);
-    if (session.interrupted && lm.save != NULL && step > 0)
+    if (session.interrupted && lm.save != NULL && step > session.first)
         fprintf(session.out, "interrupted; --resume %s goes on\n", lm.save);
     session_event("{\"event\":\"end\",\"step\":%llu,\"bytes_measured\":%zu,"
                   "\"weights_hash\":\"%016llx\",\"seconds\":%.9g,\"skipped\":%llu",

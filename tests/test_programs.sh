@@ -437,7 +437,8 @@ if [ $has_cxx -eq 1 ]; then
         -Wsign-conversion -fsyntax-only -Iexamples "$work/tokenizer.cpp"
 fi
 check "--timeline into no folder" fails_with 1 "timeline" build/gpt $small --timeline /nonexistent/t.svg
-check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan"
+check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan &&
+    grep -q ', 1 thread, offsets' $work/plan"
 check "--plan marks what the budget gets" sh -c "grep -q '^> is what a budget' $work/plan &&
     test \"\$(grep -c ' > |' $work/plan)\" -eq 1 && grep -q ' memory-poor\$' $work/plan"
 check "--frontier draws every budget" sh -c "build/gpt $small --plan --checkpoint sqrt \
