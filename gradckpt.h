@@ -17412,7 +17412,8 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, un
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    if (read)
+        s.sought = read & GCKPTI_A_NAN ? 0 : GCKPTI_A_NAN;
     gckpti_see_operands(e, &s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
