@@ -416,7 +416,7 @@ GCKPT_API const char *gckpt_result_text(gckpt_result result);
 typedef struct {
     void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size); /* new_size 0: free */
     void *user;
-    void *memory; /* or: everything from this block, no heap (aligned as malloc's) */
+    void *memory; /* or: everything from this block, no heap; it may begin at any address */
     size_t size;  /* bytes in the block */
 } gckpt_memory;
 
