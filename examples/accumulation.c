@@ -253,9 +253,10 @@ static uint64_t hash(const float *x, int64_t n) /* FNV-1a 64 */
 static int draw_curves(const char *path, const way *ways, const char *const *names, int n)
 {
     plot panels[2] = {
-        { "The loss as each way reports it", "step", "nats per token", 0, STEPS, 1, 6, NULL, 0, 0 },
+        { "The loss as each way reports it", "step", "nats per token", 0, STEPS, 1, 6, NULL, 0, 0,
+          0 },
         { "What it is for all sentences, above the right way's", "step", "nats per token", 0, STEPS,
-          -0.1, 0.4, NULL, 0, 0 },
+          -0.1, 0.4, NULL, 0, 0, 0 },
     };
     static const double widths[] = { 7, 4, 1.5, 1.5, 1.5, 1.5 }; /* equal curves: bands */
     double x[STEPS + 1], above[STEPS + 1];

@@ -276,10 +276,13 @@ static int load_data(void)
         return session_fail(1, "--model: %s", run.tokenizer.error);
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
     run.end = m.config.eos >= 0 ? (int32_t)m.config.eos : end != NULL ? end->id : -1;
-    if (open_data("data", lm.data, &m, &run.data) != 0 ||
-        open_data("validation", lm.validation, &m, &run.validation) != 0 ||
-        open_data("general", o.general, &m, &run.general) != 0)
-        return 1;
+    int status = open_data("data", lm.data, &m, &run.data);
+    if (status == 0)
+        status = open_data("validation", lm.validation, &m, &run.validation);
+    if (status == 0)
+        status = open_data("general", o.general, &m, &run.general);
+    if (status != 0)
+        return status;
     const int64_t room = m.config.context - positions_before();
     run.first.T = o.context > 0 ? o.context : room;
     int64_t longest = dataset_longest(&run.data);
@@ -390,7 +393,7 @@ static const char *trained_only(void *user, const char *name)
 static int make_plans(tuning *t)
 {
     gckpt_plan_desc desc = lm_desc(&t->run, LM_EVALUATION);
-    desc.batch = 1;                  /* row by row: the mean of their means is wanted, too */
+    desc.batch = 1; /* row by row: the mean of their means is wanted, too */
     t->run.models[LM_TRAINING].user = t->run.models[LM_EVALUATION].user = t;
     if (lm_plan_training(&t->run, with_loss, NULL) != 0)
         return 1;
@@ -437,6 +440,11 @@ static void show(const int32_t *tokens, int64_t n)
     fputc('\n', session.out);
 }
 
+static int stop(void *user, int64_t at, const int32_t *tokens)
+{
+    return (void)user, (void)at, (void)tokens, session.interrupted != 0;
+}
+
 /* --sample, with nothing else in memory but the store. */
 static int sample(tuning *t, const char *when)
 {
@@ -466,7 +474,7 @@ static int sample(tuning *t, const char *when)
                                   (long long)lm.budget, needs);
         int64_t n = failed ? 0
                            : gpt2_generate(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
-                                           run.end, out, NULL, NULL);
+                                           run.end, out, stop, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
         for (int64_t i = 0; i < lm.samples && !failed; i++) {
             fprintf(session.out, "sample %s\n%s", when, lm.prompt != NULL ? lm.prompt : "");

@@ -82,9 +82,11 @@ static int check_options(void)
     if (o.fastest > 0)
         lm.micro_batch = OPTIONS_AUTO;
     if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
-        return session_fail(2, "--dim %lld with --heads %lld: allowed is a --dim of 2 * --heads, %lld, "
-                            "or a multiple of that",
-                            (long long)o.dim, (long long)o.heads, 2 * (long long)o.heads);
+        return session_fail(
+            2,
+            "--dim %lld with --heads %lld: allowed is a --dim of 2 * --heads, %lld, "
+            "or a multiple of that",
+            (long long)o.dim, (long long)o.heads, 2 * (long long)o.heads);
     int status = lm_check_options();
     if (status == 0 && o.bf16_fast && lm.bf16)
         status = session_fail(2, "--bf16 and --bf16-fast: give one of them");
@@ -109,8 +111,9 @@ static int load_validation(void)
 {
     unsigned char *more, *both;
     size_t size;
-    if (session_read("validation", lm.validation, &more, &size) != 0)
-        return 1;
+    int status = session_read("validation", lm.validation, &more, &size);
+    if (status != 0)
+        return status;
     both = realloc(text.bytes, text.size + size + 1);
     if (both == NULL) {
         free(more);
@@ -336,7 +339,7 @@ static int make_models(void)
     m->feeds[1].data = run.targets;
     int failed = lm_plan_training(&run, with_loss, o.fastest > 0 ? &asked.timed : NULL);
     if (!failed && lm.eval_every > 0 && !lm.plan)
-        failed = lm_plan(&run, LM_EVALUATION, with_loss, lm.micro_batch, &desc);
+        failed = lm_plan(&run, LM_EVALUATION, with_loss, gckpt_plan_rows(m->plan), &desc);
     desc.batch = lm.samples;
     desc.fetch = &run.models[LM_SAMPLING].logits;
     desc.fetches = 1;
@@ -413,7 +416,7 @@ static int find_frontier(lm_model *m)
     desc.update_in_backward = gckpt_plan_in_backward(m->plan);
     if (m->graph == NULL) {
         m->graph = gckpt_graph_new(run.store, NULL);
-        with_loss(m->graph, lm.micro_batch, &term, m);
+        with_loss(m->graph, gckpt_plan_rows(m->plan), &term, m);
     }
     asked.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
     if (asked.frontier == NULL ||
@@ -509,6 +512,8 @@ static int evaluate(lm_run *r, uint64_t step)
         put_window(r->tokens + rows * T, r->targets + rows * T, text.train + w * T, text.size);
         if (++rows < (size_t)lm.batch && i + 1 < used)
             continue;
+        if (session.interrupted)
+            return 0;
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
                                       { m->feeds[1].input, r->targets } };
         gckpt_report report;

@@ -58,7 +58,7 @@ static const options_row lm_rows[] = {
     { "eval-iters", OPTIONS_WHOLE, &lm.eval_iters, "0", 0, 1e12, NULL,
       "batches of an evaluation, from all over its data; 0: all of it" },
     { "save-every", OPTIONS_WHOLE, &lm.save_every, "0", 0, 1e12, NULL,
-      "--save after so many steps, too; 0: with evaluations, at the end and when interrupted only" },
+      "--save after so many steps, too; 0: with evaluations, at the end and if interrupted only" },
     { "samples", OPTIONS_WHOLE, &lm.samples, "1", 1, 1024, NULL, "so many samples" },
     { "temperature", OPTIONS_REAL, &lm.temperature, "0.8", 0, 100, NULL,
       "of sampling: below 1 prefers likely tokens; 0: always the likeliest" },
@@ -93,7 +93,7 @@ static int lm_print_help(const options_table *t, const char *title)
 /* 0, or the exit status after saying what is allowed. Reads --prompt -. */
 static int lm_check_options(void)
 {
-    static unsigned char *prompt;
+    unsigned char *prompt;
     size_t size;
     if (lm.micro_batch > lm.batch)
         return session_fail(2, "--micro-batch %lld: allowed is at most --batch %lld",
@@ -113,7 +113,8 @@ static int lm_check_options(void)
     if (!session_is_dash(lm.prompt))
         return 0;
     int status = session_read("prompt", lm.prompt, &prompt, &size);
-    lm.prompt = (const char *)prompt;
+    if (status == 0)
+        lm.prompt = session.texts[session.text_count++] = (char *)prompt;
     return status;
 }
 
@@ -140,7 +141,7 @@ enum { LM_RESUMED = 2 }; /* session_file.from of what may take the place of the 
 enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
 enum { LM_TIMES = 1024, LM_MOST_SKIPPED = 10 /* steps in a row */ };
 
-/* A graph, unless gckpt_fit made it, with its plan and executor. A gckpt_build gets it as `user`. */
+/* A graph, unless gckpt_fit made it, with its plan and executor; what a gckpt_build gets. */
 typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
@@ -166,7 +167,7 @@ struct lm_run {
     void *user;
     void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets */
     int (*evaluate)(lm_run *r, uint64_t step); /* and saves: sets `saved` */
-    int (*save)(lm_run *r);
+    int (*save)(lm_run *r);                    /* sets it, too */
 };
 
 static int lm_make_batch(lm_run *r, int64_t T)
@@ -220,10 +221,7 @@ static int lm_plan_training(lm_run *r, gckpt_build build, gckpt_timed *timed)
     desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
     m->plan = timed != NULL ? gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed)
                             : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
-    if (m->plan == NULL)
-        return session_fail(1, "%s", gckpt_error_text(r->store));
-    lm.micro_batch = gckpt_plan_rows(m->plan);
-    return 0;
+    return m->plan != NULL ? 0 : session_fail(1, "%s", gckpt_error_text(r->store));
 }
 
 /* Executors of all that is planned, in one arena, as large as the greediest wants. */
@@ -253,7 +251,8 @@ static int lm_execs(lm_run *r)
         e.debug = i == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
         e.backend = r->device;
         e.skip_nonfinite = i == LM_TRAINING && !gckpt_plan_in_backward(training);
-        e.progress = session_stops;
+        if (i == LM_TRAINING || (i == LM_EVALUATION && r->device == NULL))
+            e.progress = session_stops; /* a device takes what is short as a whole */
         e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
         e.arena_size = bytes;
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
@@ -356,7 +355,7 @@ static void lm_report_end(const lm_run *r)
     if (measured > 0)
         fprintf(session.out, "%zu bytes measured, ", measured);
     fprintf(session.out, "weights %016llx\n", hash);
-    if (session.interrupted && lm.save != NULL && step > 0)
+    if (session.interrupted && lm.save != NULL && step > session.first)
         fprintf(session.out, "interrupted; --resume %s goes on\n", lm.save);
     session_event("{\"event\":\"end\",\"step\":%llu,\"bytes_measured\":%zu,"
                   "\"weights_hash\":\"%016llx\",\"seconds\":%.9g,\"skipped\":%llu",
@@ -388,6 +387,7 @@ static void lm_report_eval(uint64_t step, double loss, const char *also)
 {
     session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
                   (unsigned long long)step, loss, session_now() - session.start, also);
+    session_output_works(); /* now; the loop sees if not */
 }
 
 static int lm_by_size(const void *a, const void *b)
@@ -396,25 +396,30 @@ static int lm_by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* After a step: evaluates and saves where it is time to, and sees whether outputs arrive. */
+/* 0: what was written so far does not arrive, and the run ends, saved. */
+static int lm_is_heard(lm_run *r)
+{
+    if (session_output_works())
+        return 1;
+    r->save(r);
+    return 0;
+}
+
+/* After a step: evaluates and saves where it is time to. */
 static int lm_after_step(lm_run *r, uint64_t step)
 {
     const int done = step == (uint64_t)lm.steps;
     r->saved = 0;
     if (session.terminal && done)
         fputc('\n', session.out);
+    if (!lm_is_heard(r)) /* events are written before the file that goes on behind them */
+        return 1;
     if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
         r->evaluate(r, step) != 0)
         return 1;
-    if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved) {
-        if (r->save(r) != 0)
-            return 1;
-        r->saved = 1;
-    }
-    if (session_output_works())
-        return 0;
-    r->save(r);
-    return 1;
+    if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved && r->save(r) != 0)
+        return 1;
+    return !lm_is_heard(r);
 }
 
 /* Steps until there are --steps of them, or an interrupt: then the step at hand changes nothing. */

@@ -16,8 +16,8 @@
  *     if (o.help)
  *         options_print(&options);
  *
- * "--name value" and "--name=value" are the same, -h is --help, and of an option that is given twice
- * the last one counts. Rows and values that several programs share stand in a table of their own. */
+ * "--name value" and "--name=value" are the same, -h is --help, and of an option that is given
+ * twice, the last one counts. Rows that several programs share stand in a table of their own. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 #include <stdint.h>
@@ -114,9 +114,8 @@ static void options_print(const options_table *t)
         }
         printf("\n");
     }
-    printf(
-        "\n--name=value does as well as --name value, and -h as --help; of an option that is given "
-        "twice the last\none counts.\n");
+    printf("\n--name=value does as well as --name value, and -h as --help; of an option that is\n"
+           "given twice, the last one counts.\n");
 }
 
 /* What a unit of bytes, in any case, multiplies by; 0: it is none. */
@@ -201,6 +200,8 @@ static int options_unknown(const options_table *t, const char *word)
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word + strspn(word, "-"), "="),
              word + strspn(word, "-"));
     const size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++)
+        name[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 'a' - 'A' : name[i]);
     int least = n < 6 ? 3 : 4; /* allowed: fewer */
     for (int i = 0; i < options_count(t) && n > 1; i++) {
         const options_row *p = options_at(t, i);

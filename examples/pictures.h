@@ -598,8 +598,9 @@ static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn 
 
 /* ---- a frontier, beside the fixed ways to plan ---- */
 enum { PICTURES_MODES = 4, PICTURES_POOR_OPS = 400 };
-static const char *const pictures_mode_names[] = { "store-all",   "segments",    "sqrt",
-                                                   "memory-poor", "least bytes", "this budget" };
+static const char *const pictures_mode_names[] = {
+    "store-all", "segments", "sqrt", "memory-poor", "optimal, least bytes", "optimal, this budget"
+};
 typedef struct {
     gckpt_point mode[PICTURES_MODES]; /* store-all, segments, sqrt, memory-poor; 0 bytes: none */
     size_t resident;                  /* parameters and optimiser state */
@@ -651,11 +652,19 @@ typedef struct {
     pictures_out out;
     const gckpt_frontier *f;
     const pictures_modes *modes;
-    double top, least, most, unit; /* extra time at the top; bytes */
-    double step;                   /* work of the fastest plan that computes nothing twice */
+    double top, beyond;       /* extra time where the axis breaks; the greatest, if it is more */
+    double least, most, unit; /* bytes */
+    double step;              /* work of the fastest plan that computes nothing twice */
     const char *unit_name;
     int log; /* the axis of bytes is logarithmic: they differ by more than a factor of four */
 } pictures_chart;
+
+/* Extra time of so much work. That of a mode is against the frontier's step: its own may be longer,
+ * where the frontier chose a faster form of an op. */
+static inline double pictures_extra(const pictures_chart *c, uint64_t work)
+{
+    return c->step > 0 && (double)work > c->step ? (double)work / c->step - 1 : 0;
+}
 
 /* What the axes span, and the unit of the tables. */
 static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_frontier *f,
@@ -673,6 +682,7 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     c->modes = modes;
     c->top = first.overhead > 0.01 ? first.overhead : 0.01;
     c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
+    c->beyond = first.overhead;
     c->step = (double)last.work / (1 + last.overhead);
     c->least = (double)first.bytes;
     c->most = (double)last.bytes;
@@ -681,6 +691,8 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
         double bytes = (double)modes->mode[i].bytes;
         c->least = bytes > 0 && bytes < c->least ? bytes : c->least;
         c->most = bytes > c->most ? bytes : c->most;
+        if (bytes > 0 && pictures_extra(c, modes->mode[i].work) > c->beyond)
+            c->beyond = pictures_extra(c, modes->mode[i].work);
     }
     c->log = c->most > 4 * c->least && c->least >= 1;
     return GCKPT_OK;
@@ -696,13 +708,6 @@ static inline void pictures_column(pictures_out *o, const char *before, double v
     size_t n = strlen(number);
     pictures_put(o, "            ", n < 12 ? 12 - n : 0);
     pictures_put(o, number, n);
-}
-
-/* Extra time of so much work. That of a mode is against the frontier's step: its own may be longer,
- * where the frontier chose a faster form of an op. */
-static inline double pictures_extra(const pictures_chart *c, uint64_t work)
-{
-    return c->step > 0 && (double)work > c->step ? (double)work / c->step - 1 : 0;
 }
 
 /* A line of the tables: bytes, extra time, what is recomputed, and the least extra time in as many
@@ -758,9 +763,16 @@ static inline double pictures_chart_x(const pictures_chart *c, double bytes)
     return pictures_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
 }
 
+/* Extra time, of which there may be much at few bytes: above c->top the axis is broken, and goes on
+ * logarithmically. */
 static inline double pictures_chart_y(const pictures_chart *c, double overhead)
 {
-    return pictures_tenth(412 - 300 * (overhead < c->top ? overhead / c->top : 1));
+    const int broken = c->beyond > c->top;
+    const double zero = 412, top = broken ? 190 : 112, begin = 172, end = 112;
+    if (overhead <= c->top || !broken)
+        return pictures_tenth(zero - (zero - top) * (overhead < c->top ? overhead / c->top : 1));
+    const double part = pictures_log(overhead / c->top) / pictures_log(c->beyond / c->top);
+    return pictures_tenth(begin - (begin - end) * (part < 1 ? part : 1));
 }
 
 /* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
@@ -772,17 +784,27 @@ static inline double pictures_tick(double range, double unit, double most)
     return step;
 }
 
+static inline void pictures_height(pictures_chart *c, double v)
+{
+    pictures_draw(&c->out, "<path class=\"g\" d=\"M84 %gh692\"/>", pictures_chart_y(c, v));
+    pictures_text(&c->out, 76, pictures_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
+                  v < 1 ? pictures_tenth(1000 * v) / 10 : (double)(int64_t)(100 * v + 0.5));
+}
+
 /* Grid, ticks and their labels; what the axes are. */
 static inline void pictures_axes(pictures_chart *c)
 {
     pictures_out *o = &c->out;
     const char *name;
     double unit = pictures_unit(c->most, &name), step = pictures_tick(c->top, 1, 6);
-    for (double v = 0; v <= c->top * 1.0001; v += step) {
-        pictures_draw(o, "<path class=\"g\" d=\"M84 %gh692\"/>", pictures_chart_y(c, v));
-        pictures_text(o, 76, pictures_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
-                      pictures_tenth(1000 * v) / 10);
-    }
+    for (double v = 0; v <= c->top * 1.0001; v += step)
+        pictures_height(c, v);
+    if (c->beyond > c->top)
+        pictures_height(c, c->beyond);
+    for (double v = 1; v < c->beyond; v *= 10) /* where there is room */
+        if (v > c->top && pictures_chart_y(c, v) > pictures_chart_y(c, c->beyond) + 15 &&
+            pictures_chart_y(c, v) < 170)
+            pictures_height(c, v);
     step = pictures_tick(c->most - c->least, unit, 7);
     double v = c->log ? 1 : step * (double)(uint64_t)(c->least / step);
     step = !c->log ? step : c->most > 256 * c->least ? 4 : 2;
@@ -837,6 +859,17 @@ static inline void pictures_line(pictures_chart *c)
     }
 }
 
+/* Where the axis is broken, so is what crosses. */
+static inline void pictures_break(pictures_chart *c)
+{
+    if (c->beyond <= c->top)
+        return;
+    pictures_draw(&c->out, "<path fill=\"#fff\" d=\"M80 175h700v12h-700z\"/>"
+                           "<path fill=\"none\" stroke=\"#999\" stroke-dasharray=\"2 3\" "
+                           "d=\"M80 175h700M80 187h700\"/>\n");
+    pictures_text(&c->out, 776, 170, " fill=\"#777\" class=\"e\"", "logarithmic above the break");
+}
+
 /* A point in the chart, and its line of the legend, which is a table. */
 static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p, double y)
 {
@@ -854,8 +887,7 @@ static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p
                   looks[i]);
     pictures_draw(o, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y);
     pictures_row(c, p, pictures_mode_names[i]);
-    pictures_draw(o, "%s</text>\n",
-                  pictures_extra(c, p->work) > c->top ? ", at the upper edge" : "");
+    pictures_draw(o, "</text>\n");
 }
 
 /* Draws what every budget costs, beside the modes (NULL: none) and the plan that a budget of `mark`
@@ -877,13 +909,14 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
                      "</style>\n<path fill=\"#fff\" d=\"M0 0h800v640H0z\"/>\n");
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
     pictures_text(o, 16, 58, "",
-                  "A dot is a plan. Below what is shaded there is none: that is proven.%s",
+                  "The line is optimal, a dot a plan; below what is shaded is none: proven.%s",
                   gckpt_frontier_complete(f) ? "" : " The search stopped early.");
     pictures_unknown(&c);
     pictures_axes(&c);
     pictures_line(&c);
+    pictures_break(&c);
     pictures_text(o, 100, y, " class=\"m\" xml:space=\"preserve\"",
-                  "%s%s  extra time  recomputed    the line", c.unit > 1 ? "         " : "       ",
+                  "%s%s  extra time  recomputed     optimal", c.unit > 1 ? "         " : "       ",
                   c.unit_name);
     for (int i = 0; modes && i < PICTURES_MODES; i++)
         if (modes->mode[i].bytes)
@@ -913,14 +946,9 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
  * within the boxes of their readers. Rows are longest paths (Sugiyama 1981). Within a row, boxes
  * and lines that pass are sorted by the mean place of their neighbours, and lie as near to it as
  * their widths allow (isotonic regression). */
-enum {
-    PICTURES_NODES = 4096,
-    PICTURES_CELLS = 4096,
-    PICTURES_NUMBERS = 6,
-    PICTURES_SWEEPS = 24,
-    PICTURES_LINE = 16,
-    PICTURES_GAP = 30
-};
+#define PICTURES_LINE 16
+#define PICTURES_GAP  30
+enum { PICTURES_NODES = 4096, PICTURES_CELLS = 4096, PICTURES_NUMBERS = 6, PICTURES_SWEEPS = 24 };
 /* What is told beside ops and shapes; all of it may be NULL. */
 typedef struct {
     const gckpt_plan *plan; /* which tensors get a gradient */
@@ -1098,7 +1126,7 @@ static inline void pictures_box(pictures_map *m, int id)
 }
 
 /* ---- layout ---- */
-/* Rows: each tensor below what it reads; what reads nothing just above its first reader. */
+/* Rows: each tensor below what it reads, as deep as can be: just above its first reader. */
 static inline void pictures_rows(pictures_map *m)
 {
     gckpt_node n, from;
@@ -1120,7 +1148,7 @@ static inline void pictures_rows(pictures_map *m)
     }
     for (int id = m->nodes - 1; id >= 0; id--) { /* last holds the first reader's row here */
         gckpt_graph_node(m->graph, id, &n);
-        if ((n.batchless || n.inputs == 0) && m->last[id] > 0)
+        if (m->last[id] > 0)
             m->row[id] = (short)(m->last[id] - 1);
         for (int i = 0; i < n.inputs; i++)
             if (m->last[n.input[i]] < 0 || m->row[id] < m->last[n.input[i]])
@@ -1455,7 +1483,7 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
         legend += 34 + 7.2 * (double)strlen(kind_names[k]);
     }
     for (int i = 0; i * step <= v; i++) {
-        const double x = pictures_tenth(LEFT + WIDTH * i * step / v);
+        const double x = pictures_tenth((double)LEFT + WIDTH * i * step / v);
         pictures_draw(o, "<path class=\"g\" d=\"M%g %iv%i\"/>", x, TOP - 8, EACH * n + 8);
         pictures_text(o, x, TOP + EACH * n + 18, " class=\"c\"", "%g", i * step);
     }
@@ -1467,7 +1495,8 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
         pictures_text(o, LEFT - 10, y + 15, " class=\"e b\"", "%s", names[i]);
         for (int k = 0; k < kinds; k++) {
             sum += bytes[i * kinds + k];
-            const double end = pictures_tenth(LEFT + WIDTH * ((double)sum / (double)most));
+            const double end =
+                pictures_tenth((double)LEFT + (double)WIDTH * ((double)sum / (double)most));
             if (end > x)
                 pictures_draw(o, "<path fill=\"%s\" d=\"M%g %gH%gv%iH%gz\"/>", colours[k], x, y,
                               end, BAR, x);

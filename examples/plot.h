@@ -1,6 +1,6 @@
 /* plot.h - line charts side by side as SVG, for the examples and benchmarks.
  *
- *     plot p = { "loss", "step", "nats per token", 0, 100, 0, 5, NULL, 0, 0 };
+ *     plot p = { "loss", "step", "nats per token", 0, 100, 0, 5, NULL, 0, 0, 0 };
  *     plot_open(file, 1);
  *     plot_axes(&p, file, 0);
  *     plot_line(&p, "micro-batch 4", 2, x, y, n, 0.6, 0.1);
@@ -18,6 +18,7 @@ typedef struct {
     FILE *file;
     double left; /* of this panel in the picture */
     int lines;
+    int log; /* 1: heights are logarithmic, y0 > 0 */
 } plot;
 
 /* The distance between ticks: 1, 2 or 5 times a power of ten, at most 8 of them over `range`. */
@@ -40,9 +41,26 @@ static double plot_x(const plot *p, double x)
     return p->left + 64 + (x - p->x0) / (p->x1 - p->x0) * (PLOT_WIDTH - 84);
 }
 
+/* The logarithm of x > 0 to the base of 2: x = 2^n m; log m = 2 (z + z^3 / 3 + ...), z = (m - 1) /
+ * (m + 1). So nothing has to be linked. */
+static double plot_log2(double x)
+{
+    double n = 0, sum = 0;
+    for (; x >= 1.5; x /= 2)
+        n++;
+    for (; x < 0.75; x *= 2)
+        n--;
+    double z = (x - 1) / (x + 1), power = z;
+    for (int i = 1; i < 24; i += 2, power *= z * z)
+        sum += power / i;
+    return n + 2 * sum / 0.69314718055994531;
+}
+
 static double plot_y(const plot *p, double y)
 {
-    return 320 - (y - p->y0) / (p->y1 - p->y0) * 280;
+    double part =
+        p->log ? plot_log2(y / p->y0) / plot_log2(p->y1 / p->y0) : (y - p->y0) / (p->y1 - p->y0);
+    return 320 - part * 280;
 }
 
 /* Opens a picture of `panels` charts side by side. */
@@ -67,12 +85,14 @@ static void plot_axes(plot *p, FILE *f, int panel)
         fprintf(f, "<text x=\"%.1f\" y=\"336\" text-anchor=\"middle\">%g</text>\n", x, v);
     }
     step = plot_tick(p->y1 - p->y0);
-    for (int i = 0; i <= (int)((p->y1 - p->y0) / step + 1e-9); i++) {
-        double v = p->y0 + i * step, y = plot_y(p, v);
+    double v = p->y0;
+    for (int i = 1; v <= p->y1 * (1 + 1e-9); i++) {
+        double y = plot_y(p, v);
         fprintf(f, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"#e4e4e4\"/>", p->left + 64, y,
                 p->left + PLOT_WIDTH - 20);
         fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", p->left + 58,
                 y + 4, v);
+        v = p->log ? 10 * v : p->y0 + i * step;
     }
     fprintf(f, "<text x=\"%.1f\" y=\"24\" font-size=\"15\" text-anchor=\"middle\">%s</text>\n",
             p->left + PLOT_WIDTH / 2.0, p->title);
@@ -83,8 +103,8 @@ static void plot_axes(plot *p, FILE *f, int panel)
         p->left + 14, p->y_name);
 }
 
-/* One line and its entry in the legend, which stands at (0..1, 0..1) of the panel's inside:
- * legend_x, legend_y. What leaves the range is cut off at the frame. A negative width gives a
+/* One line and its entry in the legend (name NULL: none), which stands at (0..1, 0..1) of the panel's
+ * inside: legend_x, legend_y. What leaves the range is cut off at the frame. A negative width gives a
  * dashed line. */
 static void plot_line(plot *p, const char *name, double width, const double *x, const double *y,
                       int n, double legend_x, double legend_y)
@@ -107,14 +127,14 @@ static void plot_line(plot *p, const char *name, double width, const double *x, 
             fprintf(p->file, "%c%.1f %.1f", pen ? 'L' : 'M', plot_x(p, x[i]), plot_y(p, y[i]));
         pen = inside;
     }
-    fprintf(p->file, "\"/>\n<path d=\"M%.1f %.1fh24\" stroke=\"%s\" stroke-width=\"%g\"%s/>", lx,
-            ly - 4, colour, width, dash);
-    fprintf(p->file, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", lx + 30, ly, name);
+    fprintf(p->file, "\"/>\n");
     p->lines++;
+    if (name == NULL)
+        return;
+    fprintf(p->file, "<path d=\"M%.1f %.1fh24\" stroke=\"%s\" stroke-width=\"%g\"%s/>", lx, ly - 4,
+            colour, width, dash);
+    fprintf(p->file, "<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", lx + 30, ly, name);
 }
 
-static void plot_close(FILE *f)
-{
-    fprintf(f, "</svg>\n");
-}
+static void plot_close(FILE *f) { fprintf(f, "</svg>\n"); }
 #endif

@@ -25,7 +25,7 @@ static void train(size_t budget)
     printf("%zu bytes, %.0f %% recomputed", gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
-    gckpt_hyper adamw = { 3e-3f, 0, 0, 0, 0, 0, 0 };
+    gckpt_hyper adamw = gckpt_hyper_lr(3e-3f);
     gckpt_report report = { 0, 0, 0, 0 };
     for (int step = 0; step < 300; step++)
         if (gckpt_step(e, feeds, 2, 256, &adamw, &report) != GCKPT_OK)

@@ -1,7 +1,7 @@
 /* session.h - what a program that trains has around the training: messages, a progress line, JSON
- * events, data and outputs that are checked before anything is computed, an interrupt that is answered
- * at once, and options that a saved file keeps, so that --resume FILE needs no other. To copy, with
- * options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
+ * events, data and outputs that are checked before anything is computed, an interrupt that is
+ * answered at once, and options that a saved file keeps, so that --resume FILE needs no other. To
+ * copy, with options.h; needs POSIX and gradckpt.h. A program has one session: the variable below. */
 #ifndef SESSION_H
 #define SESSION_H
 #include "gradckpt.h"
@@ -337,6 +337,8 @@ static void session_event_options(const options_table *t, uint64_t step)
             session_write_string(f, *(const char **)p->where);
         else if (p->kind == OPTIONS_REAL)
             fprintf(f, "%.9g", *(double *)p->where);
+        else if (p->kind == OPTIONS_WHOLE_OR_AUTO && *(int64_t *)p->where == OPTIONS_AUTO)
+            session_write_string(f, "auto");
         else if (p->kind == OPTIONS_CHOICE)
             session_write_string(f, p->choices[*(int64_t *)p->where]);
         else if (p->kind == OPTIONS_FLAG)

@@ -145,7 +145,7 @@ static int compare(int layers)
         { .name = "budget 1/8", .part = 0.125 },
         { .name = "least budget", .part = 0 }
     };
-    const gckpt_hyper adamw = { .lr = 1e-3f };
+    const gckpt_hyper adamw = gckpt_hyper_lr(1e-3f);
     int good = 1;
     network any = network_new(layers);
     gckpt_frontier *f = frontier(&any);

@@ -29,6 +29,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#define TRAIN_CLOCK isatty(2) /* a line that is written over and over is for people only */
+#else
+#define TRAIN_CLOCK 1
+#endif
 
 enum { TRAIN_COLUMNS = 8 };
 
@@ -229,22 +235,20 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     return failed;
 }
 
-/* Executors of both plans in one arena (a backend with memory of its own makes them two). */
+/* Executors of both plans in one arena (on a backend each has its own). */
 static inline int train_bind(train_run *t)
 {
     gckpt_exec_desc desc;
-    const gckpt_backend *b = t->o->plan.backend;
-    const size_t align = t->o->plan.alignment > 64 ? t->o->plan.alignment : 64;
     size_t size = gckpt_plan_arena(t->forward_plan);
     memset(&desc, 0, sizeof desc);
-    desc.backend = b;
+    desc.backend = t->o->plan.backend;
     if (t->plan != NULL && gckpt_plan_arena(t->plan) > size)
         size = gckpt_plan_arena(t->plan);
-    if (b == NULL || !b->own_memory) {
-        t->arena = malloc(size + align);
+    if (desc.backend == NULL) {
+        t->arena = malloc(size + 64);
         if (t->arena == NULL)
             return train_fail(t, "out of memory: an arena of %.0f bytes", (double)size);
-        desc.arena = (char *)t->arena + (align - (uintptr_t)t->arena % align) % align;
+        desc.arena = (char *)t->arena + (64 - (uintptr_t)t->arena % 64) % 64;
         desc.arena_size = size;
     }
     t->forward = gckpt_exec_new(t->forward_plan, t->store, &desc);
@@ -325,10 +329,8 @@ static inline int train_step(train_run *t, int64_t first, gckpt_report *report)
     const gckpt_result result = gckpt_step(t->exec, feeds, t->columns, n, &hyper, report);
     t->r->loss = report->loss;
     if (result == GCKPT_SKIPPED)
-        return train_fail(t,
-                          "epoch %i, step %.0f: %s (loss %g): lower hyper.lr, set hyper.clip, or "
-                          "look for NaN in the data",
-                          t->r->epoch, (double)t->r->step, gckpt_error_text(t->exec), report->loss);
+        return train_fail(t, "epoch %i, step %.0f: %s; or there is NaN in the data", t->r->epoch,
+                          (double)t->r->step, gckpt_error_text(t->exec));
     if (result == GCKPT_E_DATA && /* it names a row of the batch; this one of the data: */
         train_evaluate(t, 0, t->data->rows, NULL, &loss, &accuracy) != 0)
         return -1;
@@ -392,9 +394,7 @@ static inline int train_load(train_run *t)
         sscanf(note, "%i %i %lf %lf %lf of %n", &t->r->epoch, &b->epoch, &b->loss, &b->validation,
                &b->accuracy, &at) != 5 ||
         strcmp(note + at, recipe) != 0)
-        return train_fail(t,
-                          "%s is of another training (%s), this is of %s: give another path, or "
-                          "remove it",
+        return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
                           t->o->save, note != NULL ? note + at : "no note", recipe);
     return 0;
 }
@@ -404,8 +404,7 @@ static inline int train_ready(train_run *t)
 {
     const char *op;
     if (t->known < t->columns || t->columns == 0)
-        return train_fail(t, "data: column %i has no %s", t->known,
-                          t->columns > 0 ? "values" : "name");
+        return train_fail(t, "data: column %i has no name, or no values", t->known);
     if (t->o->micro_batch > 0 && t->batch % t->o->micro_batch != 0)
         return train_fail(t, "options: a batch of %.0f rows is no multiple of micro_batch %.0f",
                           (double)t->batch, (double)t->o->micro_batch);
@@ -436,7 +435,7 @@ static inline void train_clock(train_run *t, int64_t done, int64_t all)
 {
     const train_report *r = t->r;
     const time_t now = time(NULL);
-    if (t->o->every < 0 || now == t->told)
+    if (t->o->every < 0 || now == t->told || !TRAIN_CLOCK)
         return;
     t->told = now;
     t->shown = fprintf(stderr, "\repoch %i of %i, step %.0f of %.0f: loss %.4f; %.0f s left ",
@@ -459,8 +458,8 @@ static inline void train_print(train_run *t, const char *what, const train_repor
     fflush(stdout);
 }
 
-/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does not
- * count; -1: an error. */
+/* An epoch and its validation. 1: `watch` ends the training; 2: within the epoch, which then does
+ * not count; -1: an error. */
 static inline int train_epoch(train_run *t, int64_t resumed)
 {
     const train_options *o = t->o;
@@ -533,9 +532,9 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
     return state < 0 ? -1 : 0;
 }
 
-/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all columns
- * are known also loss, which is r->validation, too, and accuracy. Of the options count `user` and
- * `plan`: rows at once (batch), threads, precision, backend. */
+/* Outputs of all rows, to `out` (rows times the output's width; NULL: not wanted); where all
+ * columns are known also loss, which is r->validation, too, and accuracy. Of the options count
+ * `user` and `plan`: rows at once (batch), threads, precision, backend. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {

@@ -62,6 +62,8 @@ for method in full last head bias added lora houlsby llama prefix prompt; do
         "$(field "$a.json" end weights_hash)"
     check "$method: and to the same files" sh -c "for f in $a/*; do cmp \$f $b/\${f##*/} || exit 1; done"
 done
+check "the options are the first event" sh -c "head -n 1 $work/lora.a.json |
+    grep -q '^{\"event\":\"options\",\"program\":\"finetune\",\"begin\":0,.*\"method\":\"lora\",.*\"micro-batch\":\"auto\"'"
 check "what others load has nothing of ours" sh -c "! grep -aq option. $work/*.a/adapter_model.safetensors \
     $work/full.a/model.safetensors && grep -aq option.lr $work/lora.a/training.safetensors"
 check "a model that was tuned in full is a model" sh -c "build/finetune --model $work/full.a --data $work/text \
@@ -90,8 +92,25 @@ wait_for "$work/stopped.json" '"event":"step"'
 sleep 0.3
 kill -TERM $pid
 wait $pid
-check "an interrupt ends the step and saves" test $? -eq 130 -a -s "$work/stopped/training.safetensors"
+check "an interrupt cancels the step and saves" test $? -eq 130 -a -s "$work/stopped/training.safetensors"
+check "it is answered" grep -q '^stopping' "$work/stderr"
 check "and the run can go on" build/finetune --resume "$work/stopped" --steps 1
+build/finetune $text --eval-every 0 --steps 9 --save "$work/often" --save-every 4 > "$work/often.json" 2> "$work/stderr"
+check "--save-every changes nothing" test "$(field "$work/often.json" end weights_hash)" = \
+    "$(build/finetune $text --eval-every 0 --steps 9 2> "$work/stderr" | sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')"
+check "--save-every wants --save" fails_with 2 "needs --save" build/finetune $text --save-every 4
+build/finetune $text --eval-every 0 --steps 100000 --save "$work/killed" --save-every 3 --json "$work/killed.json" \
+    > "$work/stdout" 2> "$work/stderr" &
+pid=$!
+wait_for "$work/killed.json" '"step":9,'
+kill -KILL $pid
+wait $pid 2> "$work/log"
+at=$(tr ',' '\n' < "$work/killed/training.safetensors" | sed -n 's/.*"step":"\([0-9]*\)".*/\1/p' | head -n 1)
+check "--save-every: killed, its file is whole, of step ${at:-none}" test "${at:-1}" -ge 3 -a $((${at:-1} % 3)) -eq 0
+check "and goes on, with each step once in its log" sh -c "build/finetune --resume $work/killed --steps $((${at:-1} + 2)) \
+    --json $work/killed.json > $work/stdout && test \$(grep -c '\"event\":\"step\"' $work/killed.json) -eq $((${at:-1} + 2)) &&
+    test \$(grep '\"event\":\"step\"' $work/killed.json | cut -d, -f2 | sort -u | wc -l) -eq $((${at:-1} + 2)) &&
+    ! grep -v '^{\"event\":.*}\$' $work/killed.json"
 cp -r "$work/lora.a" "$work/worse"
 build/finetune --resume "$work/worse" --lr 10 --eval-every 1000000 --steps 1000000000 --json - > "$work/stopped.json" \
     2> "$work/stderr" &
@@ -202,6 +221,20 @@ check "samples before and after, begun by the prompt" sh -c "
     test \$(grep -ac '^The ' $work/samples1) -ge 4"
 check "the same samples" sh -c "grep -av tokens/s $work/samples1 | grep -av '^end' > $work/s1
     grep -av tokens/s $work/samples2 | grep -av '^end' | cmp - $work/s1"
+
+check "--prompt from standard input" sh -c "printf 'The ' | build/finetune $run --data $work/text --method prefix \
+    --eval-every 0 --steps 2 --sample 12 --samples 2 --prompt - > $work/stdout 2> $work/samples3 &&
+    grep -av tokens/s $work/samples3 | grep -av '^end' | cmp - $work/s1"
+for from in text -; do
+    [ $from = text ] && from=$work/text
+    build/finetune $run --data "$from" --validation "$work/general" --eval-every 6 --steps 6 < "$work/text" \
+        > "$work/from.json" 2> "$work/stderr"
+    echo "$(field "$work/from.json" end weights_hash) $(field "$work/from.json" eval val_loss)" > "$work/from$((i += 1))"
+done
+check "--data from standard input" sh -c "grep -q '^[0-9a-f]* [0-9]' $work/from3 && cmp $work/from3 $work/from4"
+check "standard input is read once" fails_with 2 "standard input is --prompt already" sh -c "
+    echo text | build/finetune $run --data - --prompt -"
+check "a misspelt option" fails_with 2 "no such option; --method? see --help" build/finetune --metod=lora
 
 # ---- all methods ------------------------------------------------------------------------------------------
 check "--method all" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text \

@@ -122,6 +122,26 @@ static void check_svg(const text *t)
     CHECK(!find(t->bytes, "nan") && !find(t->bytes, "inf\"") && !find(t->bytes, "infH"));
 }
 
+/* Every mode stands at its own height, also far above the line: twice the work is clearly higher. */
+static void check_heights(const model *m, const text *t)
+{
+    double y[PICTURES_MODES] = { 0 };
+    const char *s = t->bytes;
+    for (int i = 0; i < PICTURES_MODES; i++) {
+        if (!m->modes.mode[i].bytes)
+            continue;
+        s = find(s, "class=\"w\" transform=\"translate(");
+        if (!CHECK(s != NULL))
+            return;
+        y[i] = strtod(strchr(find(s, "translate("), ' '), NULL);
+        s = find(s + 10, "class=\"w\"") + 1; /* the legend's */
+        for (int k = 0; k < i; k++)
+            if (m->modes.mode[k].bytes && m->modes.mode[i].work > 2 * m->modes.mode[k].work)
+                CHECK_MSG(y[i] < y[k] - 2, "%s is not above %s", pictures_mode_names[i],
+                          pictures_mode_names[k]);
+    }
+}
+
 static int alike(double a, double b)
 {
     return a - b <= 1e-5 * b + 1e-9 && b - a <= 1e-5 * b + 1e-9;
@@ -202,8 +222,10 @@ static void check_all(model *m, const gckpt_frontier *f, size_t mark)
         CHECK(tell(i, m, f, mark, &t) == GCKPT_OK && characters_fit(&t));
         if (i == TEXT)
             check_text(f, mark, &t);
-        else if (i == PICTURE)
+        else if (i == PICTURE) {
             check_svg(&t);
+            check_heights(m, &t);
+        }
         else if (i == JSON)
             check_json(f, mark, &t);
         else

@@ -189,6 +189,44 @@ static void test_op(const golden_case *c)
     rig_free(exec, plan, graph, store);
 }
 
+/* PyTorch's mean divides by the sum of weights: ours does when they are fed times count / sum. */
+static void test_weighted_mean(int64_t micro)
+{
+    const gckpt_init one = { 0, 0, 1 };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_tensor *x = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape3(micro, 3, 7));
+    gckpt_tensor *t = gckpt_input(graph, "t", GCKPT_I32, gckpt_shape2(micro, 3));
+    gckpt_tensor *w = gckpt_input(graph, "w", GCKPT_F32, gckpt_shape2(micro, 3));
+    gckpt_tensor *h = gckpt_mul(x, gckpt_param(graph, "one", gckpt_shape1(1), one));
+    gckpt_term term = { gckpt_cross_entropy_with(h, t, w, 0), 1, 0 };
+    gckpt_pick pick = { h, 1 };
+    gckpt_plan_desc desc = { .batch = 2, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
+    gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
+    gckpt_hyper still = gckpt_hyper_lr(0);
+    gckpt_report report;
+    float weights[6] = { 0 };
+    double sum = 0, count = 0;
+    for (int i = 0; i < 6; i++)
+        if (golden_weighted_mean_targets[i] >= 0) {
+            weights[i] = golden_weighted_mean_classes[golden_weighted_mean_targets[i]];
+            sum += (double)weights[i], count++;
+        }
+    for (int i = 0; i < 6; i++)
+        weights[i] = (float)((double)weights[i] * count / sum);
+    gckpt_feed feeds[3] = { { gckpt_id(x), golden_weighted_mean_logits },
+                            { gckpt_id(t), golden_weighted_mean_targets },
+                            { gckpt_id(w), weights } };
+    CHECK(gckpt_step(exec, feeds, 3, 2, &still, &report) == GCKPT_OK);
+    CHECK_MSG(fabs(report.loss - golden_weighted_mean) < 2e-6 * golden_weighted_mean,
+              "weighted mean %.9g, not %.9g", report.loss, golden_weighted_mean);
+    const float *gradient = gckpt_fetch(exec, gckpt_id(h), 1); /* of the last micro-batch's sum */
+    const float *want = golden_weighted_mean_gradient + 42 - micro * 21;
+    CHECK(distance(gradient, 1 / count, want, micro * 21) < 2e-6);
+    rig_free(exec, plan, graph, store);
+}
+
 /* == the GPT =================================================================================== */
 static gckpt_tensor *weight(gckpt_graph *graph, const char *prefix, const char *name)
 {
@@ -291,6 +329,8 @@ int main(void)
     CHECK((int)OP_CASES == (int)BUILDERS);
     for (int i = 0; i < OP_CASES; i++)
         test_op(&golden_cases[i]);
+    test_weighted_mean(2);
+    test_weighted_mean(1);
     test_gpt("GPT", GCKPT_STORE_ALL, GOLDEN_ROWS, GOLDEN_ROWS, golden_tokens, golden_targets,
              GOLDEN_ROWS * GOLDEN_CONTEXT, golden_losses, golden_norms, 0);
     test_gpt("GPT, segments", GCKPT_SEGMENTS, 2, GOLDEN_ROWS, golden_tokens, golden_targets,

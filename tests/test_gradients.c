@@ -106,8 +106,8 @@ static void test_golden(void)
             gckpt_feed f[2];
             float dx[ROWS * IN];
             graph(&m, rows);
-            gckpt_pick picks[2] = { { m.x, 1 }, { m.k, 1 } };
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 2 };
+            gckpt_pick picks[3] = { { m.x, 1 }, { m.k, 1 }, { m.k, 1 } }; /* added up once */
+            gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = 3 };
             if (frozen)
                 gckpt_store_freeze(m.s, "*", 1);
             plan(&m, &d, NULL);

@@ -1793,6 +1793,61 @@ static void test_dropout(void)
     rig_free(exec, plan, graph, store);
 }
 
+/* sum(r h detach(f(w x))) with h = u x: u's gradient is as if the other factor was fed, w has none
+ * and no op of its way is run backward, nor is a byte taken for detaching it. A gradient above a
+ * detached tensor can be picked. */
+static void test_detach(void)
+{
+    enum { ROWS = 3, C = 40, N = ROWS * C };
+    const gckpt_init some = { 0.5f, 0, 1 };
+    float x[N];
+    size_t bytes[2];
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i % 7 - 3) / 2;
+    for (int cut = 0; cut < 2; cut++) {
+        gckpt_store *store = gckpt_store_new(NULL);
+        gckpt_graph *graph = gckpt_graph_new(store, NULL);
+        gckpt_tensor *in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
+        gckpt_tensor *u = gckpt_param(graph, "u", gckpt_shape1(C), some);
+        gckpt_tensor *w = gckpt_param(graph, "w", gckpt_shape1(C), some);
+        gckpt_tensor *h = gckpt_mul(in, u), *f = gckpt_exp(gckpt_mul(in, w));
+        f = cut ? gckpt_detach(f) : f;
+        gckpt_store_freeze(store, "w", !cut);
+        gckpt_term loss = { gckpt_sum_loss(gckpt_mul(h, f)), 1, 0 };
+        gckpt_pick pick = { h, 1 };
+        gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = &pick, .fetches = 1 };
+        gckpt_hyper still = { 0 };
+        gckpt_feed feed = { gckpt_id(in), x };
+        gckpt_plan *plan = gckpt_plan_new(graph, &loss, 1, &desc);
+        gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
+        gckpt_instruction at;
+        gckpt_parameter p;
+        CHECK_MSG(gckpt_step(exec, &feed, 1, ROWS, &still, NULL) == GCKPT_OK, "detach: %s %s",
+                  gckpt_error_text(graph), gckpt_error_text(exec));
+        gckpt_store_get(store, gckpt_store_find(store, "w"), &p);
+        const float *d = gckpt_fetch(exec, gckpt_id(h), 1);
+        for (int i = 0; i < N && CHECK(d && p.values); i++)
+            CHECK(fabs((double)d[i] - exp((double)(x[i] * p.values[i % C]))) < 1e-6 * (double)d[i]);
+        for (int i = 0; gckpt_plan_get(plan, i, &at) == GCKPT_OK; i++)
+            CHECK(at.kind != GCKPT_BACKWARD || at.id == gckpt_id(h) || at.id > gckpt_id(f));
+        bytes[cut] = gckpt_plan_arena(plan);
+        rig_free(exec, plan, graph, store);
+        /* all that is trained lies above: refused, as without parameters */
+        store = gckpt_store_new(NULL), graph = gckpt_graph_new(store, NULL);
+        w = gckpt_param(graph, "w", gckpt_shape1(C), some);
+        in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, C));
+        loss.loss = gckpt_sum_loss(gckpt_detach(gckpt_mul(in, w)));
+        desc.fetches = 0;
+        plan = gckpt_plan_new(graph, &loss, 1, &desc);
+        CHECK_MSG(!plan && gckpt_error(graph) == GCKPT_E_ARG, "nothing to train: %s",
+                  gckpt_error_text(graph));
+        rig_free(NULL, plan, graph, store);
+    }
+    /* beside the arena of frozen w, w's accumulator, which is zeroed and divided like all */
+    CHECK_MSG(bytes[1] - bytes[0] <= C * sizeof(float) + 64, "detached: %zu bytes, frozen: %zu",
+              bytes[1], bytes[0]);
+}
+
 /* gckpt_check_gradients on a whole case: small for right gradients, and weights are as before. */
 static void test_check_gradients(void)
 {
@@ -1909,6 +1964,7 @@ int main(int argc, char **argv)
         CHECK_MSG(recomputing > 1000, "only %d plans recompute", recomputing);
         test_fused();
         test_dropout();
+        test_detach();
         test_check_gradients();
         test_bad_ops();
     }

@@ -37,8 +37,8 @@ compiles()
     esac
     for other in $others; do
         command -v "$other" > /dev/null || continue
-        check "$file compiles by $other" "$other" $language $warnings -O1 -DGRADCKPT_IMPLEMENTED -I. "$@" -c "$file" \
-            -o "$work/$name.o"
+        check "$file compiles by $other" "$other" $language $warnings -fsyntax-only \
+            -DGRADCKPT_IMPLEMENTED -I. "$@" "$file"
     done
     check "$file compiles" $link $language $warnings -I. "$@" "$file" -o "$work/$name"
 }

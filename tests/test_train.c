@@ -103,6 +103,13 @@ static void test_initial_values(void)
     gckpt_graph_free(g), gckpt_store_free(s);
 }
 
+static void test_hyper(void)
+{
+    const gckpt_hyper h = gckpt_hyper_lr(0.5f);
+    CHECK(h.lr == 0.5f && h.weight_decay == 0 && h.beta1 == 0 && h.beta2 == 0 && h.eps == 0 &&
+          h.momentum == 0 && h.clip == 0);
+}
+
 /* ---- the loop ---- */
 
 static train_data rows_of(int64_t rows, int64_t validation)
@@ -204,6 +211,14 @@ static void test_same_bits(void)
     o.plan.budget = (size_t)least;
     CHECK(fit(&data, &o, &other) == hash && same(&r, &other) && other.bytes <= o.plan.budget);
     CHECK(other.bytes < r.bytes);
+    o.plan.threads = 3;
+    CHECK(fit(&data, &o, &other) == hash && same(&r, &other));
+    o.plan.budget = 0;
+    o.plan.precision = GCKPT_BF16; /* of validation, too */
+    const uint64_t narrow = fit(&data, &o, &r);
+    o.micro_batch = 2;
+    CHECK(narrow != hash && fit(&data, &o, &other) == narrow && same(&r, &other));
+    o = options(&v);
     o.seed++;
     CHECK(fit(&data, &o, &other) != hash);
 }
@@ -353,10 +368,10 @@ static void test_resume(void)
     v.epochs = 6; /* nothing is left to do */
     CHECK(fit(&data, &o, &other) == hash && v.steps == 0 && other.validation == r.validation);
     o.seed++;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7), this is of 150 rows"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "batch 16, seed 7; this: 150 rows"));
     o.seed--;
     data.rows--;
-    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "of 149 rows, 37 for validation, batch 16, seed 7: give"));
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "this: 149 rows, 37 for validation, batch 16, seed 7): remove"));
     data.rows++;
     remove(best);
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, best));
@@ -384,7 +399,7 @@ static void test_refusals(void)
     refused(&data, &o, "-1 of them");
     data = rows_of(ROWS, VALID);
     data.column[1].values = NULL;
-    refused(&data, &o, "column 1 has no values");
+    refused(&data, &o, "column 1 has no name, or no values");
     data.column[0].name = NULL;
     refused(&data, &o, "column 0 has no name");
     data = rows_of(ROWS, VALID);
@@ -399,11 +414,11 @@ static void test_refusals(void)
     class_of[40] = 0;
     const float was = x[60][2];
     x[60][2] = NAN;
-    refused(&data, &o, "look for NaN in the data");
+    refused(&data, &o, "there is NaN in the data");
     x[60][2] = was;
     o.hyper.lr = 1e30f;
     o.hyper.clip = 0;
-    refused(&data, &o, "lower hyper.lr");
+    refused(&data, &o, "epoch 1, step 2: step: skipped");
     CHECK(v.epochs < 2);
     o = options(&v);
     v.stop_at = 11;
@@ -516,6 +531,7 @@ int main(void)
     }
     test_layers();
     test_initial_values();
+    test_hyper();
     test_order();
     test_same_bits();
     test_by_hand();

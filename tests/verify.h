@@ -43,7 +43,7 @@ typedef struct {
     int failed, round, rounds, x, backward_seen;
     int staged; /* all parameters are read from copies in the arena; packed ones always are */
     size_t top;
-    unsigned char *active, *updated, *backwards, *forwards, *reaches;
+    unsigned char *active, *updated, *backwards, *forwards, *reaches, *runs;
     int *expected, *parts, *last_read, *next_buffer, *first_buffer, *claimed;
     verify_content *slots;
     int *present; /* slots that hold something */
@@ -234,12 +234,20 @@ static inline int verify_use(const verifier *v, int id, int k)
     const gckpt_plan *p = v->p;
     for (int once = 0; once < 2; once++)
         for (int u = (int)p->node_count; u-- > 0;)
-            for (int i = 0; v->active[u] && p->nodes[u].batchless == once && i < p->nodes[u].inputs;
+            for (int i = 0; v->runs[u] && p->nodes[u].batchless == once && i < p->nodes[u].inputs;
                  i++)
-                if (p->nodes[u].kind == GCKPTI_OP && verify_base_id(p, &p->nodes[u], i) == id &&
-                    k-- == 0)
+                if (verify_base_id(p, &p->nodes[u], i) == id && k-- == 0)
                     return u * GCKPT_MAX_INPUTS + i;
     return -1;
+}
+
+/* Where the backward of `user` puts the gradient of its input. */
+static inline size_t verify_place(const gckpt_plan *p, int user, int input)
+{
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_BACKWARD && p->list[x].id == user)
+            return p->operands[p->list[x].operands + 5 + 3 * (size_t)input];
+    return VERIFY_NONE;
 }
 
 /* The complete gradient of tensor id: all contributions are there. In looped plans the accumulators
@@ -571,7 +579,7 @@ static inline void verify_backward(verifier *v, const gckpti_ins *ins)
     gckpt_call call;
     verify_shape_call(v, node, &call);
     call.work_backward = verify_work(v, node, call.work_backward);
-    if (!v->active[id])
+    if (!v->runs[id])
         verify_say(v, "backward of tensor %d, which needs none", id);
     if (v->backwards[id]++)
         verify_say(v, "backward of tensor %d a second time", id);
@@ -644,8 +652,25 @@ static inline void verify_update(verifier *v, const gckpti_ins *ins)
     v->updated[id] = 1;
 }
 
+/* A picked gradient that no instruction adds up: in a looped plan its uses are, when the step ends. */
+static inline void verify_picked(verifier *v, int id, size_t first)
+{
+    const gckpt_plan *p = v->p;
+    const gckpti_node *q = &p->nodes[id];
+    size_t others[64];
+    int n = 0, use;
+    if (!p->looped || !q->batchless || v->runs[id] ||
+        (q->kind == GCKPTI_PARAM && p->params[q->index].trained))
+        return;
+    for (use = verify_use(v, id, 0); use >= 0 && n < 64; use = verify_use(v, id, ++n))
+        if (n > 0)
+            others[n - 1] = verify_place(p, use / GCKPT_MAX_INPUTS, use % GCKPT_MAX_INPUTS);
+    verify_sum(v, id, first, others, n);
+}
+
 /* ---- the whole plan ---- */
-/* Which tensors need a gradient: they depend on a trained parameter and lead to a loss. */
+/* Which tensors need a gradient: they lead to a loss and are picked, or depend on what is picked or
+ * on a trained parameter. Which ops run backwards: an input needs one. */
 static inline void verify_find_active(verifier *v)
 {
     const gckpt_plan *p = v->p;
@@ -655,6 +680,9 @@ static inline void verify_find_active(verifier *v)
         for (int k = 0; p->nodes[i].kind == GCKPTI_OP && k < p->nodes[i].inputs; k++)
             if (v->reaches[i] && p->nodes[i].op->backward)
                 v->reaches[verify_base_id(p, &p->nodes[i], k)] = 1;
+    for (size_t i = 0; i < p->pick_count && p->mode != GCKPT_INFERENCE; i++)
+        if (p->picks[i].gradient)
+            v->active[p->nodes[p->picks[i].id].base] = 1;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (node->kind == GCKPTI_PARAM && p->params[node->index].trained) {
@@ -664,8 +692,8 @@ static inline void verify_find_active(verifier *v)
         }
         for (int k = 0; node->kind == GCKPTI_OP && k < node->inputs; k++)
             if (v->reaches[i] && node->op->backward && v->active[verify_base_id(p, node, k)])
-                v->active[i] = 1;
-        for (int k = 0; node->kind == GCKPTI_OP && v->active[i] && k < node->inputs; k++)
+                v->active[i] = v->runs[i] = 1;
+        for (int k = 0; v->runs[i] && k < node->inputs; k++)
             v->expected[verify_base_id(p, node, k)]++;
     }
 }
@@ -724,14 +752,19 @@ static inline void verify_end(verifier *v)
         if (!v->forwards[p->terms[i].id])
             verify_say(v, "the loss %d is never computed", p->terms[i].id);
     for (size_t i = 0; i < p->node_count && !v->failed; i++) {
-        if (p->nodes[i].kind == GCKPTI_OP && v->active[i] && !v->backwards[i])
+        if (v->runs[i] && !v->backwards[i])
             verify_say(v, "no backward of tensor %d", (int)i);
-        if (p->nodes[i].kind == GCKPTI_PARAM && v->active[i] && !v->updated[i])
+        if (p->nodes[i].kind == GCKPTI_PARAM && p->params[p->nodes[i].index].trained &&
+            !v->updated[i])
             verify_say(v, "no update of parameter %d", (int)i);
     }
     for (size_t i = 0; i < p->pick_count && !v->failed; i++) {
         const gckpti_plan_pick *k = &p->picks[i];
-        int id = p->nodes[k->id].base;
+        int id = p->nodes[k->id].base, seen = 0;
+        for (size_t j = 0; j < i; j++)
+            seen = seen || (p->picks[j].gradient && p->nodes[p->picks[j].id].base == id);
+        if (k->gradient && !seen)
+            verify_picked(v, id, k->offset);
         const verify_content *c = verify_read(v, id, k->gradient ? VERIFY_GRADIENT : VERIFY_VALUE,
                                               k->offset, "picked tensor");
         if (c && k->gradient && c->parts != v->expected[id])
@@ -837,17 +870,11 @@ static inline int verify_start(verifier *v)
                                   p->params[p->nodes[p->list[x].id].index].storage ==
                                       GCKPT_STORED_F32);
     for (size_t i = 0; i < n && p->looped; i++) /* cleared when a step starts */
-        for (int k = 0; p->nodes[i].kind == GCKPTI_OP && v->active[i] && k < p->nodes[i].inputs;
-             k++) {
+        for (int k = 0; v->runs[i] && k < p->nodes[i].inputs; k++) {
             const gckpti_node *q = verify_base(p, &p->nodes[i], k);
-            int id = verify_base_id(p, &p->nodes[i], k), found = 0;
-            size_t at = 0;
-            for (size_t x = 0; x < p->length && !found; x++) {
-                const gckpti_ins *ins = &p->list[x];
-                found = ins->kind == GCKPT_BACKWARD && ins->id == (int)i;
-                at = found ? p->operands[ins->operands + 5 + 3 * (size_t)k] : 0;
-            }
-            if (!found || !q->batchless || !v->active[id])
+            int id = verify_base_id(p, &p->nodes[i], k);
+            size_t at = verify_place(p, (int)i, k);
+            if (at == VERIFY_NONE || !q->batchless || !v->active[id])
                 continue;
             size_t size = verify_bytes(q) * (verify_low(p, &p->nodes[i], k) == 2 ? 2 : 1);
             verify_touch(v, at, size, "accumulator");
@@ -869,7 +896,7 @@ static inline const char *verify_plan(const gckpt_plan *p, const gckpt_graph *g)
     v.p = p;
     v.g = g;
     v.rounds = p->looped ? 2 : 1;
-    unsigned char *flags = (unsigned char *)calloc(n, 5);
+    unsigned char *flags = (unsigned char *)calloc(n, 6);
     int *numbers = (int *)calloc(2 * n + n * VERIFY_SLOTS + length + 3 * lives, sizeof(int));
     v.slots = (verify_content *)calloc(n * VERIFY_SLOTS, sizeof *v.slots);
     v.active = flags;
@@ -877,6 +904,7 @@ static inline const char *verify_plan(const gckpt_plan *p, const gckpt_graph *g)
     v.backwards = flags + 2 * n;
     v.forwards = flags + 3 * n;
     v.reaches = flags + 4 * n;
+    v.runs = flags + 5 * n;
     v.expected = numbers;
     v.parts = numbers + n;
     v.present = numbers + 2 * n;

@@ -1,5 +1,5 @@
-/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h: of digits a quarter of
- * whose pixels are noise, the network makes clean ones, of people it has not seen. */
+/* autoencoder.c - a denoising autoencoder (Vincent 2008) on examples/train.h: of digits a quarter
+ * of whose pixels are noise, the network makes clean ones, of people it has not seen. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../digits.h"

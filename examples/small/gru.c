@@ -1,5 +1,5 @@
-/* gru.c - a recurrent network learns to add the two marked numbers of a sequence of 12 (Hochreiter &
- * Schmidhuber 1997), first without a limit, then in two fifths of the bytes, to the same weights. */
+/* gru.c - a recurrent network learns to add the two marked numbers of a sequence of 12 (Hochreiter
+ * & Schmidhuber 1997), first without a limit, then in 40 % of the bytes, to the same weights. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"

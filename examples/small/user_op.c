@@ -1,5 +1,5 @@
-/* user_op.c - an op of one's own: the pinball loss (Koenker & Bassett 1978), whose least value is at
- * a quantile. The network learns below what 90 of 100 values lie, for each x. */
+/* user_op.c - an op of one's own: the pinball loss (Koenker & Bassett 1978), whose least value is
+ * at a quantile. The network learns below what 90 of 100 values lie, for each x. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"

@@ -726,9 +726,9 @@ static void draw(FILE *f, const subject *s)
     snprintf(title[1], sizeof title[1], "%s: few bytes", s->n.name);
     double all = (double)c[STORE_ALL].p[0].bytes / 1e6;
     plot p[2] = { { title[0], "MB of activations, their gradients, workspace", "extra time, %", 0,
-                    all * 1.04, 0, 50, NULL, 0, 0 },
+                    all * 1.04, 0, 50, NULL, 0, 0, 0 },
                   { title[1], "MB of activations, their gradients, workspace", "extra time, %", 100,
-                    500, 0, 100, NULL, 0, 0 } };
+                    500, 0, 100, NULL, 0, 0, 0 } };
     int same = c[SQRT].p[0].bytes == c[PER_BLOCK].p[0].bytes;
     snprintf(label, sizeof label, same ? "per block, sqrt" : "per block");
     plot_open(f, 2);

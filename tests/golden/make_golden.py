@@ -247,6 +247,16 @@ for case in [
      lambda x, y, w: weighted(F.binary_cross_entropy_with_logits(x, y, reduction="none"), w)),
 ]:
     print_case(*case)
+# PyTorch's mean with weights of classes, which divides by the sum of the rows' weights.
+classes = (normal(7) ** 2 + 0.25).float().double()
+logits = normal(B, 3, 7, scale=3).requires_grad_()
+mean = F.cross_entropy(logits.reshape(-1, 7), targets.reshape(-1).long(), weight=classes,
+                       ignore_index=-1)
+mean.backward()
+for name, values in (("logits", logits), ("classes", classes), ("gradient", logits.grad)):
+    print_array("float", "golden_weighted_mean_" + name, values)
+print_array("int32_t", "golden_weighted_mean_targets", targets)
+print(f"static const double golden_weighted_mean = {mean.item():.17g};")
 random.set_state(rest)
 print("static const golden_case golden_cases[] = {\n" + ",\n".join(table) + "\n};\n")
 
