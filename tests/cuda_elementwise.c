@@ -555,7 +555,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     uint64_t hash = 1;
     for (int step = 0; step < 3 && e; step++) {
         gckpt_report r = { 0 };
-        gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = o->clip };
+        gckpt_hyper hyper = { .lr = o->optimiser == GCKPT_ADAMW ? 0.01f : 1e-4f, .weight_decay = 0.1f, .clip = o->clip };
         gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
         for (int i = 0; i < B * T * C; i++)
             x[i] = (float)((i * 37 + step * 11) % 101 - 50) / 30;
