@@ -26,29 +26,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1150
- *     >>base       configuration, errors, memory, shapes, threads                        790
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
+ *     >>api        public API: every function, where it is declared                     1240
+ *     >>base       configuration, errors, memory, shapes, threads                        900
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 570
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2990
+ *     >>graph      tensors, views, segments, gckpt_apply                                 610
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
- *     >>plan-tells what a plan tells                                                     240
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1140
+ *     >>plan-tells what a plan tells                                                     250
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
- *     >>exec       runs a plan over one arena                                           1410
- *     >>training   division, norm, clipping, optimisers, steps                          1000
- *     >>check      gradients against finite differences                                  680
- *     >>files      safetensors                                                          1470
- *     >>tables     plans as files and as C constants                                     770
- *     >>fast       fast ops: work cut into items for threads                            1140
- *     >>kernels    what is done with an item, for each instruction set                  1810
- *     manual       this comment                                                          350
- *                  in all                                                              22850
+ *     >>exec       runs a plan over one arena                                           1590
+ *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>check      gradients against finite differences                                  670
+ *     >>files      safetensors                                                          1510
+ *     >>tables     plans as files and as C constants                                     780
+ *     >>fast       fast ops: work cut into items for threads                            1160
+ *     >>kernels    what is done with an item, for each instruction set                  2100
+ *     manual       this comment                                                          360
+ *                  in all                                                              24720
  *
  * == MANUAL =======================================================================================
  *
@@ -417,7 +417,7 @@ GCKPT_API const char *gckpt_result_text(gckpt_result result);
 typedef struct {
     void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size); /* new_size 0: free */
     void *user;
-    void *memory; /* or: everything from this block, no heap (aligned as malloc's) */
+    void *memory; /* or: everything from this block, no heap; it may begin at any address */
     size_t size;  /* bytes in the block */
 } gckpt_memory;
 
@@ -17411,7 +17411,8 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, un
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    if (read)
+        s.sought = read & GCKPTI_A_NAN ? 0 : GCKPTI_A_NAN;
     gckpti_see_operands(e, &s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
