@@ -17405,14 +17405,13 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
                         gckpti_node_name(p, s->id), s->id, where, why);
 }
 
-/* What an instruction wrote, when it had read such kinds: a NaN may come of a NaN, an infinity of
- * either. */
+/* What an instruction wrote, when it had read such kinds. */
 static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    if (read)
-        s.sought = read & GCKPTI_A_NAN ? 0 : GCKPTI_A_NAN;
+    if (read) /* a NaN may come of a NaN, an infinity of either */
+        s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
     gckpti_see_operands(e, &s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
