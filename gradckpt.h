@@ -26,29 +26,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1150
- *     >>base       configuration, errors, memory, shapes, threads                        790
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           640
+ *     >>api        public API: every function, where it is declared                     1240
+ *     >>base       configuration, errors, memory, shapes, threads                        900
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 570
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      850
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1470
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2990
+ *     >>graph      tensors, views, segments, gckpt_apply                                 610
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
- *     >>plan-tells what a plan tells                                                     240
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1140
+ *     >>plan-tells what a plan tells                                                     250
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
- *     >>exec       runs a plan over one arena                                           1410
- *     >>training   division, norm, clipping, optimisers, steps                          1000
- *     >>check      gradients against finite differences                                  680
- *     >>files      safetensors                                                          1470
- *     >>tables     plans as files and as C constants                                     770
- *     >>fast       fast ops: work cut into items for threads                            1140
- *     >>kernels    what is done with an item, for each instruction set                  1810
- *     manual       this comment                                                          350
- *                  in all                                                              22850
+ *     >>exec       runs a plan over one arena                                           1590
+ *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>check      gradients against finite differences                                  670
+ *     >>files      safetensors                                                          1510
+ *     >>tables     plans as files and as C constants                                     780
+ *     >>fast       fast ops: work cut into items for threads                            1160
+ *     >>kernels    what is done with an item, for each instruction set                  2100
+ *     manual       this comment                                                          360
+ *                  in all                                                              24720
  *
  * == MANUAL =======================================================================================
  *
@@ -123,7 +123,8 @@
  *       emulation elsewhere. A product that feeds an addition is always an fma.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
- *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1.
+ *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1. gckpt_pow multiplies for exponents
+ *       1, 2 and 3 (x x x); log_softmax is (x - max) - log(sum), max and sum as softmax has them.
  *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
  *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
  *       (Vectorising and tiling go over rows and columns, never over k.)
@@ -224,10 +225,16 @@
  *        device:  #define GRADCKPT_IMPLEMENTATION
  *                 #include "gradckpt.h"
  *                 #include "small.h"
- *                 gckpt_plan_params(&small, s);  e = gckpt_exec_new(&small, s, &memory);
+ *                 static char a[small_store_bytes], b[small_exec_bytes];
+ *                 static gckpt_exec_desc in_b;
+ *                 gckpt_store_desc in_a = { { NULL, NULL, a, sizeof a }, 0 };
+ *                 in_b.memory.memory = b, in_b.memory.size = sizeof b;
+ *                 s = gckpt_store_new(&in_a);  gckpt_plan_params(&small, s);
+ *                 e = gckpt_exec_new(&small, s, &in_b);
  *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
  *
- *    Compile the device's file with -ffunction-sections and link with --gc-sections.
+ *    Compile the device's file with -ffunction-sections -fdata-sections and link with
+ *    --gc-sections (-Wl,--gc-sections). docs/device.md says what this takes.
  *
  * 9. Planning
  *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
@@ -398,7 +405,8 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
 
-/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL. */
+/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL,
+ * whose text says what to ask instead. */
 GCKPT_API gckpt_result gckpt_error(const void *object);
 /* What went wrong, where, and what would have worked. Never NULL; lives as long as the object. */
 GCKPT_API const char *gckpt_error_text(const void *object);
@@ -409,7 +417,7 @@ GCKPT_API const char *gckpt_result_text(gckpt_result result);
 typedef struct {
     void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size); /* new_size 0: free */
     void *user;
-    void *memory; /* or: everything from this block, no heap (aligned as malloc's) */
+    void *memory; /* or: everything from this block, no heap; it may begin at any address */
     size_t size;  /* bytes in the block */
 } gckpt_memory;
 
@@ -662,8 +670,8 @@ GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* gradient 0 at 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x */
 /* x^exponent, as C's pow has it; gradient exponent x^(exponent - 1), 0 for an exponent of 0 */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
-/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low and
- * high, 0 at both and beyond */
+/* min(max(x, low), high), low <= high, either may be infinite; NaN stays; gradient 1 between low
+ * and high, 0 at both and beyond */
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 /* x, as something that does not depend on parameters: no gradient passes. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
@@ -1107,7 +1115,9 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 #endif
 /* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
- * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A user's op is
+ * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
+ * NAME_exec_bytes are blocks that suffice on every machine for gckpt_plan_params and an executor
+ * that nothing but memory is asked of (copy_feeds, say, takes more: gckpt_exec_need). A user's op is
  * printed as the variable its name says, which must be declared by then, with the needs and flags
  * it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's seed.
  * E_ARG: it cannot be printed; an #error that says why is printed instead. */
@@ -1437,10 +1447,11 @@ typedef struct {
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
-/* Bytes of a block (gckpt_memory.memory, aligned as malloc's) that suffice for a store with all
- * that the plan needs of it, made by building its graph or by gckpt_plan_params, and for an
- * executor (desc as for gckpt_exec_new, or NULL; its memory is not looked at). As gckpt_plan_c
- * prints them they suffice on every machine. SIZE_MAX: more than there can be. */
+/* Bytes of a block (gckpt_memory.memory, wherever it begins) that suffice, and that it takes where
+ * it begins worst: for a store with all that the plan needs of it, made by building its graph or by
+ * gckpt_plan_params (plan NULL: without parameters; with notes, or values in use before all
+ * parameters are there, it takes more), and for an executor (desc as for gckpt_exec_new, or NULL;
+ * its memory is not looked at). SIZE_MAX: more than there can be, or the desc would be refused. */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
@@ -5016,8 +5027,8 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
-/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y (or
- * g / slope, which is then that of the inverse function and rounded once). Kernels go element by element, so that out may
+/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y, or g
+ * over the inverse function's slope, rounded once. Kernels go element by element, so that out may
  * be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
@@ -5540,7 +5551,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 }
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, flops, flags, ...)                                                                       \
+#define GCKPTI_PAIR(name, flops, flags, ...)                                                       \
     static void gckpti_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
@@ -7028,8 +7039,8 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
  * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
  * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
- * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j, ..).
- * A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
+ * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
+ * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
  * its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
@@ -7053,10 +7064,7 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
 }
 
 /* w x; where w is 0 (or NaN) w, whatever x is. (-0 stays: it goes into no addition.) */
-GCKPTI_INLINE float gckpti_weighted(float w, float x)
-{
-    return w > 0.0f || w < 0.0f ? w * x : w;
-}
+GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
 static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
 {
@@ -7142,9 +7150,9 @@ typedef struct {
     const float *weights;           /* NULL: none */
     int64_t share;                  /* rows to a weight */
     float smoothing;
-    const float *x;                 /* the block's logits (rows,n) */
-    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
-    float *aux;                     /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    const float *x; /* the block's logits (rows,n) */
+    float *d;       /* backward: their gradient; may be x; NULL: not wanted */
+    float *aux;     /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
@@ -7252,8 +7260,8 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     for (int64_t i = 0; i < l->share; i++) {
         int64_t r = k * l->share + i, target = gckpti_loss_target(l, r);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r],
-                                           l->aux[2 * r + 1]);
+            lane[i & 31] +=
+                gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r], l->aux[2 * r + 1]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
@@ -7561,15 +7569,15 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
  *                         delta (|d| - delta/2)
  *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
  *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b, lane),
- * these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it is 0 it
- * adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is behind
- * the weight, loss_scale). */
+ * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
+ * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
+ * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
+ * behind the weight, loss_scale). */
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
 typedef struct gckpti_errors {
     const gckpt_call *call;
     gckpti_error_kind kind;
-    int64_t n, share; /* elements of an entry of axis 0; elements to a weight */
+    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
     const float *x, *y, *weights; /* y, weights: NULL: none */
     float delta;
 } gckpti_errors;
@@ -7589,29 +7597,29 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
     return e;
 }
 
-/* The factor a of element i, and b. */
-GCKPTI_INLINE float gckpti_error_factors(const gckpti_errors *e, int64_t i, float *b)
+/* The factor a of an element, and b. */
+GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
+                                         float *b)
 {
-    float x = e->x[i], y = e->y ? e->y[i] : 0.0f, d = x - y, size = gckpti_abs(d);
-    int linear = e->kind == GCKPTI_HUBER && !(size < e->delta);
-    *b = linear ? size - 0.5f * e->delta : d;
-    if (e->kind == GCKPTI_BINARY)
+    float d = x - y, size = gckpti_abs(d);
+    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    *b = linear ? size - 0.5f * delta : d;
+    if (kind == GCKPTI_BINARY)
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (e->kind == GCKPTI_SUMMED || e->kind == GCKPTI_BINARY)
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
         return 1.0f;
-    return linear ? e->delta : e->kind == GCKPTI_HUBER ? 0.5f * d : d;
+    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
 }
 
-GCKPTI_INLINE float gckpti_error_slope(const gckpti_errors *e, int64_t i)
+/* dx */
+GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
 {
-    if (e->kind == GCKPTI_SUMMED) /* which has no data here */
-        return 1.0f;
-    float x = e->x[i], d = x - e->y[i];
-    if (e->kind == GCKPTI_SQUARED)
-        return 2.0f * d;
-    if (e->kind == GCKPTI_BINARY)
-        return gckpti_sigmoid(x) - e->y[i];
-    return d < -e->delta ? -e->delta : d > e->delta ? e->delta : d;
+    float d = x - y;
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
+        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
+    if (kind == GCKPTI_BINARY)
+        return gckpti_sigmoid(x) - y;
+    return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
@@ -7622,9 +7630,9 @@ GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
 {
     float lane[32] = { 0.0f };
-    for (int64_t i = 0; i < e->n; i++) {
-        float b, w = gckpti_error_weight(e, row * e->n + i), *sum = &lane[i & 31];
-        float a = gckpti_error_factors(e, row * e->n + i, &b);
+    for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
+        float b, w = gckpti_error_weight(e, at), *sum = &lane[i & 31];
+        float a = gckpti_error_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
         *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
     }
     return gckpti_lanes_sum(lane);
@@ -7635,12 +7643,12 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
     const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
     float scale = e->call->loss_scale;
     for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
-        float w = gckpti_error_weight(e, i), d = gckpti_error_slope(e, i);
+        float p = e->x ? e->x[i] : 0.0f, w = gckpti_error_weight(e, i); /* sum_loss has no data */
+        float d = gckpti_error_slope(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i],
-                               gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -x->data[i] : -d),
+            gckpti_put_product(&y->grad[i], gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -p : -d),
                                scale, y->accumulate);
     }
 }
@@ -7682,7 +7690,8 @@ static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
     float lane[32] = { 0.0f };
     (void)worker;
     for (int64_t i = 0; i < e->share; i++) {
-        float b, a = gckpti_error_factors(e, k * e->share + i, &b);
+        int64_t at = k * e->share + i;
+        float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
         lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
@@ -17402,7 +17411,8 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, un
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    if (read)
+        s.sought = read & GCKPTI_A_NAN ? 0 : GCKPTI_A_NAN;
     gckpti_see_operands(e, &s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
@@ -21230,10 +21240,10 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     char label[128], other[128];
     int n = (int)p->node_count, first = 1;
     for (int id = 0; id < n; id++) {
-        int taken = 0;
         if (!gckpti_c_listed(p, id))
             continue;
         gckpti_c_label(p, id, label, sizeof label);
+        int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
         for (int i = 0; i < n && !taken; i++)
             if (i != id && gckpti_c_listed(p, i)) {
                 gckpti_c_label(p, i, other, sizeof other);
@@ -21913,6 +21923,7 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+/* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
     X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
     X(reciprocal) X(pow) X(clamp)
@@ -21924,6 +21935,7 @@ enum {
     GCKPTI_PAIR = GCKPTI_KIND_add, /* from here on there are two inputs */
     GCKPTI_ELEMENTS = 4096
 };
+/* clang-format on */
 #undef GCKPTI_KIND
 
 typedef struct {
@@ -23360,12 +23372,13 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 /* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
  * may be wider than any the processor has). */
 typedef double V(doubles) __attribute__((vector_size(8 * W)));
-GCKPTI_INLINED void V(wide)(FLOATS x, V(doubles) *y)
+#define GCKPTI_DOUBLES V(doubles)
+GCKPTI_INLINED void V(wide)(FLOATS x, GCKPTI_DOUBLES *y)
 {
     for (int i = 0; i < W; i++)
         (*y)[i] = (double)x[i];
 }
-GCKPTI_INLINED FLOATS V(narrow_doubles)(const V(doubles) *y)
+GCKPTI_INLINED FLOATS V(narrow_doubles)(const GCKPTI_DOUBLES *y)
 {
     FLOATS x = V(zero)();
     for (int i = 0; i < W; i++)
@@ -23378,7 +23391,7 @@ GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
     const FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
     const int whole = gckpti_whole(e);
-    V(doubles) m, k, s, d, l, high, low;
+    GCKPTI_DOUBLES m, k, s, d, l, high, low;
     FLOATS n, t, u, r;
     V(wide)(V(split)(a, &n), &m);
     V(wide)(n, &k);
@@ -23626,8 +23639,8 @@ GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
     return (kind == GCKPTI_KIND_silu ? x : one) / V(one_and_exp)(x);
 }
 
-/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is the
- * other input. */
+/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is
+ * the other input. */
 GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
 {
     const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f), zero = V(zero)();
@@ -23695,11 +23708,11 @@ GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOAT
                                  const float *o, int accumulate, int64_t n)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f);
-    if (kind == GCKPTI_KIND_relu)
+    if (kind == GCKPTI_KIND_clamp) {
+        g = V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero);
+        V(put_sum)(d, g, accumulate, n);
+    } else if (kind == GCKPTI_KIND_relu)
         V(put_sum)(d, V(less)(zero, x, g, zero), accumulate, n);
-    else if (kind == GCKPTI_KIND_clamp)
-        V(put_sum)(d, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero),
-                   accumulate, n);
     else if (kind == GCKPTI_KIND_sqrt)
         V(put_sum)(d, g / (x + x), accumulate, n);
     else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
@@ -23719,10 +23732,9 @@ GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOAT
 /* The gradient of input i. */
 static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 {
-    const int64_t at_out = INT64_C(1) << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
-                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp |
-                           1 << GCKPTI_KIND_sqrt | 1 << GCKPTI_KIND_reciprocal |
-                           1 << GCKPTI_KIND_clamp;
+    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
+                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
+                           1 << GCKPTI_KIND_reciprocal | 1 << GCKPTI_KIND_clamp;
     const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
     const float *x = at_out >> kind & 1 ? call->out : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].data;
     const float *y = both ? call->in[i].data : x, *g = call->grad_out;
@@ -23796,9 +23808,11 @@ static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
     const FLOATS sum = V(set1)(V(sum)(g, n));
-    for (int64_t j = 0; j < n; j += W)
-        V(put_sum)(d + j, V(fnma)(V(exp)(V(load_n)(y + j, n - j)), sum, V(load_n)(g + j, n - j)),
-                   call->in[0].accumulate, n - j);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS p = V(exp)(V(load_n)(y + j, n - j));
+        p = V(fnma)(p, sum, V(load_n)(g + j, n - j));
+        V(put_sum)(d + j, p, call->in[0].accumulate, n - j);
+    }
 }
 
 /* Formulas and aux of these two: see layernorm among the plain ops. */
@@ -24668,10 +24682,9 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
-        V(log_softmax_forward), V(log_softmax_backward),                                           \
-        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
-        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),                \
-        V(errors_backward), &mixed
+        V(log_softmax_forward), V(log_softmax_backward), V(norm_forward), V(norm_backward),        \
+        V(columns), V(attention_forward), V(attention_backward), V(classes_backward),              \
+        V(surprisal), V(errors_forward), V(errors_backward), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
@@ -24684,6 +24697,7 @@ static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES
 #undef GCKPTI_BAND
+#undef GCKPTI_DOUBLES
 #undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS

@@ -1,5 +1,5 @@
 /* graph.c - draws graphs from the library's own data: a neuron with every value and gradient in it,
- * and a small GPT with its shapes, and what gets a gradient when the table is frozen.
+ * and a small GPT with its shapes, and what gets a gradient when its places are frozen.
  *
  *     cc -O2 -I. examples/graph.c -o graph && ./graph neuron.svg gpt.svg
  */

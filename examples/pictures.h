@@ -1126,7 +1126,7 @@ static inline void pictures_box(pictures_map *m, int id)
 }
 
 /* ---- layout ---- */
-/* Rows: each tensor below what it reads; what reads nothing just above its first reader. */
+/* Rows: each tensor below what it reads, as deep as can be: just above its first reader. */
 static inline void pictures_rows(pictures_map *m)
 {
     gckpt_node n, from;
@@ -1148,7 +1148,7 @@ static inline void pictures_rows(pictures_map *m)
     }
     for (int id = m->nodes - 1; id >= 0; id--) { /* last holds the first reader's row here */
         gckpt_graph_node(m->graph, id, &n);
-        if ((n.batchless || n.inputs == 0) && m->last[id] > 0)
+        if (m->last[id] > 0)
             m->row[id] = (short)(m->last[id] - 1);
         for (int i = 0; i < n.inputs; i++)
             if (m->last[n.input[i]] < 0 || m->row[id] < m->last[n.input[i]])
@@ -1483,7 +1483,7 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
         legend += 34 + 7.2 * (double)strlen(kind_names[k]);
     }
     for (int i = 0; i * step <= v; i++) {
-        const double x = pictures_tenth(LEFT + WIDTH * i * step / v);
+        const double x = pictures_tenth((double)LEFT + WIDTH * i * step / v);
         pictures_draw(o, "<path class=\"g\" d=\"M%g %iv%i\"/>", x, TOP - 8, EACH * n + 8);
         pictures_text(o, x, TOP + EACH * n + 18, " class=\"c\"", "%g", i * step);
     }
@@ -1495,7 +1495,8 @@ static inline gckpt_result pictures_bars(const char *title, const char *const *n
         pictures_text(o, LEFT - 10, y + 15, " class=\"e b\"", "%s", names[i]);
         for (int k = 0; k < kinds; k++) {
             sum += bytes[i * kinds + k];
-            const double end = pictures_tenth(LEFT + WIDTH * ((double)sum / (double)most));
+            const double end =
+                pictures_tenth((double)LEFT + (double)WIDTH * ((double)sum / (double)most));
             if (end > x)
                 pictures_draw(o, "<path fill=\"%s\" d=\"M%g %gH%gv%iH%gz\"/>", colours[k], x, y,
                               end, BAR, x);

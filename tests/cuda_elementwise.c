@@ -535,16 +535,19 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     parts[0] = gckpt_permute(gckpt_gelu(gckpt_permute(h, turn, 3)), turn, 3);
     parts[1] = gckpt_slice(gckpt_tanh(h), 2, 3, 3 + C / 2);
     parts[2] = gckpt_mul(gckpt_slice(h, 2, 0, C / 2), gckpt_reshape(gckpt_mean(h, 2), gckpt_shape3(o->rows, T, 1)));
+    parts[2] = gckpt_maximum(parts[2], gckpt_scale(gckpt_detach(parts[1]), 0.5f));
+    parts[1] = gckpt_div(parts[1], gckpt_exp(gckpt_clamp(parts[2], -1.0f, 1.0f)));
     h = gckpt_add(parts[0], gckpt_reshape(gckpt_sum(h, 1), gckpt_shape3(o->rows, 1, C)));
     parts[0] = gckpt_mul(h, h);
-    gckpt_term terms[3] = { { gckpt_mean_squared_error(gckpt_concat(parts, 3, 2), target), 1, 0 },
+    gckpt_term terms[4] = { { gckpt_mean_squared_error(gckpt_concat(parts, 3, 2), target), 1, 0 },
                             { gckpt_sum_loss(gckpt_sigmoid(parts[1])), 0.5f, 0 },
+                            { gckpt_huber(parts[1], parts[2], gckpt_exp(gckpt_mean(target, 2)), 0.5f), 0.3f, 0 },
                             { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
     gckpt_pick picks[2] = { { gain, 1 }, { parts[1], 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = B, .optimiser = o->optimiser, .precision = o->precision,
                           .fetch = picks, .fetches = o->fetch ? 2 : 0, .update_in_backward = o->in_backward,
                           .backend = backend };
-    gckpt_plan *p = gckpt_plan_new(g, terms, 3, &d);
+    gckpt_plan *p = gckpt_plan_new(g, terms, 4, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     gckpt_exec_desc ed = { .backend = backend };
     gckpt_exec *e = gckpt_exec_new(p, s, &ed);
@@ -552,7 +555,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
     uint64_t hash = 1;
     for (int step = 0; step < 3 && e; step++) {
         gckpt_report r = { 0 };
-        gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = o->clip };
+        gckpt_hyper hyper = { .lr = o->optimiser == GCKPT_ADAMW ? 0.01f : 1e-4f, .weight_decay = 0.1f, .clip = o->clip };
         gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
         for (int i = 0; i < B * T * C; i++)
             x[i] = (float)((i * 37 + step * 11) % 101 - 50) / 30;
@@ -561,6 +564,7 @@ static uint64_t train(const training *o, const gckpt_backend *backend)
         CHECK_MSG(gckpt_step(e, feeds, 2, step == 1 ? B - 1 : B, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(e));
         double two[2];
         two[0] = r.loss, two[1] = r.grad_norm;
+        CHECK_MSG(two[1] > 0 && two[1] < 1e30, "the gradient's norm is %g", two[1]);
         hash = gckpti_fnv(hash, two, sizeof two);
         if (o->fetch)
             hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(gain), 1), C);

@@ -388,15 +388,19 @@ static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t mic
     gckpt_tensor *a = gckpt_attention(x, x, x, 3, 1), *y = gckpt_rmsnorm(gckpt_add(x, a), gain);
     y = gckpt_add(y, gckpt_attention(y, x, a, 2, 0));
     y = gckpt_add(gckpt_softmax(gckpt_layernorm(y, NULL, bias)), y);
-    gckpt_term terms[2] = { { gckpt_linear_cross_entropy(y, table, to), 1, 0 },
-                            { gckpt_cross_entropy(gckpt_linear(y, head, NULL), to), 0.5f, 0 } };
+    gckpt_tensor *logits = gckpt_linear(y, head, NULL), *soft = gckpt_exp(gckpt_log_softmax(gckpt_scale(logits, 2)));
+    gckpt_tensor *weights = gckpt_sigmoid(gckpt_mean(y, 2));
+    gckpt_term terms[4] = { { gckpt_linear_cross_entropy(y, table, to), 1, 0 },
+                            { gckpt_cross_entropy(logits, to), 0.5f, 0 },
+                            { gckpt_cross_entropy_with(logits, to, weights, 0.1f), 0.5f, 0 },
+                            { gckpt_soft_cross_entropy(logits, soft, weights), 0.5f, 0 } };
     gckpt_plan_desc desc;
     gckpt_exec_desc how;
     memset(&desc, 0, sizeof desc);
     memset(&how, 0, sizeof how);
     desc.mode = mode, desc.batch = BATCH, desc.precision = precision;
     desc.backend = how.backend = backend;
-    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
+    gckpt_plan *p = gckpt_plan_new(g, terms, 4, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
@@ -407,6 +411,7 @@ static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t mic
     for (int step = 0; step < STEPS && e; step++) {
         CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
         hash = hash * 31 + (uint64_t)(report.loss * 1e12);
+        CHECK_MSG(report.loss > 0 && report.loss < 1e3, "loss %g", report.loss);
     }
     hash ^= gckpt_store_hash(s);
     gckpt_exec_free(e);

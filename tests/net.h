@@ -257,7 +257,9 @@ static T *grow(T *x)
         y = note(gckpt_sigmoid(x), x);
         return note(a ? (b ? gckpt_log(y) : gckpt_sqrt(y)) : gckpt_pow(y, b ? 2.5f : -0.5f), y);
     case 26: y = note(gckpt_tanh(x), x), y = note(gckpt_exp(y), y), z = partner(x, 0); return note2(a ? gckpt_div(z, y) : gckpt_div(y, y), a ? z : y, y);
-    case 27: return a ? note(gckpt_log_softmax(x), x) : note(b ? gckpt_pow(x, 2) : gckpt_exp(y = note(gckpt_sigmoid(x), x)), b ? x : y);
+    case 27:
+        y = a || b ? x : note(gckpt_sigmoid(x), x);
+        return note(a ? gckpt_log_softmax(y) : b ? gckpt_pow(y, 2) : gckpt_exp(y), y);
     case 28: case 29: /* kinks, and what differences do not see */
         if (net.smooth)
             return NULL;

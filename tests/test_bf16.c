@@ -719,6 +719,81 @@ static void test_chance(void)
     rig_free(e, p, g, s);
 }
 
+/* What losses are written with: an op's value is that of fp32 from rounded inputs, rounded; its
+ * gradient, taken at rounded values, is close to fp32's. */
+enum { OPS = 13 };
+static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
+{
+    switch (i) {
+    case 0: return gckpt_exp(a);
+    case 1: return gckpt_log(b);
+    case 2: return gckpt_sqrt(b);
+    case 3: return gckpt_abs(a);
+    case 4: return gckpt_reciprocal(b);
+    case 5: return gckpt_pow(a, 2);
+    case 6: return gckpt_pow(b, -1.5f);
+    case 7: return gckpt_clamp(a, -0.5f, 0.75f);
+    case 8: return gckpt_detach(a);
+    case 9: return gckpt_div(a, b);
+    case 10: return gckpt_maximum(a, b);
+    case 11: return gckpt_minimum(a, b);
+    default: return gckpt_log_softmax(a);
+    }
+}
+
+static void test_ops_of_losses(void)
+{
+    enum { N = 37, ROWS = 3, ALL = N * ROWS };
+    static float value[2][OPS][ALL], slope[2][2][ALL];
+    const gckpt_init one = { 0, 0, 1 };
+    float x[3][ALL];
+    for (int i = 0; i < 3 * ALL; i++)
+        x[i / ALL][i % ALL] = half_of(i < ALL ? sinf((float)i) * 3 : 1.5f + cosf((float)i));
+    for (int narrow = 0; narrow < 2; narrow++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in[3], *h[2], *sum = NULL;
+        gckpt_feed feeds[3];
+        gckpt_pick picks[OPS + 2];
+        static const char *const names[] = { "a", "b", "g" };
+        for (int i = 0; i < 3; i++) {
+            in[i] = gckpt_input(g, names[i], GCKPT_F32, gckpt_shape2(ROWS, N));
+            feeds[i] = (gckpt_feed){ gckpt_id(in[i]), x[i] };
+            if (i < 2)
+                h[i] = gckpt_mul(in[i], gckpt_param(g, "one", gckpt_shape1(1), one));
+        }
+        for (int i = 0; i < OPS; i++) {
+            picks[i] = (gckpt_pick){ one_of(i, h[0], h[1]), 0 };
+            sum = sum ? gckpt_add(sum, picks[i].tensor) : picks[i].tensor;
+        }
+        picks[OPS] = (gckpt_pick){ h[0], 1 }, picks[OPS + 1] = (gckpt_pick){ h[1], 1 };
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(sum, in[2])), 1, 0 };
+        gckpt_plan_desc desc = { .precision = narrow ? GCKPT_BF16 : GCKPT_FP32,
+                                 .fetch = picks,
+                                 .fetches = OPS + 2 };
+        gckpt_hyper still = gckpt_hyper_lr(0);
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        CHECK_MSG(gckpt_step(e, feeds, 3, ROWS, &still, NULL) == GCKPT_OK, "%s %s",
+                  gckpt_error_text(g), gckpt_error_text(e));
+        for (int i = 0; i < OPS + 2; i++) {
+            const float *f = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
+            if (CHECK(f != NULL))
+                memcpy(i < OPS ? value[narrow][i] : slope[narrow][i - OPS], f, sizeof x[0]);
+        }
+        rig_free(e, p, g, s);
+    }
+    for (int i = 0; i < OPS * ALL; i++)
+        CHECK_MSG(half_of(value[0][i / ALL][i % ALL]) == value[1][i / ALL][i % ALL],
+                  "op %d: %.9g in bf16, %.9g in fp32", i / ALL, (double)value[1][i / ALL][i % ALL],
+                  (double)value[0][i / ALL][i % ALL]);
+    for (int i = 0; i < 2 * ALL; i++) /* some ten contributions, each rounded, and all so far */
+        CHECK_MSG(fabsf(slope[0][i / ALL][i % ALL] - slope[1][i / ALL][i % ALL]) <
+                      0.05f * (2 + fabsf(slope[0][i / ALL][i % ALL])),
+                  "gradient %d: %.9g in bf16, %.9g in fp32", i, (double)slope[1][i / ALL][i % ALL],
+                  (double)slope[0][i / ALL][i % ALL]);
+}
+
 /* Each rounding is a coin of its own: an op's value and what it sends to its inputs, two ops in a
  * row, steps, neighbours. All lie in the middle: 1.0625 squared, of exact factors. */
 static void test_coins(void)
@@ -943,6 +1018,7 @@ int main(int argc, char **argv)
         test_coins();
         test_two_losses(wide);
         test_two_users();
+        test_ops_of_losses();
     }
     return check_report("bf16");
 }

@@ -192,6 +192,58 @@ static void test_texts(void)
     gckpt_store_free(heap);
 }
 
+/* What a printed plan says, for a device that does not copy it; inputs cannot take these names. */
+static void test_printed(void)
+{
+    file f = { 0 };
+    char want[256];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "store bytes", GCKPT_F32, gckpt_shape2(3, 5));
+    gckpt_tensor *y = gckpt_input(g, "exec_bytes", GCKPT_F32, gckpt_shape2(3, 7));
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(x, some_param(g, 0), NULL), y), 1, 0 };
+    gckpt_plan_desc d = { .optimiser = GCKPT_OWN_OPTIMISER, .own_state = 2 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK);
+    gckpt_plan constant = *p;
+    constant.block = NULL;
+    size_t exec = gckpt_exec_need(&constant, NULL);
+    CHECK(exec < gckpt_exec_need(p, NULL) && exec > gckpt_plan_arena(p));
+    snprintf(want, sizeof want, "enum {\n    m_store_bytes__0 = 0,\n    m_exec_bytes__1 = 1\n};\n#define m_store_bytes %zu\n#define m_exec_bytes %zu\n",
+             gckpt_store_need(p), exec);
+    CHECK_MSG(sizeof(void *) < 8 || strstr((char *)f.bytes, want), "%s%.800s", want, (char *)f.bytes);
+    free(f.bytes);
+    rig_free(NULL, p, g, s);
+}
+
+/* On a backend with memory of its own a block has what is left. */
+static void test_own_memory(unsigned seed)
+{
+    static device d;
+    gckpt_backend b;
+    if (!device_start(&d, &b, "device", GCKPT_ISA_PLAIN))
+        return;
+    random_state = seed;
+    net_fill();
+    build(seed, 0);
+    gckpt_plan_desc desc = { .batch = 2 * net.batch, .backend = &b };
+    gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &desc);
+    gckpt_exec_desc x = { .backend = &b, .copy_feeds = seed % 2 };
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g));
+    d.missing = seed % 3 ? "linear" : NULL; /* then operands are borrowed */
+    test_exec(p, &x);
+    CHECK(gckpt_exec_need(p, NULL) == SIZE_MAX);
+    size_t need = gckpt_store_need(p);
+    gckpt_store_desc in_block = { block_at(WORST, need), 0 };
+    gckpt_store *s = gckpt_store_new(&in_block);
+    CHECK(gckpt_plan_params(p, s) == GCKPT_OK);
+    gckpt_exec *e = gckpt_exec_new(p, s, &x);
+    CHECK_MSG(e != NULL, "%zu bytes: %s", need, gckpt_error_text(s));
+    rig_free(e, p, NULL, s);
+    destroy();
+    device_end(&d);
+}
+
 /* Some parameters frozen and packed, some the program's. */
 static float flash[1 << 16];
 static void change_store(void)
@@ -267,6 +319,9 @@ static void test_random(unsigned seed)
 int main(void)
 {
     test_texts();
+    test_printed();
+    for (unsigned seed = 1; seed <= 6; seed++)
+        test_own_memory(seed);
     for (unsigned seed = 1; seed <= 60; seed++)
         test_random(seed);
     return check_report("blocks");

@@ -56,13 +56,25 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "nm reads the device" sh -c "nm $work/device > $work/symbols"
     check "no planner, graph or files in it" sh -c "! grep -E \
         ' [Tt] (gckpt_(plan_new|plan_read|plan_c|fit|apply|graph|param$|input|linear|add|store_(read|write|save))|gckpti_(planner|find|make|layout|place|block|lifetime|encode|drop_|order|share|emit|c_|json|sink|search|fast))' \
-        $work/symbols | grep -v -E ' gckpti_(find|block_of|find_gradient)$'"
+        $work/symbols | grep -v -E ' gckpti_(find|block_of|find_gradient|find_pick)$'"
     sed -n 's/.* gckpti_op_//p' "$work/symbols" | sort > "$work/rows"
     printf '%s\n' add attention dropout embed linear linear_cross_entropy mul rmsnorm slice sum_loss > "$work/want_rows"
     check "the rows of its ops only" diff "$work/want_rows" "$work/rows"
     check "the table is there" grep -q ' [Rr] gckpti_small_list$' "$work/symbols"
     check "and all of it read-only" sh -c "! grep -E '[^Rr] (small|gckpti_(small|op)_[a-z_0-9]*)$' $work/symbols"
     check "no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
+fi
+
+# Three ops link three ops.
+check "a model of three ops" $LINKED -std=c99 -O1 $warnings -I. -DSET=0 tests/firmware/flash.c -o "$work/host0"
+check "is printed" sh -c "$work/host0 > $work/small0.h"
+check "is compiled" $CC -std=c99 $sections $warnings -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' \
+    tests/firmware/flash.c -o "$work/device0"
+check "trains in its blocks" "$work/device0"
+if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+    nm "$work/device0" | sed -n 's/.* gckpti_op_//p' | sort > "$work/rows0"
+    printf '%s\n' linear mean_squared_error relu > "$work/want_rows0"
+    check "links three" diff "$work/want_rows0" "$work/rows0"
 fi
 
 # A plan with caches.

@@ -82,11 +82,16 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_attention(x, x, x, 2, 1);
     for (int i = 0; more && i < 1; i++)
         x = gckpt_apply(more, &x, 1, NULL, 0);
-    gckpt_term terms[4] = { { gckpt_cross_entropy(x, ids), 1, 0 },
+    gckpt_term terms[9] = { { gckpt_cross_entropy(x, ids), 1, 0 },
                             { gckpt_linear_cross_entropy(x, weight(g, 9, 8), ids), 1, 0 },
                             { gckpt_mean_squared_error(x, x), 1, 0 },
-                            { gckpt_sum_loss(gckpt_mean(gckpt_sum(x, -1), -1)), 1, 0 } };
-    gckpt_plan *p = gckpt_plan_new(g, terms, 4, NULL);
+                            { gckpt_sum_loss(gckpt_mean(gckpt_sum(x, -1), -1)), 1, 0 },
+                            { gckpt_cross_entropy_with(x, ids, NULL, 0.1f), 1, 0 },
+                            { gckpt_soft_cross_entropy(x, x, NULL), 1, 0 },
+                            { gckpt_mean_squared_error_with(x, x, x), 1, 0 },
+                            { gckpt_huber(x, x, NULL, 1), 1, 0 },
+                            { gckpt_binary_cross_entropy(x, x, NULL), 1, 0 } };
+    gckpt_plan *p = gckpt_plan_new(g, terms, 9, NULL);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     return p;
 }

@@ -1,0 +1,182 @@
+/* flash.c - a training for a device by SET, for docs/device.md: what it takes of flash, memory and stack.
+ * Without DEVICE it prints its plan as C; with it, it trains by that plan (TABLE), or by one that it reads
+ * (READS) or makes (PLANS). STACK: prints how far the stack went. */
+#ifdef DEVICE
+#define GCKPT_NO_HEAP
+#define GCKPT_NO_STDIO
+#define GCKPT_NO_FAST
+#endif
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#ifdef TABLE
+#include TABLE
+#endif
+#if !defined(DEVICE) || defined(STACK)
+#include <stdio.h>
+#endif
+#include <string.h>
+
+enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR };
+enum { ROWS = 4, IN = 16, HIDDEN = 32, CLASSES = 4, WORDS = 32, TIME = 8, C = 16, CAPACITY = 32 };
+
+#if !defined(DEVICE) || defined(READS) || defined(PLANS)
+typedef gckpt_tensor T;
+
+static T *param(gckpt_graph *g, const char *name, int64_t a, int64_t b, float normal)
+{
+    gckpt_init init = { normal, 0, 0 };
+    return gckpt_param(g, name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+static T *dense(T *x, const char *w, const char *b, int64_t in, int64_t out)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    T *weight = param(g, w, in, out, 0.2f);
+    return gckpt_linear(x, weight, param(g, b, out, 0, 0));
+}
+
+static T *transformer(gckpt_graph *g, T *x, int64_t capacity)
+{
+    T *table = param(g, "words", WORDS, C, 0.1f), *h = gckpt_embed(table, x);
+    T *places = param(g, "places", capacity ? CAPACITY : TIME, C, 0.1f);
+    h = capacity ? gckpt_positions_at(h, places, 0) : gckpt_positions(h, places);
+    T *n = gckpt_layernorm(h, NULL, NULL), *q = gckpt_linear(n, param(g, "q", C, C, 0.2f), NULL);
+    T *k = gckpt_linear(n, param(g, "k", C, C, 0.2f), NULL), *v = gckpt_linear(n, param(g, "v", C, C, 0.2f), NULL);
+    if (capacity)
+        k = gckpt_cache(k, capacity), v = gckpt_cache(v, capacity);
+    h = gckpt_add(h, gckpt_linear(gckpt_attention(q, k, v, 2, 1), param(g, "o", C, C, 0.2f), NULL));
+    n = gckpt_gelu(dense(gckpt_layernorm(h, NULL, NULL), "up", "up.b", C, 2 * C));
+    return gckpt_layernorm(gckpt_add(h, dense(n, "down", "down.b", 2 * C, C)), NULL, NULL);
+}
+
+static gckpt_term build(gckpt_graph *g, gckpt_pick *pick)
+{
+    const int words = SET >= TRANSFORMER, batch = SET == GENERATOR ? 1 : ROWS;
+    gckpt_shape tokens = gckpt_shape2(batch, SET == GENERATOR ? 1 : TIME);
+    T *x = gckpt_input(g, "x", words ? GCKPT_I32 : GCKPT_F32, words ? tokens : gckpt_shape2(ROWS, IN));
+    gckpt_term term = { NULL, 1, 0 };
+    if (SET == GENERATOR) {
+        T *h = transformer(g, x, CAPACITY);
+        pick->tensor = gckpt_name(gckpt_linear_transposed(h, param(g, "words", WORDS, C, 0.1f), NULL), "y");
+    } else if (SET == TRANSFORMER) {
+        T *y = gckpt_input(g, "y", GCKPT_I32, tokens), *h = transformer(g, x, 0);
+        term.loss = gckpt_linear_cross_entropy(h, param(g, "words", WORDS, C, 0.1f), y);
+    } else {
+        T *h = gckpt_relu(dense(x, "w1", "b1", IN, HIDDEN));
+        h = dense(h, "w2", "b2", HIDDEN, CLASSES);
+        T *y = gckpt_input(g, "y", SET == DENSE ? GCKPT_F32 : GCKPT_I32,
+                           SET == DENSE ? gckpt_shape2(ROWS, CLASSES) : gckpt_shape1(ROWS));
+        term.loss = SET == DENSE ? gckpt_mean_squared_error(h, y) : gckpt_cross_entropy(h, y);
+    }
+    return term;
+}
+
+static gckpt_plan *plan(gckpt_graph *g, const gckpt_memory *memory)
+{
+    gckpt_pick pick = { NULL, 0 };
+    gckpt_term term = build(g, &pick);
+    static gckpt_plan_desc desc;
+    desc.plain = 1;
+    desc.optimiser = SET == DENSE ? GCKPT_SGD : GCKPT_ADAMW;
+    desc.mode = SET == GENERATOR ? GCKPT_INFERENCE : GCKPT_AUTO;
+    desc.fetch = &pick;
+    desc.fetches = SET == GENERATOR;
+    if (memory)
+        desc.memory = *memory;
+    return gckpt_plan_new(g, &term, SET != GENERATOR, &desc);
+}
+#endif
+
+#ifndef DEVICE
+static size_t to_stdout(void *user, const void *bytes, size_t size)
+{
+    (void)user;
+    return fwrite(bytes, 1, size, stdout);
+}
+
+int main(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_plan *p = plan(g, NULL);
+    if (!p)
+        fprintf(stderr, "flash: %s\n", gckpt_error_text(g));
+    return gckpt_plan_c(p, "small", to_stdout, NULL) != GCKPT_OK;
+}
+#else
+static double zeros[512]; /* data: as far as a training goes, all the same */
+
+static int train(const gckpt_plan *p, gckpt_store *s, const gckpt_memory *memory, int x, int y)
+{
+    static gckpt_exec_desc bind;
+    const gckpt_feed feeds[2] = { { x, zeros }, { y, zeros } };
+    const gckpt_hyper hyper = { 0.01f, 0, 0, 0, 0, 0, 1 };
+    bind.memory = *memory;
+    gckpt_exec *e = gckpt_exec_new(p, s, &bind);
+    return e && (SET == GENERATOR ? gckpt_forward(e, feeds, 1, 1, NULL) == GCKPT_OK && gckpt_fetch(e, y, 0)
+                                  : gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_OK);
+}
+
+#ifdef TABLE
+static char store_block[small_store_bytes], exec_block[small_exec_bytes];
+static int work(void)
+{
+    const gckpt_store_desc desc = { { NULL, NULL, store_block, sizeof store_block }, 0 };
+    const gckpt_memory memory = { NULL, NULL, exec_block, sizeof exec_block };
+    gckpt_store *s = gckpt_store_new(&desc);
+    return s && gckpt_plan_params(&small, s) == GCKPT_OK && train(&small, s, &memory, small_x, small_y);
+}
+#else
+static char store_block[1 << 15], graph_block[1 << 16], plan_block[1 << 20], exec_block[1 << 17];
+#ifdef READS
+static size_t nothing(void *user, void *bytes, size_t size)
+{
+    (void)user, (void)bytes;
+    return size - size;
+}
+#endif
+static int work(void)
+{
+    const gckpt_store_desc desc = { { NULL, NULL, store_block, sizeof store_block }, 0 };
+    const gckpt_memory memory[3] = { { NULL, NULL, graph_block, sizeof graph_block },
+                                     { NULL, NULL, plan_block, sizeof plan_block },
+                                     { NULL, NULL, exec_block, sizeof exec_block } };
+    gckpt_store *s = gckpt_store_new(&desc);
+    gckpt_graph *g = gckpt_graph_new(s, &memory[0]);
+#ifdef READS
+    gckpt_pick pick;
+    gckpt_term term = build(g, &pick);
+    gckpt_plan *p = term.loss ? gckpt_plan_read(g, nothing, NULL, &memory[1]) : NULL;
+#else
+    gckpt_plan *p = plan(g, &memory[1]);
+#endif
+    return train(p, s, &memory[2], 0, 1);
+}
+#endif
+
+#ifdef STACK
+/* Painted below this function, and looked at from the far end. */
+enum { DEEP = 1 << 16 };
+static __attribute__((noinline)) size_t deepest(int paint)
+{
+    volatile unsigned char below[DEEP];
+    size_t n = 0;
+    if (paint)
+        for (size_t i = 0; i < DEEP; i++)
+            below[i] = 0xa5;
+    while (n < DEEP && below[n] == 0xa5)
+        n++;
+    return DEEP - n;
+}
+
+int main(void)
+{
+    (void)deepest(1);
+    const int fine = work();
+    printf("%lu\n", (unsigned long)deepest(0));
+    return !fine;
+}
+#else
+int main(void) { return !work(); }
+#endif
+#endif
