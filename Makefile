@@ -66,6 +66,7 @@ help:
 	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
+	@echo 'make flash     what a device needs, by what it trains: the table of docs/device.md'
 	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
@@ -144,6 +145,9 @@ plans: build/plans
 
 stack: build/stack
 	build/stack
+
+flash:
+	@CC='$(CC)' sh tests/flash.sh
 
 methods: build/finetune
 	rm -rf build/methods
@@ -288,4 +292,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small bench accuracy threads predict fastest depth plans stack methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small bench accuracy threads predict fastest depth plans stack flash methods curves pictures readme install dist clean

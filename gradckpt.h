@@ -417,7 +417,7 @@ GCKPT_API const char *gckpt_result_text(gckpt_result result);
 typedef struct {
     void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size); /* new_size 0: free */
     void *user;
-    void *memory; /* or: everything from this block, no heap (aligned as malloc's) */
+    void *memory; /* or: everything from this block, no heap; it may begin at any address */
     size_t size;  /* bytes in the block */
 } gckpt_memory;
 
@@ -17405,13 +17405,13 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
                         gckpti_node_name(p, s->id), s->id, where, why);
 }
 
-/* What an instruction wrote, when it had read such kinds: a NaN may come of a NaN, an infinity of
- * either. */
+/* What an instruction wrote, when it had read such kinds. */
 static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    s.sought = read & GCKPTI_A_NAN ? 0 : read ? GCKPTI_A_NAN : s.sought;
+    if (read) /* a NaN may come of a NaN, an infinity of either */
+        s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
     gckpti_see_operands(e, &s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;

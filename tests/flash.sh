@@ -28,7 +28,7 @@ echo "|---|--:|--:|--:|--:|--:|--:|"
 for set in "0 dense layers, relu, mean squared error, SGD" "1 the same, cross-entropy, AdamW" \
     "2 transformer, AdamW" "3 transformer that generates"; do
     n=${set%% *}
-    $CC -std=c99 -I. -DSET=$n tests/firmware/flash.c "$work/gradckpt.o" -lm -o "$work/host" && "$work/host" > "$work/small$n.h" || exit 1
+    $CC -std=c99 -I. -DGRADCKPT_IMPLEMENTED -DSET=$n tests/firmware/flash.c "$work/gradckpt.o" -lm -o "$work/host" && "$work/host" > "$work/small$n.h" || exit 1
     $device -DDEVICE -DSET=$n "-DTABLE=\"small$n.h\"" tests/firmware/flash.c -o "$work/device$n" || exit 1
     plan=$("${CROSS}nm" -S --size-sort "$work/device$n" | awk '/ [rRdD] (small$|gckpti_small_)/ { print $2 }' |
         while read -r hex; do echo $((0x$hex)); done | awk '{ n += $1 } END { print n }')

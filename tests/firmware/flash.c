@@ -5,8 +5,8 @@
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
-#define GRADCKPT_IMPLEMENTATION
 #endif
+#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #ifdef TABLE
 #include TABLE
