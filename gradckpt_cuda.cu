@@ -3068,7 +3068,7 @@ void cross_entropy_backward(const gckpt_call *call)
 
 /* ---- cross_entropy_with, soft_cross_entropy ---- */
 struct Classes {
-    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), a weight for each `share` rows */
+    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), one for each `share` rows */
     const int32_t *target;           /* of the soft ones NULL */
     float *aux, *losses;
     int64_t rows, n, share;
