@@ -246,7 +246,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     return 1;
 }
 
-static void device_reset(device *d)
+static inline void device_reset(device *d)
 {
     d->gets = d->ins = d->outs = d->waits = d->ran = d->updates = d->waited = 0;
 }
