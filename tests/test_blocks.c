@@ -183,7 +183,8 @@ static void test_texts(void)
     gckpt_memory m = { .memory = other, .size = 100 };
     gckpt_store *other_store = gckpt_store_new(NULL);
     CHECK(gckpt_graph_new(other_store, &m) == NULL &&
-          strstr(gckpt_error_text(heap), "; the graph's block has 100 bytes, so far it takes "));
+          strstr(gckpt_error_text(other_store),
+                 "; the graph's block has 100 bytes, so far it takes "));
     m.size = sizeof other;
     g = gckpt_graph_new(other_store, &m);
     gckpt_tensor *t = some_param(g, 0);
