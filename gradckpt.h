@@ -4239,7 +4239,7 @@ static gckpt_result gckpti_external(gckpt_store *store, const char *name, const 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable)
 {
-    gckpti_param *q;
+    gckpti_param *q = NULL;
     gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
     if (result == GCKPT_OK)
         q->p.values = values;
@@ -4250,7 +4250,7 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales)
 {
-    gckpti_param *q;
+    gckpti_param *q = NULL;
     const char *problem = NULL;
     if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
         problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";

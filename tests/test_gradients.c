@@ -535,18 +535,18 @@ static void test_collect(void)
     const gckpt_hyper still = { 0, 0, 0, 0, 0, 0, 0 };
     float want[3][ROWS * IN + ROWS * WIDE], got[3][ROWS * IN + ROWS * WIDE];
     for (int64_t rows = 1; rows <= 4; rows++)
-        for (int way = 0; way < 6; way++) {
+        for (int how = 0; how < 6; how++) {
             classes m;
             gckpt_feed f[2];
             gckpt_report report;
             const int64_t width[3] = { WIDE, WIDE, IN };
             graph(&m, rows);
             gckpt_pick picks[3] = { { m.h, 0 }, { m.h, 1 }, { m.x, 1 } };
-            gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = way == 5 ? 1 : 3,
+            gckpt_plan_desc d = { .batch = ROWS, .fetch = picks, .fetches = how == 5 ? 1 : 3,
                                   .optimiser = GCKPT_SGD };
-            d.mode = way == 5 ? GCKPT_INFERENCE : GCKPT_AUTO;
+            d.mode = how == 5 ? GCKPT_INFERENCE : GCKPT_AUTO;
             plan(&m, &d, NULL);
-            for (int64_t row = 0; row < ROWS && rows == 1 && way == 0; row++) {
+            for (int64_t row = 0; row < ROWS && rows == 1 && how == 0; row++) {
                 CHECK(gckpt_gradients(m.e, f, feed(&m, row, f), 1, &report) == GCKPT_OK);
                 for (int k = 0; k < 3; k++)
                     memcpy(want[k] + row * width[k], gckpt_fetch(m.e, gckpt_id(picks[k].tensor), picks[k].gradient),
@@ -557,15 +557,15 @@ static void test_collect(void)
                 CHECK(gckpt_collect(m.e, gckpt_id(picks[k].tensor), picks[k].gradient, got[k],
                                     (size_t)(ROWS * width[k])) == GCKPT_OK);
             feed(&m, 0, f);
-            gckpt_result result = way == 0   ? gckpt_gradients(m.e, f, 2, ROWS, &report)
-                                  : way == 1 ? gckpt_step(m.e, f, 2, ROWS, &still, &report)
-                                  : way == 5 ? gckpt_forward(m.e, f, 2, ROWS, &report)
-                                             : rig_step(m.e, feed, &m, ROWS, way == 2 ? 1 : way == 3 ? -2 : 0,
-                                                        way == 4 ? 3 : 0, &still, &report);
+            gckpt_result result = how == 0   ? gckpt_gradients(m.e, f, 2, ROWS, &report)
+                                  : how == 1 ? gckpt_step(m.e, f, 2, ROWS, &still, &report)
+                                  : how == 5 ? gckpt_forward(m.e, f, 2, ROWS, &report)
+                                             : rig_step(m.e, feed, &m, ROWS, how == 2 ? 1 : how == 3 ? -2 : 0,
+                                                        how == 4 ? 3 : 0, &still, &report);
             CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
             for (int k = 0; k < d.fetches; k++) {
                 size_t n = (size_t)(ROWS * width[k]);
-                CHECK_MSG(!memcmp(got[k], want[k], n * sizeof(float)), "rows %d, way %d, pick %d", (int)rows, way, k);
+                CHECK_MSG(!memcmp(got[k], want[k], n * sizeof(float)), "rows %d, how %d, pick %d", (int)rows, how, k);
                 uint32_t behind;
                 memcpy(&behind, &got[k][n], sizeof behind);
                 CHECK(behind == 0x7f7f7f7f);

@@ -288,7 +288,7 @@ check "--eval-iters looks at some, or at all" sh -c "
     test -n '$(field "$work/some.json" eval val_loss)' &&
     test '$(field "$work/some.json" eval val_loss)' != '$(field "$work/all.json" eval val_loss)'"
 # ---- make shakespeare: what the target runs, for two steps, beside what it claims
-MAKEFLAGS= make -n shakespeare | sed -n '/build\/gpt --data/,$p' > "$work/shakespeare"
+MAKEFLAGS= make --no-print-directory -n shakespeare | sed -n '/build\/gpt --data/,$p' > "$work/shakespeare"
 check "make shakespeare names its text and a budget" grep -q -e '--data examples/shakespeare.txt .*' "$work/shakespeare"
 check "the text is the usual one" sh -c "cksum < examples/shakespeare.txt | grep -q '^1901475708 1115394\$'"
 check "make shakespeare begins, in its budget" sh -c "{ tr -d '\\\\\n' < $work/shakespeare; echo ' --steps 2 \
