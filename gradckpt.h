@@ -97,7 +97,9 @@
  *    own count, both counted from the feeds before the first forward. A regulariser (a function of
  *    parameters only) enters once a step, undivided. When N is 0 nothing changes: weights, moments,
  *    step count; report.count is 0. With gckpt_exec_desc.skip_nonfinite so it is when the
- *    gradient's norm is not finite; the result is GCKPT_SKIPPED.
+ *    gradient's norm is not finite; the result is GCKPT_SKIPPED. Gradients of inputs and of what is
+ *    frozen are computed when picked (gckpt_pick), in units of the sum: divided by report.count
+ *    they are those of report.loss.
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -1117,10 +1119,10 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
  * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. NAME_store_bytes and
  * NAME_exec_bytes are blocks that suffice on every machine for gckpt_plan_params and an executor
- * that nothing but memory is asked of (copy_feeds, say, takes more: gckpt_exec_need). A user's op is
- * printed as the variable its name says, which must be declared by then, with the needs and flags
- * it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's seed.
- * E_ARG: it cannot be printed; an #error that says why is printed instead. */
+ * that nothing but memory is asked of (copy_feeds, say, takes more: gckpt_exec_need). A user's op
+ * is printed as the variable its name says, which must be declared by then, with the needs and
+ * flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's
+ * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
@@ -1749,9 +1751,10 @@ GCKPT_API const char *gckpt_error_text(const void *object)
     const gckpti_object *o = (const gckpti_object *)object;
     gckpt_result result = gckpt_error(object);
     if (!o)
-        return "NULL: the call that should have made it failed. Why is the error of what it was made "
-               "from: a plan's or a frontier's graph, the store of an executor, a graph or gckpt_fit. "
-               "A store is NULL if there is no memory; a block needs gckpt_store_need(NULL) bytes";
+        return "NULL: the call that should have made it failed. Why is the error of what it was "
+               "made from: a plan's or a frontier's graph, the store of an executor, a graph or "
+               "gckpt_fit. A store is NULL if there is no memory; a block needs "
+               "gckpt_store_need(NULL) bytes";
     return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
                                                                         : gckpt_result_text(result);
 }
@@ -1985,8 +1988,8 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
 /* ---- memory: the one allocation site ---- */
 typedef struct {
     gckpt_memory desc;
-    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when it
-     * last refused */
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
+     * it last refused */
     size_t used, names, wanted;
 } gckpti_allocator;
 
@@ -2160,7 +2163,7 @@ static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
     return p != NULL;
 }
 
-/* The next capacity of a growing array: where it is the last piece of a block, it grows in place. */
+/* The next capacity of a growing array: as the last piece of a block it grows in place. */
 static size_t gckpti_larger(size_t capacity, int in_place)
 {
     return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
@@ -7042,8 +7045,8 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
  * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
  * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
- * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out, whatever
- * its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
+ * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out,
+ * whatever its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
@@ -17407,14 +17410,13 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
                         gckpti_node_name(p, s->id), s->id, where, why);
 }
 
-/* What an instruction wrote, when it had read such kinds: a NaN may come of a NaN, an infinity of
- * either. */
+/* What an instruction wrote, when it had read such kinds. */
 static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    if (read)
-        s.sought = read & GCKPTI_A_NAN ? 0 : GCKPTI_A_NAN;
+    if (read) /* a NaN may come of a NaN, an infinity of either */
+        s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
     gckpti_see_operands(e, &s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
@@ -21390,7 +21392,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         k,
         "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
         "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
+        "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u),\n"
+        "    { %i, %i, 0 },\n"
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
         name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
         p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,

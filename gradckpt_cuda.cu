@@ -1656,7 +1656,8 @@ struct Errors { /* w a b, and w where that is 0 or NaN */
     gckpti_errors e;
     __device__ void read(float *v, int64_t i) const
     {
-        float w = gckpti_error_weight(&e, i), a = gckpti_error_factors(&e, i, &v[1]);
+        float w = gckpti_error_weight(&e, i);
+        float a = gckpti_error_factors(e.kind, e.x[i], e.y[i], e.delta, &v[1]);
         bool counts = w > 0.0f || w < 0.0f;
         v[0] = counts ? w * a : w;
         v[1] = counts ? v[1] : 1.0f;
@@ -1948,11 +1949,12 @@ __global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, co
                                        int64_t n, int x_accumulate, int y_accumulate)
 {
     for (EACH(i, n)) {
-        float w = gckpti_error_weight(&e, i), d = gckpti_error_slope(&e, i);
+        float w = gckpti_error_weight(&e, i), x = e.x[i];
+        float d = gckpti_error_slope(e.kind, x, e.y[i], e.delta);
         if (dx)
             gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
         if (e.kind == GCKPTI_BINARY)
-            d = e.x[i];
+            d = x;
         if (dy)
             gckpti_put_product(&dy[i], gckpti_weighted(w, -d), now->loss_scale, y_accumulate);
     }
@@ -3066,7 +3068,7 @@ void cross_entropy_backward(const gckpt_call *call)
 
 /* ---- cross_entropy_with, soft_cross_entropy ---- */
 struct Classes {
-    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), a weight for each `share` rows */
+    const float *x, *soft, *weights; /* (rows,n), targets (rows,n), one for each `share` rows */
     const int32_t *target;           /* of the soft ones NULL */
     float *aux, *losses;
     int64_t rows, n, share;

@@ -178,7 +178,8 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
     X(sub) X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(embed) X(matmul) X(linear)        \
     X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
     X(mean_squared_error) X(sum_loss) X(cache) X(log_softmax) X(exp) X(log) X(sqrt) X(abs)         \
-    X(reciprocal) X(pow) X(clamp) X(div) X(maximum) X(minimum)
+    X(reciprocal) X(pow) X(clamp) X(div) X(maximum) X(minimum) X(cross_entropy_with)               \
+    X(soft_cross_entropy) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
@@ -245,7 +246,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     return 1;
 }
 
-static void device_reset(device *d)
+static inline void device_reset(device *d)
 {
     d->gets = d->ins = d->outs = d->waits = d->ran = d->updates = d->waited = 0;
 }

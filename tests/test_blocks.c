@@ -33,7 +33,10 @@ static int untouched(const gckpt_memory *m)
 }
 
 static void own_optimiser(void *user, const gckpt_update *u) { (void)user, (void)u; }
-static size_t far_out(void *user, size_t at, const void *from, size_t bytes) { return (void)user, (void)at, (void)from, bytes; }
+static size_t far_out(void *user, size_t at, const void *from, size_t bytes)
+{
+    return (void)user, (void)at, (void)from, bytes;
+}
 static size_t far_in(void *user, size_t at, void *to, size_t bytes)
 {
     (void)user, (void)at;
@@ -57,17 +60,20 @@ static int store_fits(const gckpt_plan *p, size_t past, size_t size, int graph)
         else if (net.s->params[i].external)
             made = gckpt_store_external_packed(s, q.name, q.shape, q.storage, q.packed, q.scales);
         else if (graph)
-            made = gckpt_param(g, q.name, q.shape, net.s->params[i].init) ? GCKPT_OK : gckpt_error(g);
+            made =
+                gckpt_param(g, q.name, q.shape, net.s->params[i].init) ? GCKPT_OK : gckpt_error(g);
         if (graph && made == GCKPT_OK && q.frozen)
             made = gckpt_store_freeze(s, q.name, 1);
-        if (graph && made == GCKPT_OK && q.storage != GCKPT_STORED_F32 && !net.s->params[i].external)
+        if (graph && made == GCKPT_OK && q.storage != GCKPT_STORED_F32 &&
+            !net.s->params[i].external)
             made = gckpt_store_pack(s, q.name, q.storage);
     }
     if (s && !graph && made == GCKPT_OK)
         made = gckpt_plan_params(p, s);
     gckpt_exec_desc x = { .own_optimiser = own_optimiser };
     gckpt_exec *e = made == GCKPT_OK ? gckpt_exec_new(p, s, &x) : NULL;
-    CHECK_MSG(!s || e || gckpt_error(s) == GCKPT_E_MEMORY || made == GCKPT_E_MEMORY, "%s", gckpt_error_text(s));
+    CHECK_MSG(!s || e || gckpt_error(s) == GCKPT_E_MEMORY || made == GCKPT_E_MEMORY, "%s",
+              gckpt_error_text(s));
     CHECK(untouched(&m));
     int fits = e != NULL;
     rig_free(e, NULL, g, s);
@@ -79,9 +85,11 @@ static void test_store(const gckpt_plan *p)
     size_t need = gckpt_store_need(p);
     for (int graph = 0; graph < 2; graph++) {
         for (size_t past = 0; past < 16; past += 5)
-            CHECK_MSG(store_fits(p, past, need, graph), "%zu bytes at %zu, graph %d", need, past, graph);
+            CHECK_MSG(store_fits(p, past, need, graph), "%zu bytes at %zu, graph %d", need, past,
+                      graph);
         CHECK_MSG(store_fits(p, WORST, need, graph), "%zu bytes, graph %d", need, graph);
-        CHECK_MSG(!store_fits(p, WORST, need - 1, graph), "%zu bytes are more than is needed, graph %d", need, graph);
+        CHECK_MSG(!store_fits(p, WORST, need - 1, graph),
+                  "%zu bytes are more than is needed, graph %d", need, graph);
     }
 }
 
@@ -100,7 +108,8 @@ static void test_exec(const gckpt_plan *p, const gckpt_exec_desc *x)
 {
     size_t need = gckpt_exec_need(p, x);
     for (size_t past = 0; past < 16; past += 5)
-        CHECK_MSG(exec_fits(p, *x, past, need), "%zu bytes at %zu: %s", need, past, gckpt_error_text(net.s));
+        CHECK_MSG(exec_fits(p, *x, past, need), "%zu bytes at %zu: %s", need, past,
+                  gckpt_error_text(net.s));
     CHECK(exec_fits(p, *x, WORST, need));
     CHECK_MSG(!exec_fits(p, *x, WORST, need - 1), "%zu bytes are more than is needed", need);
 }
@@ -135,15 +144,18 @@ static void test_told(const gckpt_plan *p)
             const int made = gckpt_plan_params(p, s) == GCKPT_OK;
             gckpt_exec *e = made ? gckpt_exec_new(p, s, &x) : NULL;
             would = e ? 0 : told(s, " would do");
-            CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && told(s, " bytes, ") == size && would > size));
-            CHECK_MSG(e || store_fits(p, past, would, 0), "%zu bytes of %zu", would, gckpt_store_need(p));
+            CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && told(s, " bytes, ") == size &&
+                        would > size));
+            CHECK_MSG(e || store_fits(p, past, would, 0), "%zu bytes of %zu", would,
+                      gckpt_store_need(p));
             gckpt_exec_free(e);
         }
     size_t need = gckpt_exec_need(p, &x);
     for (size_t size = 1; size < need - 15; size += size / 3 + 1) {
         x.memory = block_at(0, size);
         CHECK(gckpt_exec_new(p, net.s, &x) == NULL);
-        CHECK_MSG(gckpt_error(net.s) == GCKPT_E_MEMORY && told(net.s, " would do") == need && told(net.s, " bytes, ") == size,
+        CHECK_MSG(gckpt_error(net.s) == GCKPT_E_MEMORY && told(net.s, " would do") == need &&
+                      told(net.s, " bytes, ") == size,
                   "%s", gckpt_error_text(net.s));
     }
 }
@@ -151,35 +163,43 @@ static void test_told(const gckpt_plan *p)
 static void test_texts(void)
 {
     gckpt_store_desc desc = { block_at(0, 100), 0 };
-    CHECK(gckpt_store_new(&desc) == NULL && strstr(gckpt_error_text(NULL), "gckpt_store_need(NULL)"));
+    CHECK(gckpt_store_new(&desc) == NULL &&
+          strstr(gckpt_error_text(NULL), "gckpt_store_need(NULL)"));
     desc.memory = block_at(0, gckpt_store_need(NULL) - 15);
     gckpt_store *s = gckpt_store_new(&desc);
     CHECK(s && gckpt_store_external(s, "w", gckpt_shape1(1), (float *)&room, 0) == GCKPT_E_MEMORY);
     CHECK(strstr(gckpt_error_text(s), "no memory for its entry; the store's block has ") != NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     CHECK(some_param(g, 0) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
-    CHECK(strstr(gckpt_error_text(g), "param \"weight0\": the store has no memory for 35 floats; the store's block has ") &&
+    CHECK(strstr(
+              gckpt_error_text(g),
+              "param \"weight0\": the store has no memory for 35 floats; the store's block has ") &&
           strstr(gckpt_error_text(g), " bytes, so far it takes "));
-    CHECK(gckpt_store_set_note(s, "a", "b") == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "so far it takes "));
+    CHECK(gckpt_store_set_note(s, "a", "b") == GCKPT_E_MEMORY &&
+          strstr(gckpt_error_text(s), "so far it takes "));
     gckpt_graph_free(g);
     /* graphs and plans: so far */
     static double other[1 << 12];
     gckpt_memory m = { .memory = other, .size = 100 };
-    gckpt_store *heap = gckpt_store_new(NULL);
-    CHECK(gckpt_graph_new(heap, &m) == NULL && strstr(gckpt_error_text(heap), "; the graph's block has 100 bytes, so far it takes "));
+    gckpt_store *other_store = gckpt_store_new(NULL);
+    CHECK(gckpt_graph_new(other_store, &m) == NULL &&
+          strstr(gckpt_error_text(other_store),
+                 "; the graph's block has 100 bytes, so far it takes "));
     m.size = sizeof other;
-    g = gckpt_graph_new(heap, &m);
+    g = gckpt_graph_new(other_store, &m);
     gckpt_tensor *t = some_param(g, 0);
     while (t)
         t = gckpt_relu(t);
-    CHECK(gckpt_error(g) == GCKPT_E_MEMORY && strstr(gckpt_error_text(g), "; the graph's block has 32768 bytes, so far it takes "));
+    CHECK(gckpt_error(g) == GCKPT_E_MEMORY &&
+          strstr(gckpt_error_text(g), "; the graph's block has 32768 bytes, so far it takes "));
     gckpt_graph_free(g);
-    g = gckpt_graph_new(heap, NULL);
+    g = gckpt_graph_new(other_store, NULL);
     t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(3, 5));
     gckpt_term term = { gckpt_sum_loss(gckpt_linear(t, some_param(g, 0), NULL)), 1, 0 };
     gckpt_plan_desc d = { .memory = { .memory = other, .size = 1000 } };
     CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
-    CHECK_MSG(strstr(gckpt_error_text(g), "; the plan's block has 1000 bytes, so far it takes "), "%s", gckpt_error_text(g));
+    CHECK_MSG(strstr(gckpt_error_text(g), "; the plan's block has 1000 bytes, so far it takes "),
+              "%s", gckpt_error_text(g));
     /* values */
     gckpt_parameter q;
     gckpt_store_desc small = { block_at(0, gckpt_store_need(NULL) + sizeof(gckpti_param) + 20), 0 };
@@ -189,7 +209,7 @@ static void test_texts(void)
     CHECK(strstr(gckpt_error_text(values), "140 bytes; the store's block has ") != NULL);
     gckpt_graph_free(h);
     gckpt_graph_free(g);
-    gckpt_store_free(heap);
+    gckpt_store_free(other_store);
 }
 
 /* What a printed plan says, for a device that does not copy it; inputs cannot take these names. */
@@ -201,7 +221,8 @@ static void test_printed(void)
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "store bytes", GCKPT_F32, gckpt_shape2(3, 5));
     gckpt_tensor *y = gckpt_input(g, "exec_bytes", GCKPT_F32, gckpt_shape2(3, 7));
-    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(x, some_param(g, 0), NULL), y), 1, 0 };
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(x, some_param(g, 0), NULL), y), 1,
+                        0 };
     gckpt_plan_desc d = { .optimiser = GCKPT_OWN_OPTIMISER, .own_state = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK(p && gckpt_plan_c(p, "m", file_write, &f) == GCKPT_OK);
@@ -209,9 +230,12 @@ static void test_printed(void)
     constant.block = NULL;
     size_t exec = gckpt_exec_need(&constant, NULL);
     CHECK(exec < gckpt_exec_need(p, NULL) && exec > gckpt_plan_arena(p));
-    snprintf(want, sizeof want, "enum {\n    m_store_bytes__0 = 0,\n    m_exec_bytes__1 = 1\n};\n#define m_store_bytes %zu\n#define m_exec_bytes %zu\n",
-             gckpt_store_need(p), exec);
-    CHECK_MSG(sizeof(void *) < 8 || strstr((char *)f.bytes, want), "%s%.800s", want, (char *)f.bytes);
+    snprintf(
+        want, sizeof want,
+        "enum {\n    m_store_bytes__0 = 0,\n    m_exec_bytes__1 = 1\n};\n#define m_store_bytes %zu\n#define m_exec_bytes %zu\n",
+        gckpt_store_need(p), exec);
+    CHECK_MSG(sizeof(void *) < 8 || strstr((char *)f.bytes, want), "%s%.800s", want,
+              (char *)f.bytes);
     free(f.bytes);
     rig_free(NULL, p, g, s);
 }

@@ -375,8 +375,8 @@ static void try_problem(const problem *p)
             continue;
         }
         a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
-        for (int64_t i = 0; i < n; i++)
-            a.index[i] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
+        for (int64_t j = 0; j < n; j++)
+            a.index[j] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
         a.index[pick(0, n - 1)] = p->classes - 1;
     }
     a.aux_floats = (int64_t)(call.aux_bytes / sizeof(float));

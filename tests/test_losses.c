@@ -4,6 +4,7 @@
  * does not fit is refused with the shapes. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "backend.h"
 #include "rig.h"
 #include <math.h>
 
@@ -19,6 +20,7 @@ typedef struct {
     float smoothing;
     gckpt_precision precision;
     gckpt_isa isa;
+    const gckpt_backend *backend;
     float x[ALL], y[ALL], w[ALL];
     int32_t targets[ROWS];
     double loss;
@@ -88,8 +90,8 @@ static void run(trial *o)
     if (o->axes)
         feeds[fed++] = (gckpt_feed){ gckpt_id(in[2]), o->w };
     gckpt_plan_desc desc = { .batch = B, .fetch = picks, .fetches = o->micro == B ? picked : 0,
-                             .precision = o->precision };
-    gckpt_exec_desc how = { .isa = o->isa };
+                             .precision = o->precision, .backend = o->backend };
+    gckpt_exec_desc how = { .isa = o->isa, .backend = o->backend };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     CHECK_MSG(p != NULL, "%s: %s", kinds[o->kind], gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
@@ -137,6 +139,29 @@ static void weights_of_one(int kind)
                       kinds[kind], axes, micro, o.loss);
             CHECK(micro < B || (same(o.dx, plain.dx, ALL) && same(o.dy, plain.dy, ALL)));
         }
+}
+
+/* ---- on a backend with memory of its own, which has kernels for them or has not ---- */
+static void elsewhere(int kind)
+{
+    device d;
+    gckpt_backend backend;
+    if (!device_start(&d, &backend, "elsewhere", GCKPT_ISA_PLAIN))
+        return; /* there are no such pages */
+    for (int axes = 0; axes < 3; axes++)
+        for (int lacks = 0; lacks < 2; lacks++) {
+            trial here = trial_of(kind, axes), there = here;
+            there.backend = &backend;
+            d.missing = lacks ? kinds[kind] : NULL;
+            device_reset(&d);
+            run(&here), run(&there);
+            CHECK(d.ran > 0);
+            CHECK_MSG(here.loss == there.loss && here.count == there.count &&
+                          same(here.dx, there.dx, ALL) && same(here.dy, there.dy, ALL) &&
+                          same(here.dw, there.dw, weights_of(&here)),
+                      "%s, %d axes, kernels missing: %d: other bits", kinds[kind], axes, lacks);
+        }
+    device_end(&d);
 }
 
 /* The ops without weights, which the others become where they ask for nothing more. */
@@ -396,6 +421,7 @@ int main(void)
         weights_of_one(kind);
         left_out(kind);
         weight_gradient(kind);
+        elsewhere(kind);
         bf16(kind);
     }
     become_plain();

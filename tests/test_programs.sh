@@ -343,11 +343,14 @@ interrupted()
     shift 2
     rm -f "$work/stopped.json"
     build/gpt "$@" --json "$work/stopped.json" > "$work/stdout" 2> "$work/stderr" &
+    pid=$!
     wait_for "$work/stopped.json" "$pattern"
     took=$(date +%s)
-    kill -$signal $!
-    wait $!
+    kill -$signal $pid
+    (sleep 60; kill -KILL $pid) > /dev/null 2>&1 &
+    wait $pid
     status=$?
+    kill $! 2> "$work/log"
     took=$(($(date +%s) - took))
 }
 for signal in INT TERM; do
