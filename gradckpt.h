@@ -5206,7 +5206,8 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
 }
 
-/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < y < high, else +0 */
+/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
+ * bf16 plans y is rounded, and may lie between low and high where x does not.) */
 typedef struct {
     float low, high;
 } gckpti_clamp;
@@ -5237,11 +5238,12 @@ static void gckpti_clamp_backward(const gckpt_call *call)
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++) {
-        int inside = call->out[i] > o->low && call->out[i] < o->high;
+        float x = call->in[0].data[i];
+        int inside = x > o->low && x < o->high;
         gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
     }
 }
-GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
+GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     gckpti_clamp o = { low, high };
@@ -23737,7 +23739,7 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 {
     const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
                            1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
-                           1 << GCKPTI_KIND_reciprocal | 1 << GCKPTI_KIND_clamp;
+                           1 << GCKPTI_KIND_reciprocal;
     const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
     const float *x = at_out >> kind & 1 ? call->out : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].data;
     const float *y = both ? call->in[i].data : x, *g = call->grad_out;

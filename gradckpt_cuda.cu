@@ -944,9 +944,9 @@ struct Clamp {
 struct ClampGradient {
     static constexpr int READS = READS_BOTH;
     gckpti_clamp o;
-    __device__ void operator()(float *d, float y, float g, int accumulate) const
+    __device__ void operator()(float *d, float x, float g, int accumulate) const
     {
-        gckpti_put(d, y > o.low && y < o.high ? g : 0.0f, accumulate);
+        gckpti_put(d, x > o.low && x < o.high ? g : 0.0f, accumulate);
     }
 };
 
@@ -959,7 +959,7 @@ void clamp_forward(const gckpt_call *call)
 void clamp_backward(const gckpt_call *call)
 {
     ClampGradient f = { *(const gckpti_clamp *)call->attributes };
-    map_back(call, f, call->out);
+    map_back(call, f, call->in[0].data);
 }
 
 void detach_forward(const gckpt_call *call)

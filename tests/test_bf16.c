@@ -732,7 +732,7 @@ static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
     case 4: return gckpt_reciprocal(b);
     case 5: return gckpt_pow(a, 2);
     case 6: return gckpt_pow(b, -1.5f);
-    case 7: return gckpt_clamp(a, -0.5f, 0.75f);
+    case 7: return gckpt_clamp(a, -0.7f, 0.7f); /* nearest: 0.69921875 */
     case 8: return gckpt_detach(a);
     case 9: return gckpt_div(a, b);
     case 10: return gckpt_maximum(a, b);
