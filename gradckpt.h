@@ -26,7 +26,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1240
+ *     >>api        public API: every function, where it is declared                     1250
  *     >>base       configuration, errors, memory, shapes, threads                        900
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
@@ -48,7 +48,7 @@
  *     >>fast       fast ops: work cut into items for threads                            1160
  *     >>kernels    what is done with an item, for each instruction set                  2100
  *     manual       this comment                                                          360
- *                  in all                                                              24720
+ *                  in all                                                              24730
  *
  * == MANUAL =======================================================================================
  *
@@ -1385,8 +1385,9 @@ typedef struct {
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* E_DATA at the first instruction that makes a NaN of none, or an infinity of finite values (those
  * of a mask are let through), in a value, a gradient or a loss's sum: the error text has op,
- * tensor, element, row of the batch. So too for a NaN that is fed or stands in a parameter or a
- * constant, and before the first update for all gradients. Nothing is changed then, but where an
+ * tensor, element, row of the batch. So too for a NaN that is fed (even where nothing reads it: a
+ * weight of an ignored row) or stands in a parameter or a constant, and before the first update for
+ * all gradients (not for their norm, which may overflow). Nothing is changed then, but where an
  * update itself did it (lr too high), or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets that there are kernels for; all give the same bits. */
@@ -17456,7 +17457,9 @@ static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
     s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
     gckpti_see_node(e, &s, values, id, 0, 0);
     return s.id < 0 ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_DATA, "finite: \"%s\" is %g at position %I",
+                    : gckpti_error(e, GCKPT_E_DATA,
+                                   "finite: \"%s\" is %g at position %I: an earlier step, or "
+                                   "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, s.at);
 }
 
@@ -17653,9 +17656,10 @@ static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
     const float *x = (const float *)fed;
     for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
         if (x[i] != x[i])
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "finite: \"%s\": NaN was fed at row %I, position %I",
-                                e->plan->names + q->name, e->row_end + i / row, i % row);
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                e->plan->names + q->name, e->row_end + i / row, i % row);
     return GCKPT_OK;
 }
 
@@ -21388,16 +21392,15 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD)
             work[p->list[x].first] += p->nodes[p->list[x].id].cost.forward;
-    gckpti_print(
-        k,
-        "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
-        "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), "
-        "{ %i, %i, 0 },\n"
-        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
-        name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
-        p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
-        p->update_in_backward, p->threads, p->made_for, p->state_slots);
+    gckpti_print(k,
+                 "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
+                 "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), "
+                 "{ %i, %i, 0 },\n"
+                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
+                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
+                 p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
+                 p->update_in_backward, p->threads, p->made_for, p->state_slots);
     gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
                  p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
@@ -22243,9 +22246,10 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpt_parallel,  k->online,
-                               k->surprisal,               k->classes_backward,
-                               k->mixed->widen,            k->mixed->narrow };
+    gckpti_loss_kernels by = {
+        gckpti_fast_products(call), gckpt_parallel,  k->online,       k->surprisal,
+        k->classes_backward,        k->mixed->widen, k->mixed->narrow
+    };
     return by;
 }
 
