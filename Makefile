@@ -50,7 +50,7 @@ all: examples
 
 help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
-	@echo 'make shakespeare  train it on Shakespeare, in 16 MB, for some 5 minutes on 2 cores, and sample it'
+	@echo 'make shakespeare  train it on Shakespeare, in 16 MB, for some 8 minutes on 2 cores, and sample it'
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 2 to 3 minutes on 2 cores'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
 	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; some 4 minutes'
