@@ -80,7 +80,7 @@
  *    Order of creation is part of what a graph is: it fixes tensor ids, the order of parameters and
  *    the order in which gradients are added. C does not say which argument of a call is evaluated
  *    first, so give each its own statement where two arguments would both create something (w1 and
- *    b1 above).
+ *    b1 above). examples/layers.h and train.h: layers and a training loop of such calls, to copy.
  *
  * 2. Errors
  *    Nothing aborts and nothing needs checking on each line. Building: the first error stays on the
@@ -1486,8 +1486,9 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
-/* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE. Feeds must stay
- * where they are, or be copied (copy_feeds). Starting another step abandons this one. */
+/* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE (the last call ends
+ * the step, when gckpt_next has no more). Feeds must stay where they are, or be copied
+ * (copy_feeds). Starting another step abandons this one. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
