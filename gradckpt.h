@@ -48,7 +48,7 @@
  *     >>fast       fast ops: work cut into items for threads                            1160
  *     >>kernels    what is done with an item, for each instruction set                  2100
  *     manual       this comment                                                          360
- *                  in all                                                              24730
+ *                  in all                                                              24740
  *
  * == MANUAL =======================================================================================
  *
@@ -323,16 +323,17 @@
  *    constant, any thread may use it. A graph, a frontier, an executor: one thread at a time. A
  *    store: one thread at a time for all that changes it (building, planning, making an executor,
  *    loading, training); while nothing does, calls that take a const store and gckpt_forward of
- *    different executors may run at once. A game that plays while it trains has two stores, and
- *    copies values between steps (gckpt_store_get of both, memcpy; or write and read).
+ *    different executors (with arenas and caches of their own) may run at once. A game that plays
+ *    while it trains has two stores, and copies values between steps (gckpt_store_get of both,
+ *    memcpy; or write and read).
  *    Lifetimes. A store lives longer than its graphs and executors. A graph is needed by what is
  *    made from it while it is made, and by a frontier; plans and executors go on without. An
  *    executor copies its plan (but for a C constant). Names, attributes and descs are copied when
  *    given; what a desc points to for later (memory blocks, arena, backend, callbacks' user, the
  *    executor of caches_of) lives as long as what was made with it. A constant's data lives as
  *    long as graph, plans and executors, external values as long as the store; feeds until the
- *    step ends (copy_feeds: until the call returns); what gckpt_fetch returns, until the next step
- *    begins; an error's text, until the object's next error.
+ *    step ends (copy_feeds: until the call returns); what gckpt_fetch returns, until something
+ *    runs in that arena; an error's text, until the object's next error.
  *    Two optimisers of one store (a GAN): freeze one part, make a plan, freeze the other one
  *    instead, make the other plan, unfreeze. A plan trains what was not frozen when it was made;
  *    plans may differ in optimiser and executors may share an arena. State, and the updates that
@@ -731,13 +732,14 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
-/* ---- Losses with weights: `weights`, NULL or f32, has the first axes of what is lost, (B) or
- * (B,T) or all: each scales what is lost behind it. They scale the sum; the count stays what it is
- * without them (valid targets, rows, elements). To divide by the sum of weights instead, feed
- * weights times count / their sum, both over the whole batch. A weight of 0 leaves out what is
- * behind it, NaN and infinities too, and passes no gradient on; that of a row whose target is < 0
- * is not looked at. Weights of classes: gckpt_embed of a (V,1) table by the targets (if none is
- * ignored), reshaped. All float inputs get gradients. ----
+/* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
+ * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
+ * scale the sum; the count stays what it is without them (valid targets, rows, elements). To divide
+ * by the sum of weights instead, feed weights times count / sum, over the whole batch, each weight
+ * taken into the sum for every row or element that counts behind it. A weight of 0 leaves out what
+ * is behind it, NaN and infinities too, and passes no gradient on; that of a row whose target is
+ * negative is not looked at. Weights of classes: gckpt_embed of a (V,1) table by the targets (if
+ * none is ignored), reshaped. All float inputs get gradients. ----
  *
  * Cross-entropy against (1 - smoothing) of the target and smoothing / V of every class (Szegedy
  * 2015), smoothing 0 to 1. */
@@ -928,12 +930,12 @@ typedef enum {
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
 typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gckpt_optimiser;
-/* What gckpt_fetch and gckpt_collect may return. Activations and their gradients: of the last
- * micro-batch, in units of the sum. Gradients of parameters that are trained: divided, before
- * clipping. The gradient of an input (f32), a constant, a frozen parameter or anything else that no
- * trainable parameter leads to is computed because it is picked, in units of the sum; what has no
- * batch axis gets the sum over the batch. A plan may have such picks and nothing to train: its
- * steps update nothing. */
+/* What gckpt_fetch and gckpt_collect may return. Activations and their gradients, in units of the
+ * sum: gckpt_fetch has the last micro-batch's, gckpt_collect all rows. Gradients of parameters that
+ * are trained: divided, before clipping. The gradient of an input (f32), a constant, a frozen
+ * parameter or anything else that no trainable parameter leads to is computed because it is picked,
+ * in units of the sum; what has no batch axis gets the sum over the batch. A plan may have such
+ * picks and nothing to train: its steps update nothing. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient;
@@ -1383,12 +1385,13 @@ typedef struct {
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* E_DATA at the first instruction that makes a NaN of none, or an infinity of finite values (those
- * of a mask are let through), in a value, a gradient or a loss's sum: the error text has op,
- * tensor, element, row of the batch. So too for a NaN that is fed (even where nothing reads it: a
- * weight of an ignored row) or stands in a parameter or a constant, and before the first update for
- * all gradients (not for their norm, which may overflow). Nothing is changed then, but where an
- * update itself did it (lr too high), or in plans that update in the backward. */
+/* E_DATA at the first instruction that makes a NaN of none, or an infinity of finite values (one
+ * that is fed, constant or frozen, as in a mask, is let through), in a value, a gradient or a
+ * loss's sum: the error text has op, tensor, element, row of the batch. So too for a NaN that is
+ * fed (even where nothing reads it: a weight of an ignored row) or stands in a parameter or a
+ * constant, an infinity in a trained parameter, and before the first update for all gradients (not
+ * their norm, which may overflow). Nothing is changed then, but where an update itself did it (lr
+ * too high), or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
@@ -1454,7 +1457,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
  * it begins worst: for a store with all that the plan needs of it, made by building its graph or by
  * gckpt_plan_params (plan NULL: without parameters; with notes, or values in use before all
  * parameters are there, it takes more), and for an executor (desc as for gckpt_exec_new, or NULL;
- * its memory is not looked at). SIZE_MAX: more than there can be, or the desc would be refused. */
+ * its memory is not looked at). SIZE_MAX: more than there can be, or no such isa or backend is here
+ * (what else gckpt_exec_new refuses, it refuses). */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
@@ -1498,10 +1502,11 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
-/* A tensor or gradient of desc.fetch, valid until the next step starts. NULL, and the executor's
- * error text says why: not picked; or not computed yet, within a step (gckpt_run_some; in each
- * micro-batch anew) or because it ended early. A gradient is there with its last contribution; a
- * trained parameter's with its update; one of what else has no batch axis at the step's end. */
+/* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
+ * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
+ * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
+ * A gradient is there with its last contribution; a trained parameter's with its update; one of
+ * what else has no batch axis at the step's end. */
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 /* From now on all calls put what they compute of this pick (desc.fetch; something with a batch
  * axis, no parameter) into `to`, rows of the whole batch one after the other; `size` floats are
@@ -7047,8 +7052,9 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
  * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
  * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
- * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 leaves the row out,
- * whatever its logits are. dw = put(sum of the losses behind it by lanes, loss_scale). */
+ * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 makes the
+ * row's loss and dx 0, whatever its logits are; the row counts. dw = put(sum of the losses behind
+ * it by lanes, loss_scale). */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
@@ -7070,7 +7076,7 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
                              name, w, all);
 }
 
-/* w x; where w is 0 (or NaN) w, whatever x is. (-0 stays: it goes into no addition.) */
+/* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
 GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
 static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
@@ -17417,15 +17423,17 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, un
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    if (read) /* a NaN may come of a NaN, an infinity of either */
+    if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
         s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
     gckpti_see_operands(e, &s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
+    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
+                           : "all it read is finite; nothing was changed";
+    if (e->updating) /* in the backward */
+        why = "parameters have changed, go back to what was saved";
     return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
-                             node->op ? node->op->name : "param",
-                             read ? "it read infinities, but no NaN; nothing was changed"
-                                  : "all it read is finite; nothing was changed");
+                             node->op ? node->op->name : "param", why);
 }
 
 /* A parameter's gradient before its update, and what that made of it. */
@@ -17464,8 +17472,8 @@ static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
                                    gckpti_node_name(e->plan, id), s.value, s.at);
 }
 
-/* Before the first update of a step that clips or may be skipped: all gradients, then norm and
- * clipping factor. */
+/* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
+ * is updated: all gradients, then norm and clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
@@ -18100,6 +18108,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         result = gckpti_settle_counts(e);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->pc++;
+            if (e->pc == p->epilogue)
+                gckpti_collect_rows(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }

@@ -20,7 +20,8 @@
  *
  * Rows are shuffled by seed and epoch alone, so weights have the same bits for every budget,
  * micro-batch, thread count and machine. Where a model compares rows (gckpt_plan_split_exact), a
- * batch is computed whole, and the last rows of an epoch that fill none wait for the next. */
+ * batch is computed whole: the last rows of an epoch, and of those for validation, that fill none
+ * are left out. */
 #ifndef TRAIN_H
 #define TRAIN_H
 #include <stdarg.h>
@@ -331,8 +332,11 @@ static inline int train_step(train_run *t, int64_t first, gckpt_report *report)
     if (result == GCKPT_SKIPPED)
         return train_fail(t, "epoch %i, step %.0f: %s; or there is NaN in the data", t->r->epoch,
                           (double)t->r->step, gckpt_error_text(t->exec));
-    if (result == GCKPT_E_DATA && /* it names a row of the batch; this one of the data: */
-        train_evaluate(t, 0, t->data->rows, NULL, &loss, &accuracy) != 0)
+    /* The step's text names a row of the batch; a forward over all data names the row of the data.
+     */
+    if (result == GCKPT_E_DATA &&
+        train_evaluate(t, 0, t->data->rows, NULL, &loss, &accuracy) != 0 &&
+        gckpt_error(t->forward) == GCKPT_E_DATA)
         return -1;
     return result == GCKPT_OK ? 0 : train_fail(t, "%s", gckpt_error_text(t->exec));
 }

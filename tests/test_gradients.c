@@ -574,6 +574,40 @@ static void test_collect(void)
         }
 }
 
+/* In a plan that updates in the backward: what is collected where nothing counts; and once a parameter has
+ * changed, an error does not say that none has. */
+static void test_updates_in_backward(void)
+{
+    const gckpt_hyper sgd = { 0.5f, 0, 0, 0, 0, 0, 0 };
+    const gckpt_exec_desc x = { .debug = GCKPT_DEBUG_FINITE };
+    float to[4] = { 5, 5, 5, 5 };
+    const float four[4] = { 4, 1, 9, 0 };
+    const int32_t none[4] = { -1, -1, -1, -1 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    for (int finite = 0; finite < 2; finite++) {
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 1));
+        gckpt_tensor *ids = gckpt_input(g, "ids", GCKPT_I32, gckpt_shape1(4));
+        gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(1, 1), (gckpt_init){ 0, 0, 1 });
+        gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape2(1, 3), (gckpt_init){ 0, 0, 1 });
+        gckpt_tensor *h = gckpt_sqrt(gckpt_mul(in, w1)), *y = gckpt_matmul(h, w2);
+        gckpt_term term = { finite ? gckpt_sum_loss(y) : gckpt_cross_entropy(y, ids), 1, 0 };
+        gckpt_pick pick = { h, 0 };
+        gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .update_in_backward = 1, .fetch = &pick, .fetches = 1 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, finite ? &x : NULL);
+        gckpt_feed f[2] = { { gckpt_id(in), four }, { gckpt_id(ids), none } };
+        CHECK(gckpt_collect(e, gckpt_id(h), 0, to, 4) == GCKPT_OK);
+        gckpt_result result = gckpt_step(e, f, finite ? 1 : 2, 4, &sgd, NULL);
+        CHECK_MSG(result == (finite ? GCKPT_E_DATA : GCKPT_OK), "%s", gckpt_error_text(e));
+        CHECK(finite || (to[0] == 2 && to[1] == 1 && to[2] == 3 && to[3] == 0));
+        CHECK(!finite || strstr(gckpt_error_text(e), "backward of sqrt made inf"));
+        CHECK(!finite || strstr(gckpt_error_text(e), "parameters have changed, go back to what was saved"));
+        gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g);
+    }
+    gckpt_store_free(s);
+}
+
 /* An op moves the batch axis: whole micro-batches, one behind the other. */
 static void test_collect_mixed(void)
 {
@@ -911,6 +945,7 @@ int main(void)
     test_fetch_within(1, ROWS);
     test_fetch_cancelled();
     test_collect();
+    test_updates_in_backward();
     test_collect_mixed();
     test_collect_refusals();
     test_changes_nothing();
