@@ -20315,7 +20315,7 @@ static gckpt_result gckpti_not_safetensors(gckpti_loader *l, const unsigned char
         text = text && ((first[i] >= 0x20 && first[i] < 0x7f) || (first[i] >= 9 && first[i] <= 13));
     }
     for (size_t i = 0; i < sizeof gckpti_others / sizeof *gckpti_others; i++)
-        if (!strncmp(begin, gckpti_others[i].begin, strlen(gckpti_others[i].begin)))
+        if (!memcmp(begin, gckpti_others[i].begin, strlen(gckpti_others[i].begin)))
             return gckpti_error(l->store, GCKPT_E_DATA, "load: not a safetensors file but %s",
                                 gckpti_others[i].is);
     for (int i = 0; i < 8; i++)
