@@ -183,7 +183,8 @@ run_check()
         ${CC:-cc} -std=gnu99 -O1 $(source_of hash) -o "$B/$1-plans" &&
             "$B/$1-plans" plans > "$B/$1-plans.txt" &&
             "$emulator" "$B/$1-hash" plans | cmp - "$B/$1-plans.txt" || return 1
-        # plans made here run there: as a constant and as a file; the machines write the same of both
+        # plans made here run there: as a constant and as a file; the machines write the same of both, but for
+        # the sizes of blocks in a constant: these count the structures of the machine that prints
         firmware="-ffp-contract=off -I. -I$B tests/firmware"
         ${CC:-cc} -std=gnu99 -O1 $firmware/host.c -o "$B/$1-here" && "$B/$1-here" run > "$B/$1-want" &&
             "$B/$1-here" c small > "$B/$1-small.h" && "$B/$1-here" file > "$B/$1-plan" &&
@@ -192,7 +193,11 @@ run_check()
                 -o "$B/$1-device" && "$emulator" "$B/$1-device" | cmp - "$B/$1-want" &&
             "$emulator" "$B/$1-there" read < "$B/$1-plan" | cmp - "$B/$1-want" &&
             "$emulator" "$B/$1-there" file | cmp - "$B/$1-plan" &&
-            "$emulator" "$B/$1-there" c small | cmp - "$B/$1-small.h" ;;
+            "$emulator" "$B/$1-there" c small > "$B/$1-small_there.h" &&
+            for made in small small_there; do
+                grep -v '^#define small_[a-z]*_bytes [0-9]*$' "$B/$1-$made.h" > "$B/$1-$made.cut" || return 1
+            done &&
+            cmp "$B/$1-small.cut" "$B/$1-small_there.cut" ;;
     # ---- ways to include ----
     include-alone)
         for c in "${CC:-cc} -std=c99" "${CXX:-c++} -std=c++11 -x c++"; do
