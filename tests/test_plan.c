@@ -297,9 +297,7 @@ static void find_frontier(unsigned seed)
     }
     front.most = gckpt_plan_bytes(p);
     front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
-    /* Where store-all computes again what is pinned so (gckpt_recompute), more bytes may do it less often. */
-    int less = gckpt_plan_recompute(p) > 0 && last.work < gckpt_plan_work(p);
-    CHECK_MSG(last.work <= gckpt_plan_work(p) && (less || last.bytes <= front.most),
+    CHECK_MSG(last.work <= gckpt_plan_work(p) && last.bytes <= front.most,
               "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
               (unsigned long)last.work, (unsigned long)last.bytes,
               (unsigned long)gckpt_plan_work(p), (unsigned long)front.most);
