@@ -19,20 +19,21 @@
  * safetensors files, its own and others'; token by token with a key/value cache; runs in memory you
  * hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, to the same bits.
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one
- * machine; convolve; read Python code (examples/gpt2.h builds Hugging Face's GPT-2); promise speed
+ * machine; read Python code (examples/gpt2.h builds Hugging Face's GPT-2); promise speed
  * on processors without vector units.
  *
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1250
+ *     >>api        public API: every function, where it is declared                     1310
  *     >>base       configuration, errors, memory, shapes, threads                        900
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
  *     >>graph      tensors, views, segments, gckpt_apply                                 610
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers           10
  *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
@@ -48,7 +49,7 @@
  *     >>fast       fast ops: work cut into items for threads                            1160
  *     >>kernels    what is done with an item, for each instruction set                  2100
  *     manual       this comment                                                          360
- *                  in all                                                              24740
+ *                  in all                                                              24810
  *
  * == MANUAL =======================================================================================
  *
@@ -615,6 +616,13 @@ typedef struct {
 } gckpt_init;
 GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                     gckpt_init init);
+/* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
+ * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
+ * the way to the mean of it. A buffer has no optimiser state and no part in norm, clipping and
+ * decay; files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it
+ * is). */
+GCKPT_API gckpt_tensor *gckpt_buffer(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                     gckpt_init init, float momentum);
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor);
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for NULL */
@@ -642,6 +650,8 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
  * x is any shape (.., C), f32 unless noted. Shapes that do not fit: E_SHAPE, on the graph. */
 /* (V,C), i32 (..) -> (..,C): row index[i] of the table; outside 0..V-1 a step is E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
+/* x (B,N,C), i32 (B,M) -> (B,M,C): row index[b][m] of x[b]; outside 0..N-1 a step is E_DATA. */
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index);
 /* (..,M,K) x (..,K,N) -> (..,M,N). Leading axes equal, or b has just two and serves them all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
 /* (..,M,K) x (..,N,K) -> (..,M,N). */
@@ -656,6 +666,16 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
+/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
+ * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias);
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
+ * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
+ * the running `mean` and `variance`, which are gckpt_buffers (C) (at first 0 and 1, momentum 0.1 is
+ * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
@@ -693,6 +713,49 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
  * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+/* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
+ * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
+ * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. For signals [1] is looked at. ----
+ */
+typedef struct {
+    int size[2];     /* of pools, rows and columns; convolutions have it from w, and 0 here */
+    int stride[2];   /* 0: 1 of convolutions, size of pools */
+    int padding[2];  /* on both sides: zeros that take part; max pools: nothing */
+    int dilation[2]; /* 0: 1 */
+    int groups;      /* of channels; 0: 1; as many as channels: depthwise. Convolutions only */
+    int output_padding[2]; /* transposed convolutions: rows and columns more, at the end */
+} gckpt_window;
+/* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
+ * (KH - 1) - 1) / stride + 1: sum over the taps and channels of w of x there (a correlation). A 1 x
+ * 1 w is gckpt_linear's. PyTorch's weights (O,I,KH,KW) are permuted (2,3,1,0). */
+GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window);
+/* x (B,T,I), w (K,I/groups,O) */
+GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window);
+/* What a conv2d with this w (KH,KW,O/groups,I) does to gradients: x (B,H,W,I) -> (B,P,Q,O), P = (H
+ * - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1; bias (O) or NULL. PyTorch's
+ * weights (I,O,KH,KW) are permuted (2,3,1,0). */
+GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window);
+GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window);
+/* (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C): the greatest of each window (NaN if one is; the
+ * gradient goes to the first that is), or its mean, zeros of the padding counted. */
+GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
+GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
+/* (B,..,C) -> (B,C): the mean over all axes between. */
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
+/* ---- Recurrent layers, all of a sequence at once: x (B,T,I), wx (I,3H), wh (H,3H), bias (3H) of
+ * each or NULL, h0 (B,H) or NULL for 0 -> h (B,T,H). Gates r, z, n, as PyTorch has them (Cho 2014):
+ * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
+GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
+                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0);
+/* wx (I,4H), wh (H,4H), one bias (4H) or NULL, h0 and c0 (B,H) or both NULL -> (B,T,2H): h and,
+ * behind it, the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). Hochreiter & Schmidhuber
+ * 1997. */
+GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
+                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
  * generates token by token, to the bits of one call with all of them. Its result may only be read
@@ -7799,6 +7862,14 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
+
+/* =================================================================================================
+ * >>ops-images: convolutions, pools, norms of images; gather; recurrent layers
+ *
+ * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
+ * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
+ * its matrix: chains over these in that order.
+ * ============================================================================================== */
 
 /* =================================================================================================
  * >>plan: the model of a request, schedules, drafts, layout, plans
