@@ -618,11 +618,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
- * the way to the mean of it. A buffer has no optimiser state and no part in norm, clipping and
- * decay; files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it
- * is). */
-GCKPT_API gckpt_tensor *gckpt_buffer(gckpt_graph *graph, const char *name, gckpt_shape shape,
-                                     gckpt_init init, float momentum);
+ * the way to the mean of it. It has no optimiser state and no part in norm, clipping and decay;
+ * files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it is). */
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum);
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor);
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for NULL */
@@ -672,7 +671,7 @@ GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tenso
                                         gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
  * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
- * the running `mean` and `variance`, which are gckpt_buffers (C) (at first 0 and 1, momentum 0.1 is
+ * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
  * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance);
