@@ -4978,6 +4978,7 @@ struct gckpti_columns;
 struct gckpti_heads;
 struct gckpti_classes;
 struct gckpti_errors;
+struct gckpti_cell;
 struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
@@ -5006,6 +5007,10 @@ struct gckpti_kernels {
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
     const struct gckpti_mixed_kernels *mixed;
 };
 #endif
@@ -5033,7 +5038,8 @@ struct gckpti_kernels {
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
-    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)
+    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
+    fast(gather) fast(gru) fast(lstm)
 
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
@@ -7869,6 +7875,413 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+
+/* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
+static gckpt_result gckpti_gather_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
+    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
+                          index);
+    call->shape = *x;
+    call->shape.d[1] = index->d[1];
+    return GCKPT_OK;
+}
+
+/* Entry b of axis 0, forward and backward. */
+static void gckpti_gather_entry(const gckpt_call *call, int64_t b)
+{
+    int64_t m = call->shape.d[1], c = call->shape.d[2];
+    const int32_t *index = call->in[1].index + b * m;
+    const float *x = call->in[0].data + b * call->in[0].shape.d[1] * c;
+    for (int64_t i = 0; i < m; i++)
+        memcpy(call->out + (b * m + i) * c, x + index[i] * c, (size_t)c * sizeof *x);
+}
+
+static void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
+{
+    int64_t m = call->shape.d[1], c = call->shape.d[2], n = call->in[0].shape.d[1] * c;
+    const int32_t *index = call->in[1].index + b * m;
+    const float *g = call->grad_out + b * m * c;
+    float *d = call->in[0].grad + b * n;
+    gckpti_start(d, n, call->in[0].accumulate);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < c; j++)
+            d[index[i] * c + j] += *g++;
+}
+
+static void gckpti_gather_forward(const gckpt_call *call)
+{
+    for (int64_t b = 0; b < call->shape.d[0]; b++)
+        gckpti_gather_entry(call, b);
+}
+
+static void gckpti_gather_backward(const gckpt_call *call)
+{
+    for (int64_t b = 0; call->in[0].grad && b < call->shape.d[0]; b++)
+        gckpti_gather_entry_back(call, b);
+}
+
+static int64_t gckpti_gather_rows(const gckpt_call *call, int i)
+{
+    return call->in[i - 1].shape.d[1];
+}
+
+GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_gather_rows,
+                GCKPT_INDEX(1), GCKPT_IN(1));
+
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
+{
+    gckpt_tensor *in[2] = { x, index };
+    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
+}
+
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
+/* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
+ * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
+ * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
+ *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
+ *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
+ *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
+ * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
+ * hands to h [and c], 0 at first, g [and e] grad_out's; (x) y means: y is the slope, da = x y
+ * rounded, and put(x, y) for dp. sl(s) = fma(-s, s, s), tl(n) = fma(-n, n, 1):
+ *   gru   G = g + D;  r: ((G (1 - z)) tl(n) a_n) sl(r);  z: (G (h - n)) sl(z);  n: (G (1 - z))
+ *         tl(n), of which a_n gets r times as much, rounded;  D = chains of da wh over G from G z
+ *   lstm  G = g + D, s = tanh(c), C = fma(G o, tl(s), E) + e;  i: (C g) sl(i);  f: (C c) sl(f);
+ *         g: (C i) tl(g);  o: (G s) sl(o);  E = C f, D = chains of da wh over G from +0
+ * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
+ * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
+typedef struct {
+    int gates;       /* 3: gru, 4: lstm */
+    int bias, start; /* which input; of two the first; 0: none */
+} gckpti_recurrent;
+
+typedef struct {
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+} gckpti_sequence;
+
+/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
+ * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
+ * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
+typedef struct gckpti_cell {
+    int64_t units;
+    const float *p, *a, *g, *out, *h, *c;
+    float *state, *aux, *d, *da, *dp;
+    int accumulate;
+} gckpti_cell;
+
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
+{
+    const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
+    const gckpt_arg *in = call->in;
+    const int64_t *d = in[0].shape.d;
+    gckpti_sequence s = { d[0], d[1], d[2] / o->gates, d[2], d[2] / o->gates, in, in + 1,
+                          NULL, NULL, NULL };
+    if (o->gates == 4)
+        s.state *= 2;
+    if (o->bias)
+        s.bias = in + o->bias;
+    if (o->start)
+        s.h0 = in + o->start;
+    if (o->start && o->gates == 4)
+        s.c0 = s.h0 + 1;
+    return s;
+}
+
+/* Rows that go through the steps at once: a worker's, and all. */
+static int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
+{
+    return call->plain ? 1 : gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+}
+
+/* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
+static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    int64_t rows = gckpti_sequence_each(call, s.rows) * (call->plain ? 1 : call->threads);
+    if (!backward)
+        return rows * (s.state + s.gates);
+    if (call->plain)
+        return s.steps * s.gates + s.state + s.units;
+    return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
+           call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);
+}
+
+static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
+{
+    const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
+    const gckpt_shape *p = &call->in[0].shape, *wh = &call->in[1].shape;
+    const char *name = o->gates == 3 ? "gru" : "lstm";
+    if (p->n != 3 || wh->n != 2 || wh->d[1] != p->d[2] || wh->d[1] / o->gates != wh->d[0] ||
+        wh->d[1] % o->gates)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x wx %S and wh %S must be (B,T,%iH) and (H,%iH)", name, p, wh,
+                          o->gates, o->gates);
+    gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]);
+    for (int i = 2; i < call->inputs; i++) {
+        const gckpt_shape *want = i == o->bias ? &bias : &state;
+        if (!gckpti_same_shape(&call->in[i].shape, want))
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x wx %S and wh %S need %s %S, not %S", name,
+                              p, wh, i == o->bias ? "a bias" : "a first state", want,
+                              &call->in[i].shape);
+    }
+    gckpti_sequence s = gckpti_sequence_of(call);
+    call->shape = *p;
+    call->shape.d[2] = s.state;
+    call->aux_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
+    call->work_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
+    call->work_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
+{
+    uint64_t gates = (uint64_t)gckpti_elements(&call->in[0].shape);
+    return gates * (2 * (uint64_t)call->in[1].shape.d[0] + 20);
+}
+
+/* Chains to the step before in any case. */
+static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
+{
+    return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
+}
+
+/* State of row b before the first step. */
+static void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
+{
+    size_t bytes = (size_t)s->units * sizeof *state;
+    memset(state, 0, (size_t)s->state * sizeof *state);
+    if (s->h0)
+        memcpy(state, s->h0->data + b * s->units, bytes);
+    if (s->c0)
+        memcpy(state + s->units, s->c0->data + b * s->units, bytes);
+}
+
+/* Step t of row b, forward. */
+static gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                  int64_t t, float *state, const float *a)
+{
+    gckpti_cell c;
+    int64_t at = b * s->steps + t;
+    memset(&c, 0, sizeof c);
+    c.units = s->units;
+    c.p = s->p->data + at * s->gates;
+    c.a = a;
+    c.state = state;
+    c.aux = call->aux ? (float *)call->aux + at * 4 * s->units : NULL;
+    return c;
+}
+
+/* The same, backward. zero: H of them. */
+static gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                    int64_t t, const float *zero, float *d, float *da)
+{
+    gckpti_cell c;
+    int64_t at = b * s->steps + t;
+    memset(&c, 0, sizeof c);
+    c.units = s->units;
+    c.g = call->grad_out + at * s->state;
+    c.out = call->out + at * s->state;
+    c.h = t ? c.out - s->state : s->h0 ? s->h0->data + b * s->units : zero;
+    c.c = t ? c.h + s->units : s->c0 ? s->c0->data + b * s->units : zero;
+    c.aux = (float *)call->aux + at * 4 * s->units;
+    c.d = d;
+    c.da = da;
+    c.dp = s->p->grad ? s->p->grad + at * s->gates : NULL;
+    c.accumulate = s->p->accumulate;
+    return c;
+}
+
+static void gckpti_gru_gates(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float r = gckpti_sigmoid(s->p[j] + s->a[j]), a = s->a[2 * n + j];
+        float z = gckpti_sigmoid(s->p[n + j] + s->a[n + j]);
+        float fresh = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
+        s->state[j] = gckpti_fma(z, s->state[j] - fresh, fresh);
+        if (s->aux)
+            s->aux[j] = r, s->aux[n + j] = z, s->aux[2 * n + j] = fresh, s->aux[3 * n + j] = a;
+    }
+}
+
+static void gckpti_lstm_gates(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float i = gckpti_sigmoid(s->a[j]), f = gckpti_sigmoid(s->a[n + j]);
+        float g = gckpti_tanh(s->a[2 * n + j]), o = gckpti_sigmoid(s->a[3 * n + j]);
+        float c = gckpti_fma(f, s->state[n + j], i * g);
+        s->state[j] = o * gckpti_tanh(c);
+        s->state[n + j] = c;
+        if (s->aux)
+            s->aux[j] = i, s->aux[n + j] = f, s->aux[2 * n + j] = g, s->aux[3 * n + j] = o;
+    }
+}
+
+/* da = x slope, and dp. */
+GCKPTI_INLINE void gckpti_gate_back(const gckpti_cell *s, int64_t at, float x, float slope)
+{
+    s->da[at] = x * slope;
+    if (s->dp)
+        gckpti_put_product(&s->dp[at], x, slope, s->accumulate);
+}
+
+static void gckpti_gru_slopes(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float r = s->aux[j], z = s->aux[n + j], fresh = s->aux[2 * n + j];
+        float g = s->g[j] + s->d[j];
+        gckpti_gate_back(s, 2 * n + j, g * (1.0f - z), gckpti_tanh_slope(fresh));
+        gckpti_gate_back(s, j, s->da[2 * n + j] * s->aux[3 * n + j], gckpti_sigmoid_slope(r));
+        gckpti_gate_back(s, n + j, g * (s->h[j] - fresh), gckpti_sigmoid_slope(z));
+        s->da[2 * n + j] *= r;
+        s->d[j] = g * z;
+    }
+}
+
+static void gckpti_lstm_slopes(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float i = s->aux[j], f = s->aux[n + j], g = s->aux[2 * n + j], o = s->aux[3 * n + j];
+        float top = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
+        float c = gckpti_fma(top * o, gckpti_tanh_slope(t), s->d[n + j]) + s->g[n + j];
+        gckpti_gate_back(s, j, c * g, gckpti_sigmoid_slope(i));
+        gckpti_gate_back(s, n + j, c * s->c[j], gckpti_sigmoid_slope(f));
+        gckpti_gate_back(s, 2 * n + j, c * i, gckpti_tanh_slope(g));
+        gckpti_gate_back(s, 3 * n + j, top * t, gckpti_sigmoid_slope(o));
+        s->d[j] = 0.0f;
+        s->d[n + j] = c * f;
+    }
+}
+
+static void gckpti_sequence_forward(const gckpt_call *call,
+                                    void (*gates)(const gckpti_cell *cell))
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    float *state = (float *)call->work, *a = state + s.state;
+    size_t bytes = (size_t)s.gates * sizeof *a;
+    for (int64_t b = 0; b < s.rows; b++) {
+        gckpti_sequence_start(&s, b, state);
+        for (int64_t t = 0; t < s.steps; t++) {
+            gckpti_cell cell = gckpti_cell_of(call, &s, b, t, state, a);
+            gckpti_start(a, s.gates, 0);
+            if (s.state > s.units) /* lstm */
+                memcpy(a, cell.p, bytes);
+            else if (s.bias)
+                memcpy(a, s.bias->data, bytes);
+            for (int64_t k = 0; k < s.units; k++)
+                gckpti_link(state[k], s.wh->data + k * s.gates, s.gates, a);
+            gates(&cell);
+            if (call->out)
+                memcpy(call->out + (b * s.steps + t) * s.state, state,
+                       (size_t)s.state * sizeof *state);
+        }
+    }
+}
+
+/* What begins at +0, or goes on through the rows. */
+static void gckpti_sequence_begin(const gckpti_sequence *s)
+{
+    if (s->wh->grad)
+        gckpti_start(s->wh->grad, s->units * s->gates, s->wh->accumulate);
+    if (s->bias && s->bias->grad)
+        gckpti_start(s->bias->grad, s->gates, s->bias->accumulate);
+}
+
+/* dh0 and dc0 of row b. */
+static void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
+{
+    const gckpt_arg *start[2] = { s->h0, s->c0 };
+    for (int i = 0; i < 2; i++)
+        for (int64_t j = 0; start[i] && start[i]->grad && j < s->units; j++)
+            gckpti_put(&start[i]->grad[b * s->units + j], d[i * s->units + j],
+                       start[i]->accumulate);
+}
+
+/* What step t of a row adds to dwh and dbias. */
+static void gckpti_sequence_add(const gckpti_sequence *s, const float *h, const float *da)
+{
+    float *low = s->bias ? s->bias->low : NULL;
+    for (int64_t k = 0; s->wh->grad && k < s->units; k++)
+        gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
+    for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+        gckpti_sum_add(&s->bias->grad[j], low ? low + j : NULL, da[j]);
+}
+
+static void gckpti_sequence_backward(const gckpt_call *call,
+                                     void (*slopes)(const gckpti_cell *cell))
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    float *da = (float *)call->work, *d = da + s.steps * s.gates, *zero = d + s.state;
+    memset(zero, 0, (size_t)s.units * sizeof *zero);
+    gckpti_sequence_begin(&s);
+    for (int64_t b = 0; b < s.rows; b++) {
+        memset(d, 0, (size_t)s.state * sizeof *d);
+        for (int64_t t = s.steps; t-- > 0;) {
+            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
+            slopes(&cell);
+            gckpti_chains(cell.da, s.wh->data, s.gates, s.units, s.gates, d);
+        }
+        gckpti_sequence_end(&s, b, d);
+        for (int64_t t = 0; t < s.steps; t++) {
+            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
+            gckpti_sequence_add(&s, cell.h, cell.da);
+        }
+    }
+}
+
+static void gckpti_gru_forward(const gckpt_call *call)
+{
+    gckpti_sequence_forward(call, gckpti_gru_gates);
+}
+static void gckpti_gru_backward(const gckpt_call *call)
+{
+    gckpti_sequence_backward(call, gckpti_gru_slopes);
+}
+static void gckpti_lstm_forward(const gckpt_call *call)
+{
+    gckpti_sequence_forward(call, gckpti_lstm_gates);
+}
+static void gckpti_lstm_backward(const gckpt_call *call)
+{
+    gckpti_sequence_backward(call, gckpti_lstm_slopes);
+}
+
+/* in[2] may be the bias or h0: then it needs less than this says. */
+#define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_AUX
+GCKPTI_ROW_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
+GCKPTI_ROW_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                GCKPTI_READS, GCKPTI_READS);
+#undef GCKPTI_READS
+
+GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
+                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0)
+{
+    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bx), wh, bh ? bh : h0, h0 };
+    gckpti_recurrent o = { 3, bh ? 2 : 0, !h0 ? 0 : bh ? 3 : 2 };
+    return gckpt_apply(&gckpti_op_gru, in, 2 + (bh != NULL) + (h0 != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
+                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0)
+{
+    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bias), wh, h0 ? h0 : c0, c0 };
+    gckpti_recurrent o = { 4, 0, h0 ? 2 : 0 };
+    if (in[2] && in[0] && !(h0 && c0))
+        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
+                           "lstm: %s %T without %s: give both, or none, where they are 0",
+                           h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
+    return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
+}
 
 /* =================================================================================================
  * >>plan: the model of a request, schedules, drafts, layout, plans
@@ -22356,6 +22769,181 @@ GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(
 GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
                  gckpti_fast_errors(call))
 
+/* ---- gather: an item is an entry of axis 0 ---- */
+static void gckpti_fast_gather_forward(const gckpt_call *call)
+{
+    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
+}
+
+static void gckpti_fast_gather_backward(const gckpt_call *call)
+{
+    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
+    if (call->in[0].grad)
+        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
+}
+
+/* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
+ * rows as the threads have at once, then what these add to dwh and dbias ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_sequence s;
+    void (*cell)(const gckpti_cell *cell);
+    int64_t first, rows, each; /* rows of all items, of one */
+    float *turned, *zero;      /* wh' (G,H); H zeros */
+    float *da, *h, *d, *pack;  /* of these rows: da (rows,T,G), h of before (rows,T,H), D [and E] */
+} gckpti_unrolled;
+
+static gckpti_unrolled gckpti_unrolled_of(const gckpt_call *call,
+                                    void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c;
+    memset(&c, 0, sizeof c);
+    c.call = call;
+    c.s = gckpti_sequence_of(call);
+    c.cell = cell;
+    c.rows = c.s.rows;
+    c.each = gckpti_sequence_each(call, c.s.rows);
+    return c;
+}
+
+/* c (m,n) = a b, each chain from `from`, on the calling thread. */
+static void gckpti_unrolled_product(const gckpti_unrolled *s, const gckpti_product *t)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each), lstm = s->state - s->units;
+    float *state = (float *)c->call->work + worker * c->each * (s->state + s->gates);
+    float *a = state + c->each * s->state;
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_start(s, first + r, state + r * s->state);
+    for (int64_t t = 0; t < s->steps; t++) {
+        const float *p = s->p->data + (first * s->steps + t) * s->gates;
+        gckpti_product product = { m, s->gates, s->units, state, s->state, 1, s->wh->data, s->gates,
+                                   1, s->bias ? s->bias->data : NULL, 0, a, s->gates };
+        if (lstm)
+            product.from = p, product.from_row = s->steps * s->gates;
+        gckpti_unrolled_product(c, &product);
+        for (int64_t r = 0; r < m; r++) {
+            float *row = state + r * s->state;
+            gckpti_cell cell = gckpti_cell_of(c->call, s, first + r, t, row, a + r * s->gates);
+            c->cell(&cell);
+            if (c->call->out)
+                memcpy(c->call->out + ((first + r) * s->steps + t) * s->state, row,
+                       (size_t)s->state * sizeof *row);
+        }
+    }
+}
+
+static void gckpti_unrolled_forward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * c.s.steps * c.s.units * c.s.gates,
+                   gckpti_unrolled_forward_item, &c);
+}
+
+/* Rows of wh': 16 gates. */
+static void gckpti_unrolled_turn(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    int64_t j0 = 16 * i, end = j0 + gckpti_min(c->s.gates - j0, 16), h = c->s.units;
+    (void)worker;
+    for (int64_t k0 = 0; k0 < h; k0 += 16)
+        for (int64_t j = j0; j < end; j++)
+            for (int64_t k = k0; k < h && k < k0 + 16; k++)
+                c->turned[j * h + k] = c->s.wh->data[k * c->s.gates + j];
+}
+
+static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t at = i * c->each, m = gckpti_min(c->rows - at, c->each), row = s->steps * s->gates;
+    float *d = c->d + at * s->state;
+    (void)worker;
+    memset(d, 0, (size_t)(m * s->state) * sizeof *d);
+    for (int64_t t = s->steps; t-- > 0;) {
+        float *da = c->da + at * row + t * s->gates;
+        gckpti_product product = { m, s->units, s->gates, da, row, 1, c->turned, s->units, 1,
+                                   d, s->state, d, s->state };
+        for (int64_t r = 0; r < m; r++) {
+            gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
+                                                d + r * s->state, da + r * row);
+            c->cell(&cell);
+            memcpy(c->h + ((at + r) * s->steps + t) * s->units, cell.h,
+                   (size_t)s->units * sizeof *cell.h);
+        }
+        gckpti_unrolled_product(c, &product);
+    }
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_end(s, c->first + at + r, d + r * s->state);
+}
+
+/* What these rows add to dwh and dbias. */
+static void gckpti_unrolled_add(const gckpti_unrolled *c)
+{
+    const gckpti_sequence *s = &c->s;
+    int64_t links = c->rows * s->steps;
+    float *dwh = s->wh->grad;
+    gckpti_product product = { s->units, s->gates, links, c->h, 1, s->units, c->da, s->gates, 1,
+                               dwh, s->gates, dwh, s->gates };
+    gckpt_call sums = *c->call;
+    sums.shape = gckpt_shape2(links, s->gates);
+    sums.grad_out = c->da;
+    if (dwh)
+        gckpti_products_run(c->call, &product, 1, 0, 0, c->pack);
+    if (s->bias) {
+        sums.in[0] = *s->bias;
+        sums.in[0].accumulate = 1;
+        sums.in[1] = sums.in[0];
+        gckpti_columns_run(&sums, 0, 1);
+    }
+}
+
+static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    const gckpti_sequence *s = &c.s;
+    int64_t most = c.each * call->threads;
+    c.turned = (float *)call->work;
+    c.zero = c.turned + s->units * s->gates;
+    c.d = c.zero + s->units;
+    c.h = c.d + most * s->state;
+    c.da = c.h + most * s->steps * s->units;
+    c.pack = c.da + most * s->steps * s->gates;
+    memset(c.zero, 0, (size_t)s->units * sizeof *c.zero);
+    gckpt_parallel(call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_unrolled_turn, &c);
+    gckpti_sequence_begin(s);
+    for (; c.first < s->rows; c.first += c.rows) {
+        c.rows = gckpti_min(s->rows - c.first, most);
+        gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * s->steps * s->units * s->gates,
+                       gckpti_unrolled_backward_item, &c);
+        gckpti_unrolled_add(&c);
+    }
+}
+
+static void gckpti_fast_gru_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->gru_gates);
+}
+static void gckpti_fast_gru_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->gru_slopes);
+}
+static void gckpti_fast_lstm_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->lstm_gates);
+}
+static void gckpti_fast_lstm_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
+}
+
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
 #define GRADCKPT_FILE "gradckpt.h"
@@ -24769,12 +25357,104 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
     }
 }
 
+/* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
+GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
+GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
+GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
+
+/* Gate `gate` of n at x, of W units from j on. */
+GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
+{
+    return V(load_n)(x + gate * s->units + j, s->units - j);
+}
+GCKPTI_INLINED void V(gate_keep)(float *x, int gate, const gckpti_cell *s, int64_t j, FLOATS y)
+{
+    V(store_n)(x + gate * s->units + j, y, s->units - j);
+}
+
+static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
+        FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
+        FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
+        FLOATS fresh = V(tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+        V(gate_keep)(s->state, 0, s, j, V(fma)(z, h - fresh, fresh));
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, r);
+            V(gate_keep)(s->aux, 1, s, j, z);
+            V(gate_keep)(s->aux, 2, s, j, fresh);
+            V(gate_keep)(s->aux, 3, s, j, a);
+        }
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
+        FLOATS g = V(tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+        FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
+        V(gate_keep)(s->state, 0, s, j, o * V(tanh)(c));
+        V(gate_keep)(s->state, 1, s, j, c);
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, i);
+            V(gate_keep)(s->aux, 1, s, j, f);
+            V(gate_keep)(s->aux, 2, s, j, g);
+            V(gate_keep)(s->aux, 3, s, j, o);
+        }
+    }
+}
+
+/* gckpti_gate_back; what da is. */
+GCKPTI_INLINED FLOATS V(gate_back)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
+                                   FLOATS slope)
+{
+    V(gate_keep)(s->da, gate, s, j, x * slope);
+    if (s->dp)
+        V(put)(s->dp + gate * s->units + j, x, slope, s->accumulate, s->units - j);
+    return x * slope;
+}
+
+static GCKPTI_TARGET void V(gru_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(gate)(s->aux, 0, s, j), z = V(gate)(s->aux, 1, s, j);
+        FLOATS fresh = V(gate)(s->aux, 2, s, j), a = V(gate)(s->aux, 3, s, j);
+        FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j), d;
+        d = V(gate_back)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_slope)(fresh));
+        V(gate_back)(s, 0, j, d * a, V(sigmoid_slope)(r));
+        V(gate_back)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - fresh), V(sigmoid_slope)(z));
+        V(gate_keep)(s->da, 2, s, j, d * r);
+        V(gate_keep)(s->d, 0, s, j, g * z);
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(gate)(s->aux, 0, s, j), f = V(gate)(s->aux, 1, s, j);
+        FLOATS g = V(gate)(s->aux, 2, s, j), o = V(gate)(s->aux, 3, s, j);
+        FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
+        FLOATS t = V(tanh)(V(gate)(s->out, 1, s, j));
+        FLOATS c = V(fma)(top * o, V(tanh_slope)(t), V(gate)(s->d, 1, s, j));
+        c = c + V(gate)(s->g, 1, s, j);
+        V(gate_back)(s, 0, j, c * g, V(sigmoid_slope)(i));
+        V(gate_back)(s, 1, j, c * V(gate)(s->c, 0, s, j), V(sigmoid_slope)(f));
+        V(gate_back)(s, 2, j, c * i, V(tanh_slope)(g));
+        V(gate_back)(s, 3, j, top * t, V(sigmoid_slope)(o));
+        V(gate_keep)(s->d, 0, s, j, V(zero)());
+        V(gate_keep)(s->d, 1, s, j, c * f);
+    }
+}
+
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
         V(log_softmax_forward), V(log_softmax_backward), V(norm_forward), V(norm_backward),        \
         V(columns), V(attention_forward), V(attention_backward), V(classes_backward),              \
-        V(surprisal), V(errors_forward), V(errors_backward), &mixed
+        V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates), V(gru_slopes),          \
+        V(lstm_gates), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
