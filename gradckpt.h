@@ -7978,8 +7978,8 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
     const int64_t *d = in[0].shape.d;
-    gckpti_sequence s = { d[0], d[1], d[2] / o->gates, d[2], d[2] / o->gates, in, in + 1,
-                          NULL, NULL, NULL };
+    gckpti_sequence s = { d[0], d[1], d[2] / o->gates, d[2], d[2] / o->gates, in, in + 1, NULL,
+                          NULL, NULL };
     if (o->gates == 4)
         s.state *= 2;
     if (o->bias)
@@ -8160,8 +8160,7 @@ static void gckpti_lstm_slopes(const gckpti_cell *s)
     }
 }
 
-static void gckpti_sequence_forward(const gckpt_call *call,
-                                    void (*gates)(const gckpti_cell *cell))
+static void gckpti_sequence_forward(const gckpt_call *call, void (*gates)(const gckpti_cell *cell))
 {
     gckpti_sequence s = gckpti_sequence_of(call);
     float *state = (float *)call->work, *a = state + s.state;
@@ -8259,8 +8258,8 @@ GCKPTI_ROW_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops
                 gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                 GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
 GCKPTI_ROW_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
-                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
-                GCKPTI_READS, GCKPTI_READS);
+                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
+                GCKPTI_READS);
 #undef GCKPTI_READS
 
 GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
@@ -22794,7 +22793,7 @@ typedef struct {
 } gckpti_unrolled;
 
 static gckpti_unrolled gckpti_unrolled_of(const gckpt_call *call,
-                                    void (*cell)(const gckpti_cell *cell))
+                                          void (*cell)(const gckpti_cell *cell))
 {
     gckpti_unrolled c;
     memset(&c, 0, sizeof c);
@@ -22817,15 +22816,17 @@ static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worke
 {
     const gckpti_unrolled *c = (const gckpti_unrolled *)context;
     const gckpti_sequence *s = &c->s;
-    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each), lstm = s->state - s->units;
+    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each),
+            lstm = s->state - s->units;
     float *state = (float *)c->call->work + worker * c->each * (s->state + s->gates);
     float *a = state + c->each * s->state;
     for (int64_t r = 0; r < m; r++)
         gckpti_sequence_start(s, first + r, state + r * s->state);
     for (int64_t t = 0; t < s->steps; t++) {
         const float *p = s->p->data + (first * s->steps + t) * s->gates;
-        gckpti_product product = { m, s->gates, s->units, state, s->state, 1, s->wh->data, s->gates,
-                                   1, s->bias ? s->bias->data : NULL, 0, a, s->gates };
+        gckpti_product product = { m, s->gates,    s->units, state, s->state,
+                                   1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
+                                   0, a,           s->gates };
         if (lstm)
             product.from = p, product.from_row = s->steps * s->gates;
         gckpti_unrolled_product(c, &product);
@@ -22869,8 +22870,8 @@ static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t work
     memset(d, 0, (size_t)(m * s->state) * sizeof *d);
     for (int64_t t = s->steps; t-- > 0;) {
         float *da = c->da + at * row + t * s->gates;
-        gckpti_product product = { m, s->units, s->gates, da, row, 1, c->turned, s->units, 1,
-                                   d, s->state, d, s->state };
+        gckpti_product product = { m,        s->units, s->gates, da,       row, 1,       c->turned,
+                                   s->units, 1,        d,        s->state, d,   s->state };
         for (int64_t r = 0; r < m; r++) {
             gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
                                                 d + r * s->state, da + r * row);
@@ -22890,8 +22891,8 @@ static void gckpti_unrolled_add(const gckpti_unrolled *c)
     const gckpti_sequence *s = &c->s;
     int64_t links = c->rows * s->steps;
     float *dwh = s->wh->grad;
-    gckpti_product product = { s->units, s->gates, links, c->h, 1, s->units, c->da, s->gates, 1,
-                               dwh, s->gates, dwh, s->gates };
+    gckpti_product product = { s->units, s->gates, links, c->h,     1,   s->units, c->da,
+                               s->gates, 1,        dwh,   s->gates, dwh, s->gates };
     gckpt_call sums = *c->call;
     sums.shape = gckpt_shape2(links, s->gates);
     sums.grad_out = c->da;
