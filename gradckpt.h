@@ -367,6 +367,21 @@
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
 
+#ifdef GCKPT_SMALL
+#ifndef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#endif
+#ifndef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#endif
+#ifndef GCKPT_NO_FAST
+#define GCKPT_NO_FAST
+#endif
+#ifndef GCKPT_NO_TEXT
+#define GCKPT_NO_TEXT
+#endif
+#endif
+
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
 #define GCKPT_API static __attribute__((unused))
@@ -1786,7 +1801,18 @@ extern "C" {
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
-#define GCKPTI_TEXT        256               /* bytes of an error text */
+#ifdef GCKPT_NO_TEXT
+#define GCKPTI_TEXT 1
+#else
+#define GCKPTI_TEXT 256 /* bytes of an error text */
+#endif
+/* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
+ * there is stands behind conditions that are then constant, and the compiler leaves it out. */
+#ifdef GCKPT_SMALL
+#define GCKPTI_LEAN 1
+#else
+#define GCKPTI_LEAN 0
+#endif
 
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
  * while building stays; `last` is replaced by each later call. */
@@ -1954,7 +1980,8 @@ static void gckpti_say(gckpti_object *o, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
-    gckpti_text_format(&t, format, args);
+    if (GCKPTI_TEXT > 1)
+        gckpti_text_format(&t, format, args);
 }
 
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
@@ -1970,6 +1997,19 @@ static gckpt_result gckpti_error(void *object, gckpt_result result, const char *
     va_end(args);
     return result;
 }
+
+#ifdef GCKPT_NO_TEXT
+/* Results without texts: what makes these counts as used, but is never called. */
+static gckpt_result gckpti_result(void *object, gckpt_result result)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (o && o->sticky == GCKPT_OK)
+        o->last = result;
+    return result;
+}
+#define gckpti_error(object, result, ...)                                                          \
+    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
 
 static gckpt_result gckpti_ok(void *object)
 {
@@ -2219,6 +2259,11 @@ static void gckpti_tell_block(void *object, const char *whose, const gckpti_allo
                               : "; the %s's block has %z bytes, so far it takes %z",
                         whose, a->desc.size, would ? would : a->wanted);
 }
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_tell_block(object, whose, a, would)                                                 \
+    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
+#endif
 
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
@@ -2510,6 +2555,11 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 #endif
 
 #endif
+
+static inline int gckpti_is_mixed(const gckpt_call *call)
+{
+    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+}
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
@@ -4511,11 +4561,33 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
     return g->object.sticky = result;
 }
 
+#ifdef GCKPT_NO_TEXT
+static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
+{
+    if (g && g->object.sticky == GCKPT_OK)
+        g->object.sticky = result;
+    return NULL;
+}
+static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
+{
+    gckpti_failed((gckpt_graph *)call->graph, result);
+    return result;
+}
+#define gckpti_fail(g, result, ...)                                                                \
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_failed(g, result))
+#define gckpt_fail(call, result, ...)                                                              \
+    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#endif
+
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
+    if (GCKPTI_LEAN) { /* rows of ops are not whole, values are not rounded */
+        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
+        return NULL;
+    }
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
@@ -5041,13 +5113,23 @@ struct gckpti_kernels {
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) fast(gru) fast(lstm)
 
+/* Of a row: what only planning calls. */
+typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
+typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+#if GCKPTI_LEAN
+#define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
+#else
+#define GCKPTI_PLANS(type, function) function
+#endif
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     static const gckpt_op gckpti_op_##name = {                                                     \
-        #name, shape, gckpti_##name##_forward, gckpti_##name##_backward, flops, classes,           \
-        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name), flops_backward }
+        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
+        gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
+        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name),                               \
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
@@ -6155,15 +6237,15 @@ static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t
 {
     if (call->plain)
         return 0;
-    return call->precision != GCKPT_FP32 ? gckpti_words(n, k)
-                                         : call->threads * gckpti_product_room(m, n, k);
+    return gckpti_is_mixed(call) ? gckpti_words(n, k)
+                                 : call->threads * gckpti_product_room(m, n, k);
 }
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
  * plans have room in any case. */
 static void gckpti_matmul_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
-    int mixed = call->precision != GCKPT_FP32;
+    int mixed = gckpti_is_mixed(call);
     int turned = mixed ? *(const int *)call->attributes : k > n;
     int64_t forward = gckpti_product_scratch(call, m, n, k);
     int64_t da = gckpti_product_scratch(call, m, k, n);
@@ -6447,7 +6529,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 
 static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
-    return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
+    return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
 
 /* The b of matmul, and w of linear. */
@@ -6788,9 +6870,9 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
                                   int64_t n, int64_t d, float *out)
 {
     gckpti_start(out, n, 0);
-    if (call->precision == GCKPT_FP32)
+    if (!gckpti_is_mixed(call))
         gckpti_chains(a, b, c, n, d, out);
-    for (int64_t j = 0; call->precision != GCKPT_FP32 && j < n; j++)
+    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++)
         for (int64_t p = 0; p < d; p++)
             out[j] = gckpti_mixed_link(gckpti_to_bf16(a[p]), gckpti_to_bf16(b[j * c + p]), out[j]);
 }
@@ -6799,9 +6881,9 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
 static void gckpti_attention_link(const gckpt_call *call, float s, const float *x, int64_t d,
                                   float *out)
 {
-    if (call->precision == GCKPT_FP32)
+    if (!gckpti_is_mixed(call))
         gckpti_link(s, x, d, out);
-    for (int64_t e = 0; call->precision != GCKPT_FP32 && e < d; e++)
+    for (int64_t e = 0; gckpti_is_mixed(call) && e < d; e++)
         out[e] = gckpti_mixed_link(gckpti_to_bf16(s), gckpti_to_bf16(x[e]), gckpti_flush(out[e]));
 }
 
@@ -7505,7 +7587,7 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
-    int mixed = call->precision != GCKPT_FP32;
+    int mixed = gckpti_is_mixed(call);
     const int *once = (const int *)call->attributes;
     gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
     if (once && !backward)
@@ -8749,13 +8831,19 @@ static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
-enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
+enum {
+    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
+    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
+    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
+};
 /* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
 enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
 static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_precision precision)
 {
+    if (GCKPTI_LEAN)
+        return GCKPT_FP32;
     if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
         precision = GCKPT_BF16;
     return batchless ? GCKPT_FP32 : precision;
@@ -16158,6 +16246,14 @@ struct gckpt_exec {
     size_t touched;
 };
 
+/* What it runs on. */
+static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
+{
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+}
+
+static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
+
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c);
 /* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
@@ -16172,8 +16268,8 @@ static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pic
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
-    if (memory && e->backend.own_memory)
-        e->backend.release(e->backend.context, memory, bytes);
+    if (memory && gckpti_on(e)->own_memory)
+        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
     else
         gckpti_delete(&e->memory, memory, bytes, 1);
 }
@@ -16181,14 +16277,14 @@ static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 /* What the backend recorded holds no longer. */
 static void gckpti_forget(const gckpt_exec *e)
 {
-    if (e->backend.forget)
-        e->backend.forget(e->backend.context, e);
+    if (gckpti_on(e)->forget)
+        gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
 /* More about a lack of the backend's memory. */
 static const char *gckpti_shortage(const gckpt_exec *e)
 {
-    return e->backend.shortage ? e->backend.shortage(e->backend.context) : "";
+    return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
 
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
@@ -16200,7 +16296,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
     if (exec->moves && exec->far)
-        exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_give(exec, exec->caches, exec->caches_size);
@@ -16328,8 +16424,8 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* The kernels of an op. */
 static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
-    const gckpt_backend *b = &e->backend;
-    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    const gckpt_backend *b = gckpti_on(e);
+    int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
     gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
     n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
     if (n.precision == GCKPT_BF16_FAST) {
@@ -16399,7 +16495,7 @@ static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t si
 static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = e->desc.debug & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
     e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
     e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
@@ -16426,20 +16522,20 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
-    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+    if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
         void *to = NULL;
-        if (e->backend.own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+        if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
             to = gckpti_carve(base, &used, bytes, 1);
         if (base && q->kind == GCKPTI_INPUT)
             e->inputs[q->index].on_backend = (unsigned char *)to;
         if (base && q->kind == GCKPTI_CONSTANT)
             e->nodes[i].data = to ? to : q->data;
         if (to && q->kind == GCKPTI_CONSTANT)
-            e->backend.copy_in(e->backend.context, to, q->data, bytes);
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
     }
     return used + !used; /* for a pointer that is not NULL */
 }
@@ -16449,8 +16545,8 @@ static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
     if (bytes >= (size_t)PTRDIFF_MAX / 2)
         return NULL;
-    if (e->backend.own_memory)
-        return e->backend.get(e->backend.context, bytes, alignment);
+    if (gckpti_on(e)->own_memory)
+        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
     return gckpti_resize(&e->memory, NULL, 0, bytes);
 }
 
@@ -16465,7 +16561,7 @@ static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
     c->training = e->plan->mode != GCKPT_INFERENCE;
     c->runner = &e->runner;
     c->kernels = e->kernels;
-    c->backend = e->backend.context;
+    c->backend = gckpti_on(e)->context;
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -16474,9 +16570,9 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
     gckpt_call c;
     gckpti_bare_call(e, &c);
     if (bytes / 4)
-        e->backend.fill(&c, to, word, (int64_t)(bytes / 4));
+        gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)
-        e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
+        gckpti_on(e)->copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
 /* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
@@ -16502,7 +16598,7 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    e->backend.copy_in(e->backend.context, e->arena + p->arena, canary, sizeof canary);
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
 
@@ -16545,9 +16641,9 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 /* n floats as the host can read them: where they are, or a copy until the next one. */
 static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
 {
-    if (!e->backend.own_memory)
+    if (!gckpti_on(e)->own_memory)
         return x;
-    e->backend.copy_out(e->backend.context, e->borrowed, x, n * sizeof *x);
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->borrowed, x, n * sizeof *x);
     return (const float *)(const void *)e->borrowed;
 }
 
@@ -16557,7 +16653,7 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
+    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
@@ -16566,7 +16662,7 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
         if (to)
             e->inputs[q->index].copy = (unsigned char *)to;
     }
-    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
+    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
@@ -16599,7 +16695,7 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
-        s->e->backend.copy_out(s->e->backend.context, s->pieces[i].here, from, bytes);
+        gckpti_on(s->e)->copy_out(gckpti_on(s->e)->context, s->pieces[i].here, from, bytes);
     }
     if (to)
         s->pieces[i].to = to;
@@ -16643,8 +16739,8 @@ static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const g
     kernel(&c);
     for (int i = 0; i < s.count; i++)
         if (s.pieces[i].to)
-            e->backend.copy_in(e->backend.context, s.pieces[i].to, s.pieces[i].here,
-                               s.pieces[i].bytes);
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, s.pieces[i].to, s.pieces[i].here,
+                                  s.pieces[i].bytes);
 }
 
 /* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
@@ -16669,6 +16765,9 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
+    if (GCKPTI_LEAN && (p->precision != GCKPT_FP32 || p->offloaded > 0))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: GCKPT_SMALL runs those in f32 that offload nothing");
 #ifdef GCKPT_NO_FAST
     if (p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
@@ -16697,7 +16796,8 @@ static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 static int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int can = e->backend.repeat && e->backend.recorded && !e->desc.debug && !e->desc.progress;
+    int can =
+        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
@@ -16707,7 +16807,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
         else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || e->backend.unpack;
+            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
@@ -16758,6 +16858,10 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
+    if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
+        e->isa = GCKPT_ISA_PLAIN;
+        return GCKPT_OK;
+    }
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
@@ -16765,7 +16869,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
             "GCKPT_ISA_AUTO takes what there is",
             gckpt_isa_name(wish));
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
-    if (e->desc.debug & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
+    if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
     const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
     while (!b)
@@ -16816,7 +16920,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
             return gckpti_error(e->store, GCKPT_E_MEMORY,
                                 "exec: no memory for %z bytes of caches%s", bytes,
                                 gckpti_shortage(e));
-        gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -16855,7 +16959,7 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
 static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const size_t host = !b->own_memory;
     size_t used = 0;
     e->square_count = gckpti_exec_squares(e);
@@ -16898,10 +17002,10 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
     if (e->moves)
-        e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
+        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
     if (e->moves && !e->far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            e->backend.name, p->offloaded);
+                            gckpti_on(e)->name, p->offloaded);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
         e->copies = gckpti_new(&e->memory, e->copies_size, 1);
@@ -16919,11 +17023,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 /* Brings a parameter's newest values and state to where this executor has them. */
 static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 {
-    if (!e->backend.own_memory)
+    if (!gckpti_on(e)->own_memory)
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
-                            e->backend.name, q->p.name, gckpti_shortage(e));
+                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
 }
 
@@ -16936,7 +17040,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      2 * GCKPT_DEBUG_FINITE - 1 } };
+                                      GCKPTI_LEAN ? 0 : 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_check_plan(s, p);
@@ -17046,7 +17150,7 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
         gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && e->backend.own_memory &&
+    if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
         !gckpti_bind(e->store, &e->binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
@@ -17066,14 +17170,15 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    int team =
+        !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->team = team ? plan->threads : 1;
-    e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++) {
         const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
         e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
     }
-    e->repeats = gckpti_repeatable(e);
+    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -17082,7 +17187,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 /* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
 static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    if (e->backend.own_memory)
+    if (gckpti_on(e)->own_memory)
         return e->store->mirrors[q - e->store->params].array[1 + slot];
     return gckpti_array(q, slot);
 }
@@ -17175,7 +17280,7 @@ static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_convers
                          const uint16_t *from, float *x, int64_t n)
 {
     const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
-    e->backend.convert(c, &widening);
+    gckpti_on(e)->convert(c, &widening);
 }
 
 /* to NULL: in place. */
@@ -17183,7 +17288,7 @@ static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stre
                          uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
-    e->backend.convert(c, &rounding);
+    gckpti_on(e)->convert(c, &rounding);
 }
 
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
@@ -17270,8 +17375,8 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
         float wide[64];
         uint16_t half[64];
         piece = gckpti_min(left, 64);
-        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next,
-                            (size_t)(piece * size));
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               (size_t)(piece * size));
         for (int64_t i = 0; i < piece && narrow; i++)
             wide[i] = gckpti_from_bf16(half[i]);
         hash = gckpti_hash_floats(hash, wide, piece);
@@ -17317,7 +17422,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     const gckpti_exec_node *n = &e->nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (kernel)
+    if (GCKPTI_LEAN || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -17327,7 +17432,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
 {
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
     void *piece = e->borrowed;
     gckpt_unpacking u = gckpti_unpacking_of(q);
@@ -17372,7 +17477,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (c.precision != GCKPT_FP32) {
+    if (gckpti_is_mixed(&c)) {
         gckpti_copies copies;
         gckpti_copies_at(e, ins, &o, &copies);
         gckpti_widen_inputs(e, &c, &copies);
@@ -17388,14 +17493,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_run_kernel(e, ins, &c);
     if (c.out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
-    return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
+    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
 /* Waits, before what comes next, for moves that were begun. */
 static void gckpti_join(gckpt_exec *e)
 {
     if (e->due < INT32_MAX)
-        e->backend.join(e->backend.context);
+        gckpti_on(e)->join(gckpti_on(e)->context);
     e->due = INT32_MAX;
 }
 
@@ -17405,7 +17510,7 @@ static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset,
 {
     const gckpt_plan *p = e->plan;
     void *host = e->far + far, *here = e->arena + offset;
-    e->backend.move(e->backend.context, out ? host : here, out ? here : host, bytes, out);
+    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     if (!out)
         e->due = e->pc + 1;
     for (size_t i = 0; i < p->life_count; i++)
@@ -17422,7 +17527,7 @@ static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset,
 static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
                                     size_t bytes)
 {
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_at_any(e, offset);
@@ -17478,9 +17583,9 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 /* Until all that was asked of the backend is done. */
 static gckpt_result gckpti_wait(gckpt_exec *e)
 {
-    const char *problem = e->backend.finish(e->backend.context);
+    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", e->backend.name, problem);
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
@@ -17490,8 +17595,8 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        e->backend.copy_out(e->backend.context, &e->terms[i].seen, &e->losses[i],
-                            sizeof *e->losses);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen, &e->losses[i],
+                               sizeof *e->losses);
     return GCKPT_OK;
 }
 
@@ -17542,10 +17647,10 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         arg->grad = NULL;
     }
     if ((ins->zero >> i) & 1)
-        e->backend.fill(c, arg->grad, 0, n);
+        gckpti_on(e)->fill(c, arg->grad, 0, n);
     arg->low = gckpti_copy_at(c, copies->low[1 + i]);
     if (arg->low)
-        e->backend.fill(c, arg->low, 0, n);
+        gckpti_on(e)->fill(c, arg->low, 0, n);
     else if (arg->grad && gckpti_sums_of(e->plan, node, i) == GCKPTI_SUM_ON)
         arg->low = arg->grad + n;
 }
@@ -17563,7 +17668,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
     if (o->in[i].total != GCKPTI_NONE && narrow) {
         gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
     } else if (o->in[i].total != GCKPTI_NONE) {
-        e->backend.add(c, gckpti_at(e, to), x, n);
+        gckpti_on(e)->add(c, gckpti_at(e, to), x, n);
         x = gckpti_at(e, to);
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
@@ -17586,12 +17691,12 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o.work);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        e->backend.add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        gckpti_on(e)->add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
     c.grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (c.precision != GCKPT_FP32) {
+    if (gckpti_is_mixed(&c)) {
         int64_t n = gckpti_elements(&c.shape);
         gckpti_widen_inputs(e, &c, &copies);
         if (c.out && node->rounding & GCKPTI_NARROW_VALUE) {
@@ -17638,7 +17743,7 @@ static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            e->backend.add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
     }
 }
 
@@ -17677,7 +17782,7 @@ static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_pass pass;
     gckpti_bare_call(e, &c);
     gckpti_pass_start(e, ins, &pass);
-    e->backend.update(&c, &pass);
+    gckpti_on(e)->update(&c, &pass);
 }
 
 /* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
@@ -17752,8 +17857,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
         pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
     }
-    e->backend.update(&c, &pass);
-    gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_on(e)->update(&c, &pass);
+    gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
 static int gckpti_finite(double x) { return x - x == 0; }
@@ -17816,7 +17921,8 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
         uint16_t half[64];
         piece = gckpti_min(n - at, 64);
         size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
-        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next, bytes);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               bytes);
         next += bytes;
         for (int64_t i = 0; i < piece; i++)
             gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
@@ -17850,8 +17956,8 @@ static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpt
         needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
         gckpti_loss_total sum;
-        e->backend.copy_out(e->backend.context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
-                            sizeof sum);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
+                               sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
         gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
@@ -17961,14 +18067,14 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    for (size_t x = 0; x < e->plan->length && e->desc.debug & GCKPT_DEBUG_FINITE; x++)
+    for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
-        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+        gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
     }
     if (e->nonfinite && !(e->hyper.clip > 0))
         return GCKPT_OK;
@@ -17993,14 +18099,14 @@ static void gckpti_paint_dead(gckpt_exec *e)
 
 static int gckpti_measures(const gckpt_exec *e)
 {
-    return e->desc.debug & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
 static void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
         gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
-    else if (e->desc.debug & GCKPT_DEBUG_PAINT)
+    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
         gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
@@ -18011,7 +18117,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
         n = top - low < sizeof piece ? top - low : sizeof piece;
-        e->backend.copy_out(e->backend.context, piece, e->arena + top - n, n);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
         for (left = n; left > 0 && piece[left - 1] == paint;)
             left--;
         if (left > 0)
@@ -18034,7 +18140,8 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
         e->painted_steps++;
     }
     if (e->owned)
-        e->backend.copy_out(e->backend.context, canary, e->arena + e->plan->arena, sizeof canary);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
+                               sizeof canary);
     for (size_t i = 0; e->owned && i < sizeof canary; i++)
         if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
@@ -18132,8 +18239,8 @@ static void gckpti_feed_rows(gckpt_exec *e)
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
         const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
         if (in->on_backend)
-            e->backend.copy_in(e->backend.context, in->on_backend, rows,
-                               row * (size_t)gckpti_micro_rows(e));
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
+                                  row * (size_t)gckpti_micro_rows(e));
         e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }
@@ -18170,7 +18277,7 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->inputs[i];
-        if (in->node >= 0 && e->desc.debug & GCKPT_DEBUG_FINITE)
+        if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
             result = gckpti_check_fed(e, in, rows);
         if (!in->copy || result != GCKPT_OK)
             continue;
@@ -18363,16 +18470,17 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                e->backend.name, p->names + p->params[i].name, gckpti_shortage(e));
+                                gckpti_on(e)->name, p->names + p->params[i].name,
+                                gckpti_shortage(e));
         const void **data = &e->nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
-        if (e->desc.debug & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+        if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
             gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
             return GCKPT_E_DATA;
     }
-    for (size_t i = 0; i < p->node_count && e->desc.debug & GCKPT_DEBUG_FINITE; i++)
+    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
             gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
             return GCKPT_E_DATA;
@@ -18425,9 +18533,9 @@ static void gckpti_collect_rows(gckpt_exec *e)
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picked[k].to)
-            e->backend.copy_out(e->backend.context,
-                                e->picked[k].to + gckpti_elements_of(p, n, e->row),
-                                e->arena + p->picks[k].offset, count * sizeof(float));
+            gckpti_on(e)->copy_out(gckpti_on(e)->context,
+                                   e->picked[k].to + gckpti_elements_of(p, n, e->row),
+                                   e->arena + p->picks[k].offset, count * sizeof(float));
     }
 }
 
@@ -18460,7 +18568,7 @@ static gckpt_result gckpti_check_counts(gckpt_exec *e)
 static gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int promised = e->backend.own_memory;
+    int promised = gckpti_on(e)->own_memory;
     gckpt_result result = GCKPT_OK;
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
@@ -18500,7 +18608,7 @@ static int gckpti_repeat(gckpt_exec *e)
         e->scales[i].id = p->terms[i].id;
         e->scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording = !e->backend.repeat(e->backend.context, &m);
+    e->recording = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
     e->pc = e->recording ? p->body : p->epilogue;
     return !e->recording;
 }
@@ -18509,7 +18617,7 @@ static int gckpti_repeat(gckpt_exec *e)
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording = 0;
-    if (!e->backend.recorded(e->backend.context)) {
+    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->repeats = e->repeating = 0;
         e->pc = e->plan->body;
     }
@@ -18532,7 +18640,7 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
  * all of these and the norm (else that is only reported: one pass is enough). */
 static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int finite = (e->desc.debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
@@ -18549,7 +18657,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpti_look read = { 0, 0, -1, 0, 0, 0 };
     gckpt_result result = GCKPT_OK;
-    int finite = e->desc.debug & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    int finite = gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
     if (finite)
         gckpti_see_operands(e, &read, ins, 0);
     if (ins->kind == GCKPT_FORWARD)
@@ -18558,7 +18666,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
-    else
+    else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
@@ -18604,7 +18712,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     }
     if (result == GCKPT_OK)
         result = gckpti_run_instruction(e, ins);
-    if (e->desc.debug & GCKPT_DEBUG_PAINT) {
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
         gckpti_join(e);
         gckpti_paint_dead(e);
     }
@@ -18963,14 +19071,14 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
                          : "it is complete at the end of the step");
         return NULL;
     }
-    if (!exec->backend.own_memory)
+    if (!gckpti_on(exec)->own_memory)
         return gckpti_at(exec, exec->plan->picks[k].offset);
     for (int i = 0; i <= k; i++) {
         bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
         copy = gckpti_carve(exec->picks, &used, bytes, 1);
     }
-    exec->backend.copy_out(exec->backend.context, copy, exec->arena + exec->plan->picks[k].offset,
-                           bytes);
+    gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
+                              exec->arena + exec->plan->picks[k].offset, bytes);
     return (const float *)copy;
 }
 
@@ -19379,7 +19487,7 @@ static void gckpti_time_step(void *context)
     gckpt_result result = gckpti_batch_begin(&t->batch);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
-        e->backend.finish(e->backend.context);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
@@ -19398,7 +19506,7 @@ static void gckpti_time_step(void *context)
         gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
         gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
-        e->backend.finish(e->backend.context);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
         *rest += gckpti_lap(t);
         gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
         q->optimiser = optimiser;
@@ -20032,7 +20140,8 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
-    gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
+    const size_t said = strlen(l->store->object.text);
+    gckpti_text t = { l->store->object.text + said, GCKPTI_TEXT - 1 - said };
     if (e) {
         gckpti_text_add(&t, "tensor ");
         gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
@@ -22408,7 +22517,7 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 
 static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
-    return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
+    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
 static void gckpti_fast_matmul_forward(const gckpt_call *call)
@@ -22674,7 +22783,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
                        gckpti_attention_keys(call),
-                       call->precision != GCKPT_FP32,
+                       gckpti_is_mixed(call),
                        1.0f / gckpti_sqrt((float)d) };
     return h;
 }
@@ -22684,7 +22793,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
     unsigned factors = GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | (call->grad_out ? GCKPT_OUT : 0);
-    return call->precision == GCKPT_FP32 ||
+    return !gckpti_is_mixed(call) ||
            (gckpti_kernels_of(call)->mixed->tile && (call->rounded & factors) == factors);
 }
 
