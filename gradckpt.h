@@ -198,6 +198,10 @@
  *       An attention's query that sees a value which is not finite may get NaN for an infinity.
  *    n. Ops see a packed parameter as it was stored: BF16 and F16 as they are, I8 as (float)q *
  *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even.
+ *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
+ *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
+ *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
+ *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
