@@ -369,7 +369,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      7 /* version of saved and printed plans */
 
 #ifdef GCKPT_SMALL
 #ifndef GCKPT_NO_HEAP
@@ -637,8 +637,9 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
- * the way to the mean of it. It has no optimiser state and no part in norm, clipping and decay;
- * files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it is). */
+ * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
+ * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, picked, is that
+ * mean. For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
@@ -918,6 +919,9 @@ struct gckpt_call {
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
+/* besides: the input is a gckpt_running, and its gradient what the backward measured in this
+ * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
+#define GCKPT_MEASURES (1u << 11)
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -4482,12 +4486,17 @@ struct gckpt_tensor {
     gckpt_type type;
     int id, kind, inputs;
     gckpt_init init; /* of a parameter */
+    float momentum;  /* of a gckpt_running */
+    int running;     /* it is one */
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes;        /* rows: splits of the batch are not exact */
+    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
     int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
+
+/* Ops that measure mix rows by statistics, which inference has from before. */
+enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
 
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
@@ -4780,6 +4789,26 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     return t;
 }
 
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum)
+{
+    size_t before = graph ? graph->count : 0;
+    if (graph && !(momentum >= 0 && momentum <= 1))
+        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
+                           name ? name : "", (double)momentum);
+    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
+    if (t && graph->count > before) {
+        t->running = 1;
+        t->momentum = momentum;
+    } else if (t && (!t->running || t->momentum != momentum)) {
+        return gckpti_fail(graph, GCKPT_E_ARG,
+                           "running \"%s\": the graph has it already, as %s; all that use it need "
+                           "one momentum",
+                           name, t->running ? "one of another momentum" : "a gckpt_param");
+    }
+    return t;
+}
+
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
@@ -4916,7 +4945,9 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->inputs = 1;
     t->batchless = x->batchless;
     t->capacity = x->capacity;
-    t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
+    t->mixes = x->mixes;
+    if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
+        t->mixes |= GCKPTI_ALWAYS;
     return t;
 }
 
@@ -4947,6 +4978,7 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
         gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -4954,6 +4986,12 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                         in[i]);
         else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
             gckpti_cached_fail(g, op->name, in[i]);
+        else if (in[i]->base->running != measures && (measures || op->backward))
+            gckpti_fail(g, GCKPT_E_ARG,
+                        measures ? "%s: input %i, %T, must be a gckpt_running"
+                                 : "%s: input %i, %T, is measured, not trained: ops that measure "
+                                   "can read it, and gckpt_detach",
+                        op->name, i, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -4973,6 +5011,15 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
         gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
     gckpti_text_add(&t, ")");
     return NULL;
+}
+
+/* Whether an op hands in running statistics. */
+static int gckpti_hands_in(const gckpt_op *op)
+{
+    unsigned needs = 0;
+    for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
+        needs |= op->needs[i];
+    return (needs & GCKPT_MEASURES) != 0;
 }
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
@@ -5037,6 +5084,12 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->batchless = t->batchless && in[i]->batchless;
     }
     t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    if (gckpti_hands_in(op) && t->batchless)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "%s: %T depends on no input: there is nothing to measure", op->name,
+                           in[0]);
+    if (gckpti_hands_in(op))
+        t->mixes = GCKPTI_IN_TRAINING;
     t->aux_bytes = call.aux_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
@@ -5115,7 +5168,8 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm)
+    fast(gather) fast(gru) fast(lstm)                                                              \
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -7961,6 +8015,498 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+/* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
+ * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
+ * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
+ * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
+ * dx += g there, or g / size at each tap; from +0, or what is there. */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+/* A pool's sizes: of x and y, rows and columns; channels. */
+typedef struct {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+} gckpti_pooling;
+
+static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_pooling s;
+    memcpy(&s.o, call->attributes, sizeof s.o);
+    s.images = x->d[0];
+    s.in[0] = x->n > 3 ? x->d[1] : 1;
+    s.in[1] = x->d[x->n - 2];
+    s.channels = gckpti_last(x);
+    for (int i = 0; i < 2; i++)
+        s.out[i] = (s.in[i] + 2 * (int64_t)s.o.padding[i] - s.o.size[i]) / s.o.stride[i] + 1;
+    return s;
+}
+
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first tap is at *first. */
+static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                           int64_t *end)
+{
+    *first = at * s->o.stride[axis] - s->o.padding[axis];
+    *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
+    return *first < 0 ? -*first : 0;
+}
+
+/* Each window has a tap within x: its padding is less than its size, and x has room for one. */
+static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    if (x->n != 3 && x->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,H,W,C) or (B,T,C)", name, x);
+    for (int i = 0; i < 2; i++)
+        if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: window.size %i, stride %i, padding %i: size must be given, "
+                              "padding less than it",
+                              name, o->size[i], o->stride[i], o->padding[i]);
+    gckpti_pooling s = gckpti_pooling_of(call);
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: x %S has %I places where the window needs %i (padding %i)", name,
+                              x, s.in[i], o->size[i], o->padding[i]);
+    call->shape = *x;
+    call->shape.d[x->n - 2] = s.out[1];
+    if (x->n == 4)
+        call->shape.d[1] = s.out[0];
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    gckpt_result result = gckpti_pool_shape(call, "max_pool");
+    if (result == GCKPT_OK && (int64_t)o->size[0] * o->size[1] > 65536)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
+                          o->size[1]);
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
+    return result;
+}
+
+static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
+{
+    return gckpti_pool_shape(call, "average_pool");
+}
+
+/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                              float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);
+    for (int64_t c = 0; c < s->channels; c++) {
+        float best = 0;
+        int64_t at = -1;
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                float v = x[((h + i) * s->in[1] + w + j) * s->channels + c];
+                if (at < 0 || (best == best && !(v <= best))) {
+                    best = v;
+                    at = i * s->o.size[1] + j;
+                }
+            }
+        if (y)
+            y[c] = best;
+        if (tap)
+            tap[c] = (uint16_t)at;
+    }
+}
+
+static void gckpti_max_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    float *y = call->out;
+    uint16_t *tap = (uint16_t *)call->aux;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                int64_t at = ((b * s.out[0] + p) * s.out[1] + q) * s.channels;
+                gckpti_max_window(&s, call->in[0].data + b * s.in[0] * s.in[1] * s.channels, p, q,
+                                  y ? y + at : NULL, tap ? tap + at : NULL);
+            }
+}
+
+static void gckpti_max_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float *g = call->grad_out;
+    const uint16_t *tap = (const uint16_t *)call->aux;
+    int64_t image = s.in[0] * s.in[1] * s.channels, h, w, end;
+    gckpti_start(call->in[0].grad, s.images * image, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                (void)gckpti_taps(&s, 0, p, &h, &end);
+                (void)gckpti_taps(&s, 1, q, &w, &end);
+                for (int64_t c = 0; c < s.channels; c++, g++, tap++) {
+                    int64_t i = h + *tap / s.o.size[1], j = w + *tap % s.o.size[1];
+                    call->in[0].grad[b * image + (i * s.in[1] + j) * s.channels + c] += *g;
+                }
+            }
+}
+
+static void gckpti_average_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1];
+    float *y = call->out;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, y += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                memset(y, 0, (size_t)s.channels * sizeof *y);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            y[c] += call->in[0].data[at + c];
+                    }
+                for (int64_t c = 0; c < s.channels; c++)
+                    y[c] /= size;
+            }
+}
+
+static void gckpti_average_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
+    int64_t n = s.images * s.in[0] * s.in[1] * s.channels;
+    gckpti_start(call->in[0].grad, n, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, g += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            call->in[0].grad[at + c] += g[c] / size;
+                    }
+            }
+}
+
+static uint64_t gckpti_pool_flops(const gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
+}
+
+GCKPTI_ROW(max_pool, GCKPTI_PLAIN, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
+GCKPTI_ROW(average_pool, GCKPTI_PLAIN, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+
+static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
+                                     const gckpt_window *window)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpt_window w;
+    memset(&w, 0, sizeof w);
+    if (window)
+        w = *window;
+    if (x && (w.groups || w.dilation[0] > 1 || w.dilation[1] > 1 || w.output_padding[0] ||
+              w.output_padding[1]))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "%s: a pool's window has size, stride and padding; groups, dilation "
+                           "and output_padding are a convolution's",
+                           op->name);
+    for (int i = x && x->shape.n == 3; i < 2; i++) {
+        o.size[i] = w.size[i];
+        o.stride[i] = w.stride[i] ? w.stride[i] : w.size[i];
+        o.padding[i] = w.padding[i];
+    }
+    return gckpt_apply(op, &x, 1, &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_max_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_average_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
+{
+    if (x && x->shape.n < 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "global_average_pool: x %S has no axes between batch and channels",
+                           &x->shape);
+    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
+                          1)
+             : NULL;
+}
+
+/* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
+ * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
+ * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
+ * 5e), products rounded first; then over the m channels by lanes; N = places * m.
+ *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
+ *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
+ * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of fma(s,
+ * gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h, b,
+ * u - a)). In training batchnorm's backward sums rows * mean and rows * (variance * (N / (N - 1)))
+ * (of one value: rows * variance, 0) for its running statistics, rounded after each operation; in
+ * inference they are mean and variance. */
+typedef struct {
+    int groups;     /* 0: batchnorm */
+    int gain, bias; /* which input, 0: none */
+} gckpti_channel_norm;
+
+typedef struct {
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *gain, *bias;
+} gckpti_channels;
+
+static gckpti_channels gckpti_channels_of(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_channels s;
+    s.channels = gckpti_last(x);
+    s.images = o->groups ? x->d[0] : 1;
+    s.places = gckpti_rows(x) / s.images;
+    s.groups = o->groups ? o->groups : s.channels;
+    s.m = s.channels / s.groups;
+    s.n = (float)(s.places * s.m);
+    s.gain = o->gain ? call->in[o->gain].data : NULL;
+    s.bias = o->bias ? call->in[o->bias].data : NULL;
+    return s;
+}
+
+/* All inputs behind x are (C). */
+static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    int64_t channels = gckpti_last(x);
+    if (x->n < 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
+    if (o->groups < 0 || (o->groups && channels % o->groups))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
+                          name, x, channels, o->groups);
+    for (int i = 1; i < call->inputs; i++)
+        if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
+                              i == o->gain   ? "gain"
+                              : i == o->bias ? "bias"
+                              : i == 1       ? "mean"
+                                             : "variance",
+                              channels, &call->in[i].shape);
+    call->shape = *x;
+    int64_t means = o->groups ? x->d[0] * o->groups : channels;
+    call->aux_bytes = 2 * (size_t)means * sizeof(float);
+    call->work_forward = (size_t)(4 * channels) * sizeof(float);
+    call->work_backward = (size_t)(4 * channels) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_groupnorm_shape(gckpt_call *call)
+{
+    return gckpti_channels_shape(call, "groupnorm");
+}
+
+static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
+{
+    call->mixes_rows = 1;
+    return gckpti_channels_shape(call, "batchnorm");
+}
+
+/* The sum over m channels: of s, or with gain of gain s. */
+static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t k = 0; k < m; k++)
+        lane[k & 31] = gain ? gckpti_fma(s[k], gain[k], lane[k & 31]) : lane[k & 31] + s[k];
+    return gckpti_lanes_sum(lane);
+}
+
+/* Means (squares 0), or variances of what is left without them, of an image's groups. sum: room for
+ * 2 channels. */
+static void gckpti_channels_means(const gckpti_channels *s, const float *x, int squares,
+                                  const float *mean, float *to, float *sum)
+{
+    int64_t n = s->channels;
+    memset(sum, 0, 2 * (size_t)n * sizeof *sum);
+    for (int64_t p = 0; p < s->places; p++)
+        for (int64_t c = 0; c < n; c++) {
+            float d = x[p * n + c];
+            if (squares)
+                d -= mean[c / s->m];
+            gckpti_sum_add(&sum[c], &sum[n + c], squares ? gckpti_mul(d, d) : d);
+        }
+    for (int64_t g = 0; g < s->groups; g++)
+        to[g] = gckpti_channels_sum(sum + g * s->m, NULL, s->m) / s->n;
+}
+
+/* y of an image. */
+static void gckpti_channels_out(const gckpti_channels *s, const float *x, const float *mean,
+                                const float *variance, float *y)
+{
+    for (int64_t g = 0; g < s->groups; g++) {
+        float rstd = gckpti_rsqrt(variance[g] + 1e-5f);
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = g * s->m; c < (g + 1) * s->m; c++) {
+                int64_t i = p * s->channels + c;
+                float d = x[i] - mean[g], h = d * rstd;
+                y[i] = s->gain && s->bias ? gckpti_fma(h, s->gain[c], s->bias[c])
+                       : s->gain          ? h * s->gain[c]
+                       : s->bias          ? gckpti_fma(d, rstd, s->bias[c])
+                                          : h;
+            }
+    }
+}
+
+static void gckpti_groupnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t image = s.places * s.channels;
+    float *sum = (float *)call->work, *own = sum + 2 * s.channels, *aux = (float *)call->aux;
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *x = call->in[0].data + b * image;
+        float *mean = aux ? aux + b * s.groups : own;
+        float *variance = aux ? aux + (s.images + b) * s.groups : own + s.groups;
+        gckpti_channels_means(&s, x, 0, NULL, mean, sum);
+        gckpti_channels_means(&s, x, 1, mean, variance, sum);
+        if (call->out)
+            gckpti_channels_out(&s, x, mean, variance, call->out + b * image);
+    }
+}
+
+static void gckpti_batchnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    if (call->training)
+        gckpti_groupnorm_forward(call);
+    else if (call->out)
+        gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
+}
+
+/* Adds n sums to a gradient. */
+static void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
+{
+    for (int64_t c = 0; c < n && to->grad; c++)
+        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
+}
+
+/* An image's dx, where the first two of `sum` are its sums of g and g h by channel. */
+static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const float *g,
+                               const float *mean, const float *variance, const float *sum,
+                               float *dx, int accumulate)
+{
+    for (int64_t k = 0; k < s->groups; k++) {
+        const int64_t first = k * s->m, end = first + s->m;
+        const float *gain = s->gain ? s->gain + first : NULL;
+        float rstd = gckpti_rsqrt(variance[k] + 1e-5f);
+        float a = gckpti_channels_sum(sum + first, gain, s->m) / s->n;
+        float b = gckpti_channels_sum(sum + s->channels + first, gain, s->m) / s->n;
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = first; c < end; c++) {
+                int64_t i = p * s->channels + c;
+                float h = (x[i] - mean[k]) * rstd, u = gain ? gckpti_mul(g[i], s->gain[c]) : g[i];
+                gckpti_put_product(&dx[i], rstd, gckpti_fma(-h, b, u - a), accumulate);
+            }
+    }
+}
+
+/* Image by image: its sums, what they add to dgain and dbias, its dx. */
+static void gckpti_groupnorm_backward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t n = s.channels, image = s.places * n;
+    float *sum = (float *)call->work;
+    const gckpt_arg *x = &call->in[0], *dgain = o->gain ? &call->in[o->gain] : NULL;
+    const gckpt_arg *dbias = o->bias ? &call->in[o->bias] : NULL;
+    const float *aux = (const float *)call->aux;
+    int norms = x->grad || (dgain && dgain->grad); /* else x and aux need not be there */
+    if (dgain && dgain->grad)
+        gckpti_start(dgain->grad, n, dgain->accumulate);
+    if (dbias && dbias->grad)
+        gckpti_start(dbias->grad, n, dbias->accumulate);
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *mean = norms ? aux + b * s.groups : NULL;
+        const float *variance = norms ? mean + s.images * s.groups : NULL;
+        memset(sum, 0, 4 * (size_t)n * sizeof *sum);
+        for (int64_t c = 0; c < n; c++) {
+            float rstd = norms ? gckpti_rsqrt(variance[c / s.m] + 1e-5f) : 0;
+            for (int64_t i = b * image + c; i < (b + 1) * image; i += n) {
+                float g = call->grad_out[i];
+                gckpti_sum_add(&sum[c], &sum[2 * n + c], g);
+                if (norms)
+                    gckpti_sum_add(&sum[n + c], &sum[3 * n + c],
+                                   gckpti_mul(g, (x->data[i] - mean[c / s.m]) * rstd));
+            }
+        }
+        if (dbias)
+            gckpti_channels_add(dbias, sum, n);
+        if (dgain)
+            gckpti_channels_add(dgain, sum + n, n);
+        if (x->grad)
+            gckpti_channels_dx(&s, x->data + b * image, call->grad_out + b * image, mean, variance,
+                               sum, x->grad + b * image, x->accumulate);
+    }
+}
+
+/* What was measured, times rows, to the running statistics; then as groupnorm. */
+static void gckpti_batchnorm_measured(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    const float *aux = (const float *)call->aux;
+    for (int k = 0; k < 2; k++) {
+        const gckpt_arg *to = &call->in[1 + k];
+        float unbiased = k && s.n > 1 ? s.n / (s.n - 1) : 1;
+        if (to->grad)
+            gckpti_start(to->grad, s.channels, to->accumulate);
+        for (int64_t c = 0; c < s.channels && to->grad; c++)
+            gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL,
+                           gckpti_mul((float)call->rows, aux[k * s.channels + c] * unbiased));
+    }
+}
+
+static void gckpti_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_groupnorm_backward(call);
+}
+
+/* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
+ * less than this says. */
+GCKPTI_ROW(groupnorm, GCKPTI_PLAIN, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_ROW(batchnorm, GCKPTI_PLAIN, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
+           GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
+           GCKPT_SUMS);
+
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { groups ? groups : -1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance)
+{
+    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
+    return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
 
 /* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
 static gckpt_result gckpti_gather_shape(gckpt_call *call)
@@ -8423,8 +8969,12 @@ typedef struct {
     int place;    /* in the store it was planned with */
     int external; /* its values are the program's */
     gckpt_storage storage;
-    uint32_t init[3]; /* bits of gckpt_init */
+    uint32_t init[3];  /* bits of gckpt_init */
+    uint32_t momentum; /* of a gckpt_running, bits */
+    int measured;      /* not trained but measured by so many ops; 0: neither */
 } gckpti_plan_param;
+
+static int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
 typedef struct {
     unsigned char kind;             /* gckpt_kind */
@@ -9217,8 +9767,8 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* A parameter that is updated. */
-static int gckpti_is_trained(const gckpti_planner *p, int id)
+/* A parameter that is updated: trained or measured. */
+static int gckpti_is_updated(const gckpti_planner *p, int id)
 {
     const gckpt_tensor *t = p->tensors[id];
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
@@ -9864,7 +10414,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (gckpti_is_trained(p, i) && !p->looped && !p->desc->update_in_backward)
+        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
@@ -10381,7 +10931,7 @@ static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int 
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (!gckpti_is_trained(p, q) || last[q] < 0 || last[q] > x)
+        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -10448,7 +10998,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (gckpti_is_trained(p, id))
+        if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -11110,15 +11660,20 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
             const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
+            int updated = gckpti_is_updated(p, i), uses = 0;
+            for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
+                k = p->target[k].next;
             gckpti_plan_param q = { gckpti_name_add(plan, stored),
                                     gckpti_elements(&t->shape),
-                                    gckpti_is_trained(p, i),
+                                    updated && !t->running,
                                     i,
                                     t->index,
                                     p->g->store->params[t->index].external,
                                     p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                      gckpti_bits(t->init.constant) } };
+                                      gckpti_bits(t->init.constant) },
+                                    gckpti_bits(t->momentum),
+                                    uses };
             index = (int)plan->param_count++;
             if (plan->block)
                 ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
@@ -11143,19 +11698,22 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->check = gckpti_hash_planned(plan->check, plan, i);
 }
 
-/* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
- * does. */
+/* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
+ * does so always; -1 when none does. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
+    int measures = -1;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
-        if (t->mixes)
+        if (t->mixes & GCKPTI_ALWAYS)
             return t->id;
+        if (t->mixes && !p->inference && measures < 0)
+            measures = t->id;
         for (int i = 0; i < t->inputs; i++)
-            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes)
+            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
                 return t->in[i]->id;
     }
-    return -1;
+    return measures;
 }
 
 static int gckpti_state_floats(const gckpt_plan_desc *d)
@@ -11176,7 +11734,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
             caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
-        if (!gckpti_is_trained(p, i))
+        if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
@@ -16401,7 +16959,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
                                 gckpti_storage_name(p->params[i].storage));
-        if (p->params[i].trained && q->frozen)
+        if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
@@ -17763,20 +18321,22 @@ static float gckpti_setting(float value, float fallback)
 /* The gradients an update finds: sums in their accumulators, or divided already. */
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
-/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
+ * measured, from sums weighted by rows to the mean. */
 static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
+    const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
     gckpti_operands_of(e->plan->operands, ins, 0, &o);
     memset(pass, 0, sizeof *pass);
-    pass->elements = e->plan->params[ins->id].elements;
+    pass->elements = q->elements;
     pass->gradient = gckpti_at(e, o.gradient);
     pass->base = e->arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
-    pass->count = (float)gckpti_count(e);
+    pass->count = q->measured ? (float)(q->measured * e->row_end) : (float)gckpti_count(e);
     pass->write_back = e->writes_back;
-    pass->squares = e->squares + e->params[ins->id].square;
+    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -17813,23 +18373,47 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
 }
 
+/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
+ * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+static void gckpti_pass_rates(const gckpt_exec *e, const gckpti_plan_param *param,
+                              const gckpti_param *q, uint64_t step, gckpt_pass *pass)
+{
+    const gckpt_hyper *h = &e->hyper;
+    gckpt_rates *a = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
+          beta2 = gckpti_setting(h->beta2, 0.999f);
+    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_setting(h->momentum, 0.9f);
+    a->scale = param->measured ? 1 : e->clip_scale;
+    a->decay =
+        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    a->rate = param->measured ? -a->decay : lr;
+    if (pass->optimiser != GCKPT_ADAMW)
+        return;
+    a->beta1 = beta1;
+    a->rest1 = (float)(1 - (double)beta1);
+    a->beta2 = beta2;
+    a->rest2 = (float)(1 - (double)beta2);
+    a->eps = gckpti_setting(h->eps, 1e-8f);
+    a->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+    a->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+}
+
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_hyper *h = &e->hyper;
+    const gckpti_plan_param *param = &p->params[ins->id];
     gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
-          beta2 = gckpti_setting(h->beta2, 0.999f);
     uint64_t step = e->step + 1;
     gckpt_call c;
     gckpt_pass pass;
-    if (p->state_slots > 0) { /* state that was nobody's is new */
+    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (p->optimiser == GCKPT_OWN_OPTIMISER) {
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -17844,23 +18428,10 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     }
     pass.update = 1;
     pass.unless = e->nonfinite;
-    pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
-    for (int i = 0; i < p->state_slots; i++)
+    for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
-    pass.momentum = gckpti_setting(h->momentum, 0.9f);
-    pass.rates.scale = e->clip_scale;
-    pass.rates.decay = lr * h->weight_decay * q->p.decay_scale;
-    pass.rates.rate = lr;
-    if (p->optimiser == GCKPT_ADAMW) {
-        pass.rates.beta1 = beta1;
-        pass.rates.rest1 = (float)(1 - (double)beta1);
-        pass.rates.beta2 = beta2;
-        pass.rates.rest2 = (float)(1 - (double)beta2);
-        pass.rates.eps = gckpti_setting(h->eps, 1e-8f);
-        pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
-        pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
-    }
+    gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
@@ -18399,7 +18970,9 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             e->row_end ? " (all calls of the step together)" : " (desc.batch)");
-    if (p->mixer >= 0 && rows % p->rows)
+    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
+    int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
+    if (whole && rows % p->rows) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
@@ -18463,7 +19036,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
                                 gckpti_storage_name(p->params[i].storage));
-        if (p->params[i].trained && q->p.frozen)
+        if (gckpti_updates(&p->params[i]) && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
@@ -19165,12 +19738,13 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     return result;
 }
 
-/* Elements of the largest parameter that is trained. */
-static int64_t gckpti_most_elements(const gckpt_plan *p)
+/* Elements of the largest parameter that is trained (or, too, measured). */
+static int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
+        if ((measured ? gckpti_updates(&p->params[i]) : p->params[i].trained) &&
+            p->params[i].elements > most)
             most = p->params[i].elements;
     return most;
 }
@@ -19422,7 +19996,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_most_elements(p);
+    int64_t most = gckpti_most_elements(p, 0);
     if (most == 0)
         return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
@@ -19505,14 +20079,15 @@ static void gckpti_time_step(void *context)
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
+        gckpti_update_undo(e->store, q, t->copy, slots, 0);
         gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         *rest += gckpti_lap(t);
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
+        gckpti_update_undo(e->store, q, t->copy, slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
@@ -19587,7 +20162,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
+    size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
@@ -21375,7 +21950,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check,
-                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
+                          2 * (uint64_t)plan->params[i].storage +
+                              (uint64_t)gckpti_updates(&plan->params[i]));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -21571,7 +22147,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != gckpti_is_trained(&r->p, (int)i))
+        if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
@@ -21930,9 +22506,10 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU }, ",
                      q->name, q->elements, q->trained, q->node, q->place, q->external,
                      (int)q->storage, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
+        gckpti_print(k, "%zU, %i },\n", (size_t)q->momentum, q->measured);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
