@@ -198,6 +198,11 @@
  *       An attention's query that sees a value which is not finite may get NaN for an infinity.
  *    n. Ops see a packed parameter as it was stored: BF16 and F16 as they are, I8 as (float)q *
  *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even.
+ *    o. Convolutions: an element is one chain as in c., over the taps of w (rows, columns), then
+ *       the group's channels ascending; a transpose, and dx, over the taps that meet the pixel in
+ *       steps of the stride, then the channels they come from; dw over rows, then the places of the
+ *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
+ *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
  *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
  *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
  *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
@@ -5169,7 +5174,7 @@ struct gckpti_kernels {
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) fast(gru) fast(lstm)                                                              \
-    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm)
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) plain(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -6338,10 +6343,11 @@ GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
         d[j] = gckpti_fma(s, x[j], d[j]);
 }
 
-/* n whole chains: d[j] += a[p] b[j * stride + p], p = 0..k-1 ascending. Four go side by side, since
- * one alone would wait for each fma to finish; at the end the last is repeated and not stored. */
-static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_t n, int64_t k,
-                          float *d)
+/* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
+ * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
+ * stored. */
+static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride, int64_t n,
+                          int64_t k, float *d)
 {
     for (int64_t j0 = 0; j0 < n; j0 += 4) {
         const float *row[4];
@@ -6353,7 +6359,7 @@ static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_
         }
         for (int64_t p = 0; p < k; p++)
             for (int i = 0; i < 4; i++)
-                sum[i] = gckpti_fma(a[p], row[i][p], sum[i]);
+                sum[i] = gckpti_fma(a[p * a_step], row[i][p], sum[i]);
         for (int i = 0; i < 4 && j0 + i < n; i++)
             d[j0 + i] = sum[i];
     }
@@ -6579,7 +6585,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
             else
                 gckpti_start(c, t->n, t->accumulate);
             if (t->b.row != 1)
-                gckpti_chains(a, b, t->b.row, t->n, t->k, c);
+                gckpti_chains(a, t->a.step, b, t->b.row, t->n, t->k, c);
             for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
                 gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
         }
@@ -6691,18 +6697,23 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
 
 static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
-/* As matmul; dbias row by row. */
-static void gckpti_linear_backward(const gckpt_call *call)
+/* Input 2's, row by row; also of convolutions. */
+static void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
-    gckpti_matmul_backward(call);
     if (!bias)
         return;
     gckpti_start(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
             gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
+}
+
+static void gckpti_linear_backward(const gckpt_call *call)
+{
+    gckpti_matmul_backward(call);
+    gckpti_bias_backward(call);
 }
 
 GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
@@ -6929,7 +6940,7 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
 {
     gckpti_start(out, n, 0);
     if (!gckpti_is_mixed(call))
-        gckpti_chains(a, b, c, n, d, out);
+        gckpti_chains(a, 1, b, c, n, d, out);
     for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++)
         for (int64_t p = 0; p < d; p++)
             out[j] = gckpti_mixed_link(gckpti_to_bf16(a[p]), gckpti_to_bf16(b[j * c + p]), out[j]);
@@ -8857,7 +8868,7 @@ static void gckpti_sequence_backward(const gckpt_call *call,
         for (int64_t t = s.steps; t-- > 0;) {
             gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
             slopes(&cell);
-            gckpti_chains(cell.da, s.wh->data, s.gates, s.units, s.gates, d);
+            gckpti_chains(cell.da, 1, s.wh->data, s.gates, s.units, s.gates, d);
         }
         gckpti_sequence_end(&s, b, d);
         for (int64_t t = 0; t < s.steps; t++) {
@@ -8912,6 +8923,340 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
                            "lstm: %s %T without %s: give both, or none, where they are 0",
                            h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
     return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
+}
+
+/* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
+ * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
+ * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
+ *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 beyond the image.
+ * up (dx; forward of the transpose): a chain over taps and the group's o channels: place w, over
+ *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
+ *   falls between two places (strides) does not.
+ * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+typedef struct {
+    gckpt_window window;
+    int transposed;
+} gckpti_conv2d;
+
+typedef struct { /* [0]: rows, [1]: columns */
+    gckpt_window window;
+    int64_t rows, image[2], places[2], taps[2];
+    int64_t c, o, group_c, group_o;
+} gckpti_conv_sizes;
+
+/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
+ * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
+typedef struct {
+    int64_t size, results, taps;
+    int64_t step, tap, first;
+    int64_t at, each, tap_at, tap_each;
+} gckpti_reach;
+
+static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d, *y = call->shape.d;
+    gckpti_conv_sizes z;
+    z.window = a->window;
+    z.rows = x[0];
+    for (int i = 0; i < 2; i++) {
+        z.image[i] = a->transposed ? y[1 + i] : x[1 + i];
+        z.places[i] = a->transposed ? x[1 + i] : y[1 + i];
+        z.taps[i] = w[i];
+    }
+    z.group_c = w[2], z.o = w[3];
+    z.c = z.group_c * a->window.groups, z.group_o = z.o / a->window.groups;
+    return z;
+}
+
+/* Of the way down. */
+static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
+{
+    const gckpt_window *w = &z->window;
+    gckpti_reach r = { z->image[axis],
+                       z->places[axis],
+                       z->taps[axis],
+                       w->stride[axis],
+                       w->dilation[axis],
+                       -w->padding[axis],
+                       0,
+                       1,
+                       0,
+                       1 };
+    return r;
+}
+
+/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
+static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
+{
+    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
+    const int64_t from = phase + z->window.padding[axis];
+    int64_t common = stride, each, k = 0;
+    for (int64_t rest = dilation, next; rest; common = rest, rest = next)
+        next = common % rest;
+    each = stride / common;
+    while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
+        k++;
+    gckpti_reach r = { z->places[axis],
+                       (z->image[axis] - phase + stride - 1) / stride,
+                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
+                       1,
+                       -(dilation / common),
+                       (from - k * dilation) / stride,
+                       phase,
+                       stride,
+                       k,
+                       each };
+    return r;
+}
+
+static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
+{
+    return up ? gckpti_min(z->window.stride[axis], z->image[axis]) : 1;
+}
+
+enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
+/* Result (i, j) of a row of the batch, `from` being the source's: the chains of d go on over all
+ * taps. Of dw, `from` is the image, w the place, d dw. */
+static void gckpti_conv_links(const gckpti_conv_sizes *z, const gckpti_reach *r, int kind,
+                              const float *from, int64_t i, int64_t j, const float *w, float *d)
+{
+    const int64_t gc = z->group_c, go = z->group_o;
+    const float nothing = 0.0f;
+    for (int64_t tap = 0; tap < r[0].taps * r[1].taps; tap++) {
+        int64_t ky = tap / r[1].taps, kx = tap % r[1].taps;
+        int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+        int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+        int inside = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
+        const int64_t step = inside;
+        const float *s = &nothing;
+        if (inside)
+            s = from + (y * r[1].size + x) * (kind == GCKPTI_CONV_UP ? z->o : z->c);
+        ky = r[0].tap_at + ky * r[0].tap_each, kx = r[1].tap_at + kx * r[1].tap_each;
+        for (int64_t g = 0, at; g < z->window.groups; g++) {
+            at = (ky * z->taps[1] + kx) * gc * z->o + g * go;
+            if (kind == GCKPTI_CONV_UP)
+                gckpti_chains(s + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
+            for (int64_t c = g * gc; kind != GCKPTI_CONV_UP && c < (g + 1) * gc; c++, at += z->o)
+                if (kind == GCKPTI_CONV_DW)
+                    gckpti_link(s[c * step], w + g * go, go, d + at);
+                else
+                    gckpti_link(s[c * step], w + at, go, d + g * go);
+        }
+    }
+}
+
+/* All results of a side: out's chains begin at `start`, at what is there, or at +0. */
+static void gckpti_conv_plain(const gckpt_call *call, int up, const float *from, const float *start,
+                              int accumulate, float *out)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const int64_t *side = up ? z.image : z.places, n = up ? z.c : z.o;
+    const int64_t across = gckpti_conv_phases(&z, 1, up);
+    for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
+        gckpti_reach r[2];
+        for (int axis = 0; axis < 2; axis++)
+            r[axis] = up ? gckpti_reach_up(&z, axis, axis ? phase % across : phase / across)
+                         : gckpti_reach_down(&z, axis);
+        for (int64_t at = 0; at < z.rows * r[0].results * r[1].results; at++) {
+            int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+            int64_t row = at / r[1].results / r[0].results;
+            int64_t line = row * side[0] + r[0].at + i * r[0].each;
+            float *d = out + (line * side[1] + r[1].at + j * r[1].each) * n;
+            if (start)
+                memcpy(d, start, (size_t)n * sizeof *d);
+            else
+                gckpti_start(d, n, accumulate);
+            gckpti_conv_links(&z, r, up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN,
+                              from + row * r[0].size * r[1].size * (up ? z.o : z.c), i, j,
+                              call->in[1].data, d);
+        }
+    }
+}
+
+static void gckpti_conv2d_forward(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    gckpti_conv_plain(call, a->transposed, call->in[0].data,
+                      call->inputs == 3 ? call->in[2].data : NULL, 0, call->out);
+}
+
+/* dw, place after place. */
+static void gckpti_conv_weights(const gckpt_call *call, const float *image, const float *places)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const gckpti_reach r[2] = { gckpti_reach_down(&z, 0), gckpti_reach_down(&z, 1) };
+    float *dw = call->in[1].grad;
+    gckpti_start(dw, gckpti_elements(&call->in[1].shape), call->in[1].accumulate);
+    for (int64_t row = 0; row < z.rows; row++, image += z.image[0] * z.image[1] * z.c)
+        for (int64_t i = 0; i < z.places[0]; i++)
+            for (int64_t j = 0; j < z.places[1]; j++, places += z.o)
+                gckpti_conv_links(&z, r, GCKPTI_CONV_DW, image, i, j, places, dw);
+}
+
+static void gckpti_conv2d_backward(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    if (x->grad)
+        gckpti_conv_plain(call, !a->transposed, call->grad_out, NULL, x->accumulate, x->grad);
+    if (call->in[1].grad)
+        gckpti_conv_weights(call, a->transposed ? call->grad_out : x->data,
+                            a->transposed ? x->data : call->grad_out);
+    gckpti_bias_backward(call);
+}
+
+static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
+    const int64_t *w = call->in[1].shape.d;
+    return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
+}
+
+/* What a window's numbers may be. */
+static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_window *w = &a->window;
+    for (int i = 0; i < 2; i++) {
+        if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: stride %i x %i, padding %i x %i, dilation %i x %i, %i groups: "
+                              "none may be negative",
+                              op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
+                              w->dilation[0], w->dilation[1], w->groups);
+        if (w->size[i])
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: a window of size %i x %i: leave it 0, the size is w's", op,
+                              w->size[0], w->size[1]);
+        int more = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
+        if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? more : 1))
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: output_padding %i x %i: transposed convolutions take 0 to %i",
+                              op, w->output_padding[0], w->output_padding[1], more - 1);
+    }
+    return GCKPT_OK;
+}
+
+/* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
+static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
+{
+    const int64_t LIMIT = INT64_C(1) << 56;
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_window *w = &a->window;
+    const gckpt_shape *x = &call->in[0].shape, *taps = &call->in[1].shape;
+    int64_t in = x->d[1 + i], over = taps->d[i] - 1, padded = in + 2 * (int64_t)w->padding[i];
+    int64_t stride = w->stride[i], reach = INT64_MAX;
+    if (over <= LIMIT / w->dilation[i])
+        reach = over * w->dilation[i] + 1;
+    call->shape.d[1 + i] = (padded - reach) / stride + 1;
+    if (!a->transposed && padded < reach)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: w %S reaches over %I of axis %i of x %S, which has %I with padding "
+                          "%i: it needs a smaller w, less dilation or more padding",
+                          op, taps, reach, 1 + i, x, padded, w->padding[i]);
+    if (!a->transposed)
+        return GCKPT_OK;
+    if (in > LIMIT / stride || reach > LIMIT)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S, w %S, stride %I: too large a result", op,
+                          x, taps, stride);
+    call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + reach + w->output_padding[i];
+    if (call->shape.d[1 + i] < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: padding %i leaves nothing of axis %i of x %S with w %S: it needs "
+                          "less",
+                          op, w->padding[i], 1 + i, x, taps);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const char *op = a->transposed ? "conv2d_transposed" : "conv2d";
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
+    const int64_t groups = a->window.groups;
+    gckpt_result result = gckpti_conv_window(call, op);
+    if (result != GCKPT_OK)
+        return result;
+    if (x->n != 4 || w->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I)"
+                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O)",
+                          op, x, w);
+    if (x->d[3] % groups || w->d[3] % groups)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: %I groups do not divide the %I channels of x %S and %I of w %S", op,
+                          groups, x->d[3], x, w->d[3], w);
+    if (a->transposed ? x->d[3] != w->d[3] : x->d[3] / groups != w->d[2])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x %S in %I groups needs a w with %I as axis %i, not %S", op, x,
+                          groups, a->transposed ? x->d[3] : x->d[3] / groups, 2 + a->transposed, w);
+    call->shape = *x;
+    call->shape.d[3] = a->transposed ? w->d[2] * groups : w->d[3];
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != call->shape.d[3]))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: w %S needs a bias of shape [%I], not %S", op, w,
+                          call->shape.d[3], bias);
+    for (int i = 0; i < 2 && result == GCKPT_OK; i++)
+        result = gckpti_conv_axis(call, op, i);
+    return result;
+}
+
+GCKPTI_ROW(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
+           GCKPT_IN(0), GCKPT_SUMS);
+
+/* axes: 2 of images, 1 of signals, which are images of one line. */
+static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window, int transposed, int axes)
+{
+    gckpt_tensor *in[3] = { x, w, bias };
+    gckpti_conv2d a;
+    memset(&a, 0, sizeof a);
+    if (window)
+        a.window = *window;
+    a.transposed = transposed;
+    a.window.groups += !a.window.groups;
+    for (int i = 0; i < 2; i++) {
+        if (axes == 1 && i == 0)
+            a.window.size[0] = a.window.stride[0] = a.window.padding[0] = a.window.dilation[0] =
+                a.window.output_padding[0] = 0;
+        a.window.stride[i] += !a.window.stride[i];
+        a.window.dilation[i] += !a.window.dilation[i];
+    }
+    if (axes == 2 || !x || !w)
+        return gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
+    if (x->shape.n != 3 || w->shape.n != 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
+                           transposed ? "_transposed" : "", &x->shape, &w->shape,
+                           transposed ? "O/groups,I" : "I/groups,O");
+    in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
+    in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));
+    x = gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
+    return x ? gckpt_reshape(x, gckpt_shape3(x->shape.d[0], x->shape.d[2], x->shape.d[3])) : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 0, 2);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 0, 1);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 1, 2);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 1, 1);
 }
 
 /* =================================================================================================
@@ -23707,7 +24052,7 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
     for (int i = 0; i < M; i++) {
         float row[N];
         memcpy(row, b, sizeof row);
-        gckpti_chains(a + i * K, b, K, N, K, row);
+        gckpti_chains(a + i * K, 1, b, K, N, K, row);
         same = same && !memcmp(row, c + i * N, sizeof row);
     }
     return same;
