@@ -203,6 +203,10 @@
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
  *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
  *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
+ *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
+ *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
+ *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
+ *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -5169,8 +5173,8 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm) plain(conv2d)                                                \
-    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm)
+    fast(gather) fast(gru) fast(lstm)                                                              \
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) plain(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
