@@ -12799,8 +12799,7 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->note[self].runs == 0 ||
-            gckpti_is_stale(s, self, s->now.value_end[x]) ||
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self, s->now.value_end[x]) ||
             gckpti_is_stale(s, self, s->now.aux_end[x]))
             continue;
         gckpti_move m;
