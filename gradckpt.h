@@ -264,18 +264,18 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best possible
  *    (there the search ends); the same plan on every machine; the least budget that an error names
- *    works; gckpt_plan_new has no more work than the frontier's point in these bytes (0.6 % was
- *    seen on 2 of 120 random graphs), and between points it may have less. Segments are no limits
- *    but hints: their schedules are among those to start from. gckpt_keep and gckpt_recompute are
- *    obeyed. Where a graph branches, backwards may come in another order than the reverse of
- *    creation, one branch after the other, and what one of several losses keeps may be gone before
- *    the next is computed; what is added to a gradient keeps its order (5f), so the bits are the
- *    same. Planning for one budget takes, as a median, 1.5 ms for 148 ops as built, some 5 ms with
- *    forms, 15 ms for 2,002 ops and 0.15 s for 12,004; in few bytes, where proofs are weak, up to
- *    40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and
- *    12 s; memory is 5 to 20 MB, 25 MB and 260 MB. Graphs up to 64 ops are searched more
- *    thoroughly. What is looked at for one byte limit is limited and counted, never timed
- *    (gckpt_frontier_complete). Without a budget there is no search.
+ *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and between
+ *    points it may have less. Segments are no limits but hints: their schedules are among those to
+ *    start from. gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may
+ *    come in another order than the reverse of creation, one branch after the other, and what one
+ *    of several losses keeps may be gone before the next is computed; what is added to a gradient
+ *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
+ *    1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for 12,004;
+ *    in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once
+ *    (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260 MB.
+ *    Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
+ *    limited and counted, never timed (gckpt_frontier_complete). Without a budget there is no
+ *    search.
  *
  *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
  *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
@@ -12912,7 +12912,7 @@ typedef struct {
     gckpti_schedule now, next;
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule, when passed */
+    int first_backward;  /* its position in the present schedule */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -13142,7 +13142,6 @@ static void gckpti_step(gckpti_search *s, int x)
     s->looked += count + 1;
     if (i < 0) {
         s->note[~i].from = s->p->unit[~i].reads_aux ? x : s->note[~i].from;
-        s->first_backward = s->first_backward < 0 ? x : s->first_backward;
         return;
     }
     gckpti_note *v = &s->note[gckpti_unit_of(s->p, i)];
@@ -13169,15 +13168,18 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
     }
     s->moves = s->sets = 0;
     s->worst = UINT64_MAX;
-    s->first_backward = -1;
+    s->first_backward = 0;
+    while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
+        s->first_backward++;
     gckpti_begin_pass(s, -1);
     return 1;
 }
 
-/* Whether gckpt_recompute asks for a unit's value anew: the last is from before the backwards. */
-static int gckpti_is_stale(const gckpti_search *s, int unit)
+/* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
+ * before is from before the backwards. */
+static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && s->first_backward >= 0 &&
+    return s->p->unit[unit].recompute && x >= s->first_backward &&
            s->note[unit].start < s->first_backward;
 }
 
@@ -13267,7 +13269,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                           2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int stale = gckpti_is_stale(s, q);
+            int stale = gckpti_is_stale(s, q, x - 1);
             int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
@@ -13703,7 +13705,8 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->note[self].runs == 0 || gckpti_is_stale(s, self))
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self, s->now.value_end[x]) ||
+            gckpti_is_stale(s, self, s->now.aux_end[x]))
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
@@ -14600,6 +14603,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    s->items = s->looked = 0;
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
@@ -14910,7 +14914,6 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
     if (slot->state != GCKPTI_BEGUN)
         return;
-    s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
     s->items = s->looked = s->attempts = 0;
@@ -14963,14 +14966,13 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->extra = p->draft.work - p->draft.least_work; /* pins may ask for more than the list has */
     slot->moved = p->draft.moved;
     return large ? GCKPT_OK : result;
 }
 
 /* Makes a slot the winner if it fits in `most` bytes, `floor` being the least it counts for, and
  * has less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t floor, size_t most)
+static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
     gckpt_result result = GCKPT_OK;
@@ -14984,7 +14986,7 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
         return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
-    size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
+    size_t bytes = slot->arena > floor ? slot->arena : floor;
     int better = !old->length ||
                  (s->hunting ? bytes < s->bytes
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
@@ -14995,20 +14997,22 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     return result;
 }
 
-/* The least budget for which rung k counts: the limit of the rung below. */
-static int64_t gckpti_below(const gckpti_search *s, int k)
+/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+static size_t gckpti_below(const gckpti_search *s, int k)
 {
-    return k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
 /* Considers what rung k offers, for budgets above the rung below: its schedule; when that has a
- * larger arena than the limit, the same squeezed a little further; and, where it is not certified,
- * the seeds between the two rungs. */
+ * larger arena than the limit, the same squeezed a little further; and, where it is not certified
+ * or the last, below which arenas may still differ, the seeds between the two rungs. */
 static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    int64_t below = gckpti_below(s, k);
+    const size_t below = gckpti_below(s, k);
+    const int last = k + 1 == s->slots;
     gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     if (result == GCKPT_OK && slot->length && slot->arena == 0) /* it tells of all that follows */
         result = gckpti_lay(s, slot);
@@ -15025,26 +15029,42 @@ static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
     }
     if (result == GCKPT_OK && slot->tight)
         result = gckpti_consider(s, slot->tight, below, most);
+    if (last && s->seeds == 0)
+        gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds && result == GCKPT_OK; i++)
-        if (s->whole || (!gckpti_certified(s, slot) && s->seed[i].peak > below &&
-                         s->seed[i].peak <= slot->limit))
+        if (s->whole ||
+            (s->seed[i].peak <= slot->limit &&
+             (last || (!gckpti_certified(s, slot) && s->seed[i].peak > s->slot[k + 1].limit))))
             result = gckpti_consider(s, &s->seed[i], below, most);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Considers cuts of an instant themselves, `tries` of them at the most: those with least work that
- * may lie within `most` bytes. */
+/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
+ * the first time later, and what gckpt_recompute lets go. */
+static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+{
+    int64_t bytes = 0;
+    for (int u = p->prologue; u < p->units; u++)
+        if (p->when[u] > rank || p->unit[u].recompute)
+            bytes += p->unit[u].out + p->unit[u].aux;
+    return bytes;
+}
+
+/* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
+ * work that may lie within `most` bytes. */
 static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
-    int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t room = limit - t->gradients + (tries ? 0 : gckpti_absent(s->p, t->rank));
     gckpti_known *known = s->known[at];
     gckpt_result result = GCKPT_OK;
     if (!known && all->n > 0)
         s->known[at] = known =
             (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
-    for (int e = gckpti_cut_within(all, limit - t->gradients);
+    tries = tries ? tries : INT32_MAX;
+    for (int e = gckpti_cut_within(all, room);
          known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
@@ -15102,7 +15122,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         result = gckpti_consider_rung(s, i, most);
     }
     if (result == GCKPT_OK)
-        result = gckpti_consider_instants(s, most, INT32_MAX);
+        result = gckpti_consider_instants(s, most, 0);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -15115,14 +15135,14 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
-        if ((size_t)gckpti_below(s, k) >= enough)
+        if (gckpti_below(s, k) >= enough)
             break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
     }
     if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->bytes - 1, INT32_MAX);
+        result = gckpti_consider_instants(s, s->bytes - 1, 0);
     *least = s->winner.length ? s->bytes : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
