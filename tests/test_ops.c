@@ -228,6 +228,20 @@ static pair embed(pair table, pair index)
 {
     return both(gckpt_embed(table.t, index.t), ref_embed(table.r, index.r));
 }
+static pair gather(pair x, pair index)
+{
+    return both(gckpt_gather(x.t, index.t), ref_gather(x.r, index.r));
+}
+static pair gru(pair x, pair wx, pair bx, pair wh, pair bh, pair h0)
+{
+    return both(gckpt_gru(x.t, wx.t, bx.t, wh.t, bh.t, h0.t),
+                ref_gru(ref_linear(x.r, wx.r, bx.r, 0), wh.r, bh.r, h0.r));
+}
+static pair lstm(pair x, pair wx, pair wh, pair bias, pair h0, pair c0)
+{
+    return both(gckpt_lstm(x.t, wx.t, wh.t, bias.t, h0.t, c0.t),
+                ref_lstm(ref_linear(x.r, wx.r, bias.r, 0), wh.r, h0.r, c0.r));
+}
 static pair matmul(pair a, pair b, int transposed)
 {
     return both(transposed ? gckpt_matmul_transposed(a.t, b.t) : gckpt_matmul(a.t, b.t),
@@ -237,6 +251,21 @@ static pair linear(pair x, pair w, pair b, int transposed)
 {
     return both(transposed ? gckpt_linear_transposed(x.t, w.t, b.t) : gckpt_linear(x.t, w.t, b.t),
                 ref_linear(x.r, w.r, b.r, transposed));
+}
+/* axes: 1 for signals */
+static pair convolution(pair x, pair w, pair b, const ref_window *z, int axes)
+{
+    gckpt_window to = { .groups = z->groups };
+    memcpy(to.stride, z->stride, sizeof to.stride);
+    memcpy(to.padding, z->padding, sizeof to.padding);
+    memcpy(to.dilation, z->dilation, sizeof to.dilation);
+    memcpy(to.output_padding, z->more, sizeof to.output_padding);
+    gckpt_tensor *(*const make[])(gckpt_tensor *, gckpt_tensor *, gckpt_tensor *,
+                                  const gckpt_window *) = {
+        gckpt_conv1d, gckpt_conv1d_transposed, gckpt_conv2d, gckpt_conv2d_transposed
+    };
+    return both(make[2 * axes - 2 + z->transposed](x.t, w.t, b.t, &to),
+                ref_convolution(x.r, w.r, b.r, z));
 }
 static pair layernorm(pair x, pair gain, pair bias)
 {
@@ -590,6 +619,36 @@ static void build_linear(net *n, const int *a)
     pair w = a[4] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
     finish(n, linear(x, w, a[3] ? param(n, "b", 1, a[2], 0, 0) : none, a[4]), 1);
 }
+/* H, W, rows and columns of w, whether x is a parameter, number of the window. A signal's
+ * reference has an axis more. */
+static void build_convolution(net *n, const int *a)
+{
+    static const struct { ref_window z; int i, o, bias, axes; } list[] = {
+        { { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 2 },
+        { { { 2, 3 }, { 1, 0 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 2, 3, 1, 2 },
+        { { { 1, 2 }, { 2, 1 }, { 2, 3 }, 1, { 0, 0 }, 0 }, 2, 3, 0, 2 },
+        { { { 2, 1 }, { 1, 1 }, { 1, 1 }, 2, { 0, 0 }, 0 }, 4, 6, 1, 2 },
+        { { { 1, 1 }, { 1, 1 }, { 1, 1 }, 5, { 0, 0 }, 0 }, 5, 5, 1, 2 },  /* depthwise */
+        { { { 2, 2 }, { 3, 2 }, { 2, 1 }, 3, { 0, 0 }, 0 }, 3, 6, 0, 2 },
+        { { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0, 0 }, 1 }, 3, 2, 1, 2 },  /* transposed */
+        { { { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 1, 0 }, 1 }, 3, 2, 1, 2 },
+        { { { 3, 2 }, { 1, 0 }, { 2, 2 }, 2, { 2, 1 }, 1 }, 4, 6, 0, 2 },
+        { { { 4, 6 }, { 0, 1 }, { 6, 4 }, 2, { 0, 0 }, 1 }, 2, 4, 1, 2 },
+        { { { 2, 1 }, { 1, 2 }, { 1, 2 }, 3, { 0, 0 }, 1 }, 3, 3, 1, 2 },
+        { { { 1, 2 }, { 0, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 1 },  /* signals */
+        { { { 1, 3 }, { 0, 1 }, { 1, 2 }, 2, { 0, 1 }, 1 }, 4, 2, 1, 1 },
+    };
+    const ref_window *z = &list[a[5]].z;
+    const int i = list[a[5]].i, o = list[a[5]].o, axes = list[a[5]].axes;
+    const int c = (z->transposed ? o : i) / z->groups, across = z->transposed ? i : o;
+    pair x = a[4] ? param(n, "x", 1, 2, a[0] * a[1] * i, 0) : batched(n, "x", a[0] * a[1] * i, 0, 0);
+    pair w = param(n, "w", 0.5, a[2] * a[3] * c, across, 0);
+    pair b = list[a[5]].bias ? param(n, "b", 1, o, 0, 0) : none;
+    x = axes == 2 || x.r ? reshape(x, -1, a[0], a[1], i) : reshape(x, -1, a[1], i, 0);
+    w = axes == 2 || w.r ? reshape(w, a[2], a[3], c, -1) : reshape(w, a[3], c, -1, 0);
+    x = convolution(x, w, b, z, axes);
+    finish(n, reshape(x, a[4] ? 2 : n->graph ? (int)n->rows : n->c->batch, -1, 0, 0), !a[4]);
+}
 /* rows, I, O, transposed: parameters only */
 static void build_linear_free(net *n, const int *a)
 {
@@ -635,6 +694,33 @@ static void build_embed_tied(net *n, const int *a)
     finish(n, linear(unary(GELU, x), table, none, 1), 1);
 }
 /* T, C, gain, bias, rms */
+/* N, C, M */
+static void build_gather(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], a[1], 0);
+    finish(n, probe(n, gather(x, indices(n, "index", a[2], a[0], 0))), 1);
+}
+/* T, I, H, biases (2: of x only), first state (2: its h and c are one tensor), lstm */
+static void build_layer(net *n, const int *a)
+{
+    int gates = a[5] ? 4 * a[2] : 3 * a[2];
+    pair x = batched(n, "x", a[0], a[1], 0), wx = param(n, "wx", 0.5, a[1], gates, 0);
+    pair bx = a[3] ? param(n, "bx", 0.5, gates, 0, 0) : none;
+    pair wh = param(n, "wh", 0.5, a[2], gates, 0);
+    pair bh = a[3] == 1 && !a[5] ? param(n, "bh", 0.5, gates, 0, 0) : none;
+    pair h0 = a[4] ? batched(n, "h0", a[2], 0, 0) : none;
+    pair c0 = a[4] == 1 && a[5] ? batched(n, "c0", a[2], 0, 0) : h0;
+    pair y = a[5] ? lstm(x, wx, wh, bx, h0, c0) : gru(x, wx, bx, wh, bh, h0);
+    finish(n, probe(n, y), 1);
+}
+/* A row made of parameters, whose state is one of them; wh is wx, too. */
+static void build_layer_free(net *n, const int *a)
+{
+    int gates = a[0] ? 16 : 12;
+    pair x = param(n, "x", 1, 2, 3, 4), w = param(n, "w", 0.5, 4, gates, 0);
+    pair b = param(n, "b", 1, gates, 0, 0), h0 = param(n, "h0", 1, 2, 4, 0);
+    finish(n, a[0] ? lstm(x, w, w, b, h0, h0) : gru(x, w, b, w, b, h0), 0);
+}
 static void build_norm(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], 0);
@@ -1053,6 +1139,19 @@ static const test_case cases[] = {
     { "(3,1) + (1,4) of parameters", build_binary_free, { '+' }, 3, 0, 0, 0 },
     { "(3,1) * (1,4) of parameters", build_binary_free, { '*' }, 3, 0, 0, 0 },
 
+    { "gather", build_gather, { 4, 5, 7 }, 3, 0, 0, 0 },
+    { "gather, wide", build_gather, { 2, 70, 1 }, 3, 0, 0, 0 },
+    { "gru", build_layer, { 4, 3, 5, 1, 0, 0 }, 3, 0, 0, 0 },
+    { "gru, first state", build_layer, { 3, 2, 9, 1, 1, 0 }, 3, 0, 0, 0 },
+    { "gru, no biases, first state", build_layer, { 3, 3, 4, 0, 1, 0 }, 3, 0, 0, 0 },
+    { "gru, one bias", build_layer, { 3, 3, 4, 2, 0, 0 }, 3, 0, 0, 0 },
+    { "gru of one step", build_layer, { 1, 3, 1, 1, 0, 0 }, 3, 0, 0, 0 },
+    { "lstm", build_layer, { 4, 3, 5, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "lstm, first state", build_layer, { 3, 2, 9, 1, 1, 1 }, 3, 0, 0, 0 },
+    { "lstm, no bias, one first state", build_layer, { 3, 3, 4, 0, 2, 1 }, 3, 0, 0, 0 },
+    { "lstm of one step", build_layer, { 1, 3, 1, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "gru of parameters", build_layer_free, { 0 }, 3, 0, 0, 0 },
+    { "lstm of parameters", build_layer_free, { 1 }, 3, 0, 0, 0 },
     { "linear", build_linear, { 3, 5, 7, 1, 0 }, 3, 0, 0, 0 },
     { "linear, no bias", build_linear, { 3, 5, 7, 0, 0 }, 3, 0, 0, 0 },
     { "linear of (B,I)", build_linear, { 0, 5, 7, 1, 0 }, 5, 0, 0, 0 },
@@ -1064,6 +1163,24 @@ static const test_case cases[] = {
     { "linear_transposed, tiles and edges", build_linear, { 11, 37, 67, 1, 1 }, 2, 0, 0, 0 },
     { "linear of parameters", build_linear_free, { 4, 5, 6, 0 }, 3, 0, 0, 0 },
     { "linear_transposed of parameters", build_linear_free, { 4, 5, 6, 1 }, 3, 0, 0, 0 },
+    { "conv2d", build_convolution, { 5, 4, 3, 3, 0, 0 }, 3, 0, 0, 0 },
+    { "conv2d of 1 x 1", build_convolution, { 1, 1, 1, 2, 0, 0 }, 3, 0, 0, 0 },
+    { "conv2d, strides", build_convolution, { 6, 8, 3, 2, 0, 1 }, 3, 0, 0, 0 },
+    { "conv2d, dilation", build_convolution, { 5, 7, 2, 3, 0, 2 }, 3, 0, 0, 0 },
+    { "conv2d, groups", build_convolution, { 5, 4, 3, 2, 0, 3 }, 3, 0, 0, 0 },
+    { "conv2d, depthwise", build_convolution, { 4, 5, 3, 3, 0, 4 }, 3, 0, 0, 0 },
+    { "conv2d, depthwise to more", build_convolution, { 4, 5, 3, 3, 0, 5 }, 3, 0, 0, 0 },
+    { "conv2d, w beyond x", build_convolution, { 1, 2, 3, 2, 0, 0 }, 3, 0, 0, 0 },
+    { "conv2d of parameters", build_convolution, { 3, 3, 2, 2, 1, 1 }, 3, 0, 0, 0 },
+    { "conv2d_transposed", build_convolution, { 3, 4, 3, 2, 0, 6 }, 3, 0, 0, 0 },
+    { "conv2d_transposed, strides", build_convolution, { 3, 3, 3, 3, 0, 7 }, 3, 0, 0, 0 },
+    { "conv2d_transposed, dilation, groups", build_convolution, { 3, 3, 3, 3, 0, 8 }, 2, 0, 0, 0 },
+    { "conv2d_transposed, common factors", build_convolution, { 3, 2, 3, 4, 0, 9 }, 2, 0, 0, 0 },
+    { "conv2d_transposed, w below the stride", build_convolution, { 3, 3, 2, 3, 0, 9 }, 2, 0, 0, 0 },
+    { "conv2d_transposed, depthwise", build_convolution, { 3, 4, 3, 3, 0, 10 }, 3, 0, 0, 0 },
+    { "conv2d_transposed of parameters", build_convolution, { 2, 2, 3, 3, 1, 7 }, 3, 0, 0, 0 },
+    { "conv1d", build_convolution, { 1, 9, 1, 3, 0, 11 }, 3, 0, 0, 0 },
+    { "conv1d_transposed", build_convolution, { 1, 4, 1, 3, 0, 12 }, 3, 0, 0, 0 },
     { "linear, tied", build_linear_tied, { 6 }, 3, 0, 0, 0 },
     { "matmul", build_matmul, { 3, 5, 4, 0, 0 }, 3, 0, 0, 0 },
     { "matmul, shared", build_matmul, { 3, 5, 4, 1, 0 }, 3, 0, 0, 0 },
