@@ -1759,7 +1759,8 @@ extern int madvise(void *start, size_t size, int advice);
 #if defined(_M_FP_FAST)
 #error "gradckpt.h: /fp:fast breaks the numeric contract; compile this file with /fp:precise"
 #endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && !defined(__FAST_MATH__)
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */ \
+    && !defined(__FAST_MATH__)
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
 #endif
 #if defined(__clang__)
