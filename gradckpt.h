@@ -367,6 +367,21 @@
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
 
+#ifdef GCKPT_SMALL
+#ifndef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#endif
+#ifndef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#endif
+#ifndef GCKPT_NO_FAST
+#define GCKPT_NO_FAST
+#endif
+#ifndef GCKPT_NO_TEXT
+#define GCKPT_NO_TEXT
+#endif
+#endif
+
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
 #define GCKPT_API static __attribute__((unused))
@@ -618,11 +633,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
- * the way to the mean of it. A buffer has no optimiser state and no part in norm, clipping and
- * decay; files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it
- * is). */
-GCKPT_API gckpt_tensor *gckpt_buffer(gckpt_graph *graph, const char *name, gckpt_shape shape,
-                                     gckpt_init init, float momentum);
+ * the way to the mean of it. It has no optimiser state and no part in norm, clipping and decay;
+ * files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it is). */
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum);
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor);
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for NULL */
@@ -672,7 +686,7 @@ GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tenso
                                         gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
  * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
- * the running `mean` and `variance`, which are gckpt_buffers (C) (at first 0 and 1, momentum 0.1 is
+ * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
  * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance);
@@ -1795,7 +1809,18 @@ extern "C" {
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
-#define GCKPTI_TEXT        256               /* bytes of an error text */
+#ifdef GCKPT_NO_TEXT
+#define GCKPTI_TEXT 1
+#else
+#define GCKPTI_TEXT 256 /* bytes of an error text */
+#endif
+/* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
+ * there is stands behind conditions that are then constant, and the compiler leaves it out. */
+#ifdef GCKPT_SMALL
+#define GCKPTI_LEAN 1
+#else
+#define GCKPTI_LEAN 0
+#endif
 
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
  * while building stays; `last` is replaced by each later call. */
@@ -1963,7 +1988,8 @@ static void gckpti_say(gckpti_object *o, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
-    gckpti_text_format(&t, format, args);
+    if (GCKPTI_TEXT > 1)
+        gckpti_text_format(&t, format, args);
 }
 
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
@@ -1979,6 +2005,19 @@ static gckpt_result gckpti_error(void *object, gckpt_result result, const char *
     va_end(args);
     return result;
 }
+
+#ifdef GCKPT_NO_TEXT
+/* Results without texts: what makes these counts as used, but is never called. */
+static gckpt_result gckpti_result(void *object, gckpt_result result)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (o && o->sticky == GCKPT_OK)
+        o->last = result;
+    return result;
+}
+#define gckpti_error(object, result, ...)                                                          \
+    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
 
 static gckpt_result gckpti_ok(void *object)
 {
@@ -2228,6 +2267,11 @@ static void gckpti_tell_block(void *object, const char *whose, const gckpti_allo
                               : "; the %s's block has %z bytes, so far it takes %z",
                         whose, a->desc.size, would ? would : a->wanted);
 }
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_tell_block(object, whose, a, would)                                                 \
+    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
+#endif
 
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
@@ -2519,6 +2563,11 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 #endif
 
 #endif
+
+static inline int gckpti_is_mixed(const gckpt_call *call)
+{
+    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+}
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
@@ -4520,11 +4569,33 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
     return g->object.sticky = result;
 }
 
+#ifdef GCKPT_NO_TEXT
+static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
+{
+    if (g && g->object.sticky == GCKPT_OK)
+        g->object.sticky = result;
+    return NULL;
+}
+static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
+{
+    gckpti_failed((gckpt_graph *)call->graph, result);
+    return result;
+}
+#define gckpti_fail(g, result, ...)                                                                \
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_failed(g, result))
+#define gckpt_fail(call, result, ...)                                                              \
+    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#endif
+
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
+    if (GCKPTI_LEAN) { /* rows of ops are not whole, values are not rounded */
+        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
+        return NULL;
+    }
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
@@ -4987,6 +5058,7 @@ struct gckpti_columns;
 struct gckpti_heads;
 struct gckpti_classes;
 struct gckpti_errors;
+struct gckpti_cell;
 struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
@@ -5015,6 +5087,10 @@ struct gckpti_kernels {
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
     const struct gckpti_mixed_kernels *mixed;
 };
 #endif
@@ -5042,15 +5118,26 @@ struct gckpti_kernels {
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
-    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)
+    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
+    fast(gather) fast(gru) fast(lstm)
 
+/* Of a row: what only planning calls. */
+typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
+typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+#if GCKPTI_LEAN
+#define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
+#else
+#define GCKPTI_PLANS(type, function) function
+#endif
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     static const gckpt_op gckpti_op_##name = {                                                     \
-        #name, shape, gckpti_##name##_forward, gckpti_##name##_backward, flops, classes,           \
-        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name), flops_backward }
+        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
+        gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
+        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name),                               \
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
@@ -6158,15 +6245,15 @@ static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t
 {
     if (call->plain)
         return 0;
-    return call->precision != GCKPT_FP32 ? gckpti_words(n, k)
-                                         : call->threads * gckpti_product_room(m, n, k);
+    return gckpti_is_mixed(call) ? gckpti_words(n, k)
+                                 : call->threads * gckpti_product_room(m, n, k);
 }
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
  * plans have room in any case. */
 static void gckpti_matmul_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
-    int mixed = call->precision != GCKPT_FP32;
+    int mixed = gckpti_is_mixed(call);
     int turned = mixed ? *(const int *)call->attributes : k > n;
     int64_t forward = gckpti_product_scratch(call, m, n, k);
     int64_t da = gckpti_product_scratch(call, m, k, n);
@@ -6450,7 +6537,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 
 static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
-    return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
+    return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
 
 /* The b of matmul, and w of linear. */
@@ -6791,9 +6878,9 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
                                   int64_t n, int64_t d, float *out)
 {
     gckpti_start(out, n, 0);
-    if (call->precision == GCKPT_FP32)
+    if (!gckpti_is_mixed(call))
         gckpti_chains(a, b, c, n, d, out);
-    for (int64_t j = 0; call->precision != GCKPT_FP32 && j < n; j++)
+    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++)
         for (int64_t p = 0; p < d; p++)
             out[j] = gckpti_mixed_link(gckpti_to_bf16(a[p]), gckpti_to_bf16(b[j * c + p]), out[j]);
 }
@@ -6802,9 +6889,9 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
 static void gckpti_attention_link(const gckpt_call *call, float s, const float *x, int64_t d,
                                   float *out)
 {
-    if (call->precision == GCKPT_FP32)
+    if (!gckpti_is_mixed(call))
         gckpti_link(s, x, d, out);
-    for (int64_t e = 0; call->precision != GCKPT_FP32 && e < d; e++)
+    for (int64_t e = 0; gckpti_is_mixed(call) && e < d; e++)
         out[e] = gckpti_mixed_link(gckpti_to_bf16(s), gckpti_to_bf16(x[e]), gckpti_flush(out[e]));
 }
 
@@ -7508,7 +7595,7 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
-    int mixed = call->precision != GCKPT_FP32;
+    int mixed = gckpti_is_mixed(call);
     const int *once = (const int *)call->attributes;
     gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
     if (once && !backward)
@@ -7878,6 +7965,413 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+
+/* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
+static gckpt_result gckpti_gather_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
+    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
+                          index);
+    call->shape = *x;
+    call->shape.d[1] = index->d[1];
+    return GCKPT_OK;
+}
+
+/* Entry b of axis 0, forward and backward. */
+static void gckpti_gather_entry(const gckpt_call *call, int64_t b)
+{
+    int64_t m = call->shape.d[1], c = call->shape.d[2];
+    const int32_t *index = call->in[1].index + b * m;
+    const float *x = call->in[0].data + b * call->in[0].shape.d[1] * c;
+    for (int64_t i = 0; i < m; i++)
+        memcpy(call->out + (b * m + i) * c, x + index[i] * c, (size_t)c * sizeof *x);
+}
+
+static void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
+{
+    int64_t m = call->shape.d[1], c = call->shape.d[2], n = call->in[0].shape.d[1] * c;
+    const int32_t *index = call->in[1].index + b * m;
+    const float *g = call->grad_out + b * m * c;
+    float *d = call->in[0].grad + b * n;
+    gckpti_start(d, n, call->in[0].accumulate);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < c; j++)
+            d[index[i] * c + j] += *g++;
+}
+
+static void gckpti_gather_forward(const gckpt_call *call)
+{
+    for (int64_t b = 0; b < call->shape.d[0]; b++)
+        gckpti_gather_entry(call, b);
+}
+
+static void gckpti_gather_backward(const gckpt_call *call)
+{
+    for (int64_t b = 0; call->in[0].grad && b < call->shape.d[0]; b++)
+        gckpti_gather_entry_back(call, b);
+}
+
+static int64_t gckpti_gather_rows(const gckpt_call *call, int i)
+{
+    return call->in[i - 1].shape.d[1];
+}
+
+GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_gather_rows,
+                GCKPT_INDEX(1), GCKPT_IN(1));
+
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
+{
+    gckpt_tensor *in[2] = { x, index };
+    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
+}
+
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
+/* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
+ * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
+ * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
+ *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
+ *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
+ *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
+ * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
+ * hands to h [and c], 0 at first, g [and e] grad_out's; (x) y means: y is the slope, da = x y
+ * rounded, and put(x, y) for dp. sl(s) = fma(-s, s, s), tl(n) = fma(-n, n, 1):
+ *   gru   G = g + D;  r: ((G (1 - z)) tl(n) a_n) sl(r);  z: (G (h - n)) sl(z);  n: (G (1 - z))
+ *         tl(n), of which a_n gets r times as much, rounded;  D = chains of da wh over G from G z
+ *   lstm  G = g + D, s = tanh(c), C = fma(G o, tl(s), E) + e;  i: (C g) sl(i);  f: (C c) sl(f);
+ *         g: (C i) tl(g);  o: (G s) sl(o);  E = C f, D = chains of da wh over G from +0
+ * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
+ * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
+typedef struct {
+    int gates;       /* 3: gru, 4: lstm */
+    int bias, start; /* which input; of two the first; 0: none */
+} gckpti_recurrent;
+
+typedef struct {
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+} gckpti_sequence;
+
+/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
+ * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
+ * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
+typedef struct gckpti_cell {
+    int64_t units;
+    const float *p, *a, *g, *out, *h, *c;
+    float *state, *aux, *d, *da, *dp;
+    int accumulate;
+} gckpti_cell;
+
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
+{
+    const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
+    const gckpt_arg *in = call->in;
+    const int64_t *d = in[0].shape.d;
+    gckpti_sequence s = { d[0], d[1], d[2] / o->gates, d[2], d[2] / o->gates, in, in + 1,
+                          NULL, NULL, NULL };
+    if (o->gates == 4)
+        s.state *= 2;
+    if (o->bias)
+        s.bias = in + o->bias;
+    if (o->start)
+        s.h0 = in + o->start;
+    if (o->start && o->gates == 4)
+        s.c0 = s.h0 + 1;
+    return s;
+}
+
+/* Rows that go through the steps at once: a worker's, and all. */
+static int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
+{
+    return call->plain ? 1 : gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+}
+
+/* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
+static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    int64_t rows = gckpti_sequence_each(call, s.rows) * (call->plain ? 1 : call->threads);
+    if (!backward)
+        return rows * (s.state + s.gates);
+    if (call->plain)
+        return s.steps * s.gates + s.state + s.units;
+    return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
+           call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);
+}
+
+static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
+{
+    const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
+    const gckpt_shape *p = &call->in[0].shape, *wh = &call->in[1].shape;
+    const char *name = o->gates == 3 ? "gru" : "lstm";
+    if (p->n != 3 || wh->n != 2 || wh->d[1] != p->d[2] || wh->d[1] / o->gates != wh->d[0] ||
+        wh->d[1] % o->gates)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x wx %S and wh %S must be (B,T,%iH) and (H,%iH)", name, p, wh,
+                          o->gates, o->gates);
+    gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]);
+    for (int i = 2; i < call->inputs; i++) {
+        const gckpt_shape *want = i == o->bias ? &bias : &state;
+        if (!gckpti_same_shape(&call->in[i].shape, want))
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x wx %S and wh %S need %s %S, not %S", name,
+                              p, wh, i == o->bias ? "a bias" : "a first state", want,
+                              &call->in[i].shape);
+    }
+    gckpti_sequence s = gckpti_sequence_of(call);
+    call->shape = *p;
+    call->shape.d[2] = s.state;
+    call->aux_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
+    call->work_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
+    call->work_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
+{
+    uint64_t gates = (uint64_t)gckpti_elements(&call->in[0].shape);
+    return gates * (2 * (uint64_t)call->in[1].shape.d[0] + 20);
+}
+
+/* Chains to the step before in any case. */
+static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
+{
+    return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
+}
+
+/* State of row b before the first step. */
+static void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
+{
+    size_t bytes = (size_t)s->units * sizeof *state;
+    memset(state, 0, (size_t)s->state * sizeof *state);
+    if (s->h0)
+        memcpy(state, s->h0->data + b * s->units, bytes);
+    if (s->c0)
+        memcpy(state + s->units, s->c0->data + b * s->units, bytes);
+}
+
+/* Step t of row b, forward. */
+static gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                  int64_t t, float *state, const float *a)
+{
+    gckpti_cell c;
+    int64_t at = b * s->steps + t;
+    memset(&c, 0, sizeof c);
+    c.units = s->units;
+    c.p = s->p->data + at * s->gates;
+    c.a = a;
+    c.state = state;
+    c.aux = call->aux ? (float *)call->aux + at * 4 * s->units : NULL;
+    return c;
+}
+
+/* The same, backward. zero: H of them. */
+static gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                    int64_t t, const float *zero, float *d, float *da)
+{
+    gckpti_cell c;
+    int64_t at = b * s->steps + t;
+    memset(&c, 0, sizeof c);
+    c.units = s->units;
+    c.g = call->grad_out + at * s->state;
+    c.out = call->out + at * s->state;
+    c.h = t ? c.out - s->state : s->h0 ? s->h0->data + b * s->units : zero;
+    c.c = t ? c.h + s->units : s->c0 ? s->c0->data + b * s->units : zero;
+    c.aux = (float *)call->aux + at * 4 * s->units;
+    c.d = d;
+    c.da = da;
+    c.dp = s->p->grad ? s->p->grad + at * s->gates : NULL;
+    c.accumulate = s->p->accumulate;
+    return c;
+}
+
+static void gckpti_gru_gates(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float r = gckpti_sigmoid(s->p[j] + s->a[j]), a = s->a[2 * n + j];
+        float z = gckpti_sigmoid(s->p[n + j] + s->a[n + j]);
+        float fresh = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
+        s->state[j] = gckpti_fma(z, s->state[j] - fresh, fresh);
+        if (s->aux)
+            s->aux[j] = r, s->aux[n + j] = z, s->aux[2 * n + j] = fresh, s->aux[3 * n + j] = a;
+    }
+}
+
+static void gckpti_lstm_gates(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float i = gckpti_sigmoid(s->a[j]), f = gckpti_sigmoid(s->a[n + j]);
+        float g = gckpti_tanh(s->a[2 * n + j]), o = gckpti_sigmoid(s->a[3 * n + j]);
+        float c = gckpti_fma(f, s->state[n + j], i * g);
+        s->state[j] = o * gckpti_tanh(c);
+        s->state[n + j] = c;
+        if (s->aux)
+            s->aux[j] = i, s->aux[n + j] = f, s->aux[2 * n + j] = g, s->aux[3 * n + j] = o;
+    }
+}
+
+/* da = x slope, and dp. */
+GCKPTI_INLINE void gckpti_gate_back(const gckpti_cell *s, int64_t at, float x, float slope)
+{
+    s->da[at] = x * slope;
+    if (s->dp)
+        gckpti_put_product(&s->dp[at], x, slope, s->accumulate);
+}
+
+static void gckpti_gru_slopes(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float r = s->aux[j], z = s->aux[n + j], fresh = s->aux[2 * n + j];
+        float g = s->g[j] + s->d[j];
+        gckpti_gate_back(s, 2 * n + j, g * (1.0f - z), gckpti_tanh_slope(fresh));
+        gckpti_gate_back(s, j, s->da[2 * n + j] * s->aux[3 * n + j], gckpti_sigmoid_slope(r));
+        gckpti_gate_back(s, n + j, g * (s->h[j] - fresh), gckpti_sigmoid_slope(z));
+        s->da[2 * n + j] *= r;
+        s->d[j] = g * z;
+    }
+}
+
+static void gckpti_lstm_slopes(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float i = s->aux[j], f = s->aux[n + j], g = s->aux[2 * n + j], o = s->aux[3 * n + j];
+        float top = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
+        float c = gckpti_fma(top * o, gckpti_tanh_slope(t), s->d[n + j]) + s->g[n + j];
+        gckpti_gate_back(s, j, c * g, gckpti_sigmoid_slope(i));
+        gckpti_gate_back(s, n + j, c * s->c[j], gckpti_sigmoid_slope(f));
+        gckpti_gate_back(s, 2 * n + j, c * i, gckpti_tanh_slope(g));
+        gckpti_gate_back(s, 3 * n + j, top * t, gckpti_sigmoid_slope(o));
+        s->d[j] = 0.0f;
+        s->d[n + j] = c * f;
+    }
+}
+
+static void gckpti_sequence_forward(const gckpt_call *call,
+                                    void (*gates)(const gckpti_cell *cell))
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    float *state = (float *)call->work, *a = state + s.state;
+    size_t bytes = (size_t)s.gates * sizeof *a;
+    for (int64_t b = 0; b < s.rows; b++) {
+        gckpti_sequence_start(&s, b, state);
+        for (int64_t t = 0; t < s.steps; t++) {
+            gckpti_cell cell = gckpti_cell_of(call, &s, b, t, state, a);
+            gckpti_start(a, s.gates, 0);
+            if (s.state > s.units) /* lstm */
+                memcpy(a, cell.p, bytes);
+            else if (s.bias)
+                memcpy(a, s.bias->data, bytes);
+            for (int64_t k = 0; k < s.units; k++)
+                gckpti_link(state[k], s.wh->data + k * s.gates, s.gates, a);
+            gates(&cell);
+            if (call->out)
+                memcpy(call->out + (b * s.steps + t) * s.state, state,
+                       (size_t)s.state * sizeof *state);
+        }
+    }
+}
+
+/* What begins at +0, or goes on through the rows. */
+static void gckpti_sequence_begin(const gckpti_sequence *s)
+{
+    if (s->wh->grad)
+        gckpti_start(s->wh->grad, s->units * s->gates, s->wh->accumulate);
+    if (s->bias && s->bias->grad)
+        gckpti_start(s->bias->grad, s->gates, s->bias->accumulate);
+}
+
+/* dh0 and dc0 of row b. */
+static void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
+{
+    const gckpt_arg *start[2] = { s->h0, s->c0 };
+    for (int i = 0; i < 2; i++)
+        for (int64_t j = 0; start[i] && start[i]->grad && j < s->units; j++)
+            gckpti_put(&start[i]->grad[b * s->units + j], d[i * s->units + j],
+                       start[i]->accumulate);
+}
+
+/* What step t of a row adds to dwh and dbias. */
+static void gckpti_sequence_add(const gckpti_sequence *s, const float *h, const float *da)
+{
+    float *low = s->bias ? s->bias->low : NULL;
+    for (int64_t k = 0; s->wh->grad && k < s->units; k++)
+        gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
+    for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+        gckpti_sum_add(&s->bias->grad[j], low ? low + j : NULL, da[j]);
+}
+
+static void gckpti_sequence_backward(const gckpt_call *call,
+                                     void (*slopes)(const gckpti_cell *cell))
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    float *da = (float *)call->work, *d = da + s.steps * s.gates, *zero = d + s.state;
+    memset(zero, 0, (size_t)s.units * sizeof *zero);
+    gckpti_sequence_begin(&s);
+    for (int64_t b = 0; b < s.rows; b++) {
+        memset(d, 0, (size_t)s.state * sizeof *d);
+        for (int64_t t = s.steps; t-- > 0;) {
+            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
+            slopes(&cell);
+            gckpti_chains(cell.da, s.wh->data, s.gates, s.units, s.gates, d);
+        }
+        gckpti_sequence_end(&s, b, d);
+        for (int64_t t = 0; t < s.steps; t++) {
+            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
+            gckpti_sequence_add(&s, cell.h, cell.da);
+        }
+    }
+}
+
+static void gckpti_gru_forward(const gckpt_call *call)
+{
+    gckpti_sequence_forward(call, gckpti_gru_gates);
+}
+static void gckpti_gru_backward(const gckpt_call *call)
+{
+    gckpti_sequence_backward(call, gckpti_gru_slopes);
+}
+static void gckpti_lstm_forward(const gckpt_call *call)
+{
+    gckpti_sequence_forward(call, gckpti_lstm_gates);
+}
+static void gckpti_lstm_backward(const gckpt_call *call)
+{
+    gckpti_sequence_backward(call, gckpti_lstm_slopes);
+}
+
+/* in[2] may be the bias or h0: then it needs less than this says. */
+#define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_AUX
+GCKPTI_ROW_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
+GCKPTI_ROW_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                GCKPTI_READS, GCKPTI_READS);
+#undef GCKPTI_READS
+
+GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
+                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0)
+{
+    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bx), wh, bh ? bh : h0, h0 };
+    gckpti_recurrent o = { 3, bh ? 2 : 0, !h0 ? 0 : bh ? 3 : 2 };
+    return gckpt_apply(&gckpti_op_gru, in, 2 + (bh != NULL) + (h0 != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
+                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0)
+{
+    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bias), wh, h0 ? h0 : c0, c0 };
+    gckpti_recurrent o = { 4, 0, h0 ? 2 : 0 };
+    if (in[2] && in[0] && !(h0 && c0))
+        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
+                           "lstm: %s %T without %s: give both, or none, where they are 0",
+                           h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
+    return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
+}
 
 /* =================================================================================================
  * >>plan: the model of a request, schedules, drafts, layout, plans
@@ -8346,13 +8840,19 @@ static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
-enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
+enum {
+    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
+    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
+    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
+};
 /* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
 enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
 static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_precision precision)
 {
+    if (GCKPTI_LEAN)
+        return GCKPT_FP32;
     if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
         precision = GCKPT_BF16;
     return batchless ? GCKPT_FP32 : precision;
@@ -15755,6 +16255,14 @@ struct gckpt_exec {
     size_t touched;
 };
 
+/* What it runs on. */
+static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
+{
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+}
+
+static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
+
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c);
 /* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
@@ -15769,8 +16277,8 @@ static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pic
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
-    if (memory && e->backend.own_memory)
-        e->backend.release(e->backend.context, memory, bytes);
+    if (memory && gckpti_on(e)->own_memory)
+        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
     else
         gckpti_delete(&e->memory, memory, bytes, 1);
 }
@@ -15778,14 +16286,14 @@ static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 /* What the backend recorded holds no longer. */
 static void gckpti_forget(const gckpt_exec *e)
 {
-    if (e->backend.forget)
-        e->backend.forget(e->backend.context, e);
+    if (gckpti_on(e)->forget)
+        gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
 /* More about a lack of the backend's memory. */
 static const char *gckpti_shortage(const gckpt_exec *e)
 {
-    return e->backend.shortage ? e->backend.shortage(e->backend.context) : "";
+    return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
 
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
@@ -15797,7 +16305,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
     if (exec->moves && exec->far)
-        exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_give(exec, exec->caches, exec->caches_size);
@@ -15925,8 +16433,8 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* The kernels of an op. */
 static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
-    const gckpt_backend *b = &e->backend;
-    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    const gckpt_backend *b = gckpti_on(e);
+    int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
     gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
     n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
     if (n.precision == GCKPT_BF16_FAST) {
@@ -15996,7 +16504,7 @@ static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t si
 static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = e->desc.debug & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
     e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
     e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
@@ -16023,20 +16531,20 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
-    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+    if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
         void *to = NULL;
-        if (e->backend.own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+        if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
             to = gckpti_carve(base, &used, bytes, 1);
         if (base && q->kind == GCKPTI_INPUT)
             e->inputs[q->index].on_backend = (unsigned char *)to;
         if (base && q->kind == GCKPTI_CONSTANT)
             e->nodes[i].data = to ? to : q->data;
         if (to && q->kind == GCKPTI_CONSTANT)
-            e->backend.copy_in(e->backend.context, to, q->data, bytes);
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
     }
     return used + !used; /* for a pointer that is not NULL */
 }
@@ -16046,8 +16554,8 @@ static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
     if (bytes >= (size_t)PTRDIFF_MAX / 2)
         return NULL;
-    if (e->backend.own_memory)
-        return e->backend.get(e->backend.context, bytes, alignment);
+    if (gckpti_on(e)->own_memory)
+        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
     return gckpti_resize(&e->memory, NULL, 0, bytes);
 }
 
@@ -16062,7 +16570,7 @@ static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
     c->training = e->plan->mode != GCKPT_INFERENCE;
     c->runner = &e->runner;
     c->kernels = e->kernels;
-    c->backend = e->backend.context;
+    c->backend = gckpti_on(e)->context;
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -16071,9 +16579,9 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
     gckpt_call c;
     gckpti_bare_call(e, &c);
     if (bytes / 4)
-        e->backend.fill(&c, to, word, (int64_t)(bytes / 4));
+        gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)
-        e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
+        gckpti_on(e)->copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
 /* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
@@ -16099,7 +16607,7 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    e->backend.copy_in(e->backend.context, e->arena + p->arena, canary, sizeof canary);
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
 
@@ -16142,9 +16650,9 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 /* n floats as the host can read them: where they are, or a copy until the next one. */
 static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
 {
-    if (!e->backend.own_memory)
+    if (!gckpti_on(e)->own_memory)
         return x;
-    e->backend.copy_out(e->backend.context, e->borrowed, x, n * sizeof *x);
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->borrowed, x, n * sizeof *x);
     return (const float *)(const void *)e->borrowed;
 }
 
@@ -16154,7 +16662,7 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
+    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
@@ -16163,7 +16671,7 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
         if (to)
             e->inputs[q->index].copy = (unsigned char *)to;
     }
-    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
+    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
@@ -16196,7 +16704,7 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
-        s->e->backend.copy_out(s->e->backend.context, s->pieces[i].here, from, bytes);
+        gckpti_on(s->e)->copy_out(gckpti_on(s->e)->context, s->pieces[i].here, from, bytes);
     }
     if (to)
         s->pieces[i].to = to;
@@ -16240,8 +16748,8 @@ static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const g
     kernel(&c);
     for (int i = 0; i < s.count; i++)
         if (s.pieces[i].to)
-            e->backend.copy_in(e->backend.context, s.pieces[i].to, s.pieces[i].here,
-                               s.pieces[i].bytes);
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, s.pieces[i].to, s.pieces[i].here,
+                                  s.pieces[i].bytes);
 }
 
 /* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
@@ -16266,6 +16774,9 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
+    if (GCKPTI_LEAN && (p->precision != GCKPT_FP32 || p->offloaded > 0))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: GCKPT_SMALL runs those in f32 that offload nothing");
 #ifdef GCKPT_NO_FAST
     if (p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
@@ -16294,7 +16805,8 @@ static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 static int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int can = e->backend.repeat && e->backend.recorded && !e->desc.debug && !e->desc.progress;
+    int can =
+        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
@@ -16304,7 +16816,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
         else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || e->backend.unpack;
+            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
@@ -16355,6 +16867,10 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
+    if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
+        e->isa = GCKPT_ISA_PLAIN;
+        return GCKPT_OK;
+    }
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
@@ -16362,7 +16878,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
             "GCKPT_ISA_AUTO takes what there is",
             gckpt_isa_name(wish));
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
-    if (e->desc.debug & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
+    if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
     const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
     while (!b)
@@ -16413,7 +16929,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
             return gckpti_error(e->store, GCKPT_E_MEMORY,
                                 "exec: no memory for %z bytes of caches%s", bytes,
                                 gckpti_shortage(e));
-        gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -16452,7 +16968,7 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
 static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const size_t host = !b->own_memory;
     size_t used = 0;
     e->square_count = gckpti_exec_squares(e);
@@ -16495,10 +17011,10 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
     if (e->moves)
-        e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
+        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
     if (e->moves && !e->far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            e->backend.name, p->offloaded);
+                            gckpti_on(e)->name, p->offloaded);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
         e->copies = gckpti_new(&e->memory, e->copies_size, 1);
@@ -16516,11 +17032,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 /* Brings a parameter's newest values and state to where this executor has them. */
 static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 {
-    if (!e->backend.own_memory)
+    if (!gckpti_on(e)->own_memory)
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
-                            e->backend.name, q->p.name, gckpti_shortage(e));
+                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
 }
 
@@ -16533,7 +17049,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      2 * GCKPT_DEBUG_FINITE - 1 } };
+                                      GCKPTI_LEAN ? 0 : 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_check_plan(s, p);
@@ -16643,7 +17159,7 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
         gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && e->backend.own_memory &&
+    if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
         !gckpti_bind(e->store, &e->binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
@@ -16663,14 +17179,15 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    int team =
+        !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->team = team ? plan->threads : 1;
-    e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++) {
         const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
         e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
     }
-    e->repeats = gckpti_repeatable(e);
+    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -16679,7 +17196,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 /* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
 static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    if (e->backend.own_memory)
+    if (gckpti_on(e)->own_memory)
         return e->store->mirrors[q - e->store->params].array[1 + slot];
     return gckpti_array(q, slot);
 }
@@ -16772,7 +17289,7 @@ static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_convers
                          const uint16_t *from, float *x, int64_t n)
 {
     const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
-    e->backend.convert(c, &widening);
+    gckpti_on(e)->convert(c, &widening);
 }
 
 /* to NULL: in place. */
@@ -16780,7 +17297,7 @@ static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stre
                          uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
-    e->backend.convert(c, &rounding);
+    gckpti_on(e)->convert(c, &rounding);
 }
 
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
@@ -16867,8 +17384,8 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
         float wide[64];
         uint16_t half[64];
         piece = gckpti_min(left, 64);
-        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next,
-                            (size_t)(piece * size));
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               (size_t)(piece * size));
         for (int64_t i = 0; i < piece && narrow; i++)
             wide[i] = gckpti_from_bf16(half[i]);
         hash = gckpti_hash_floats(hash, wide, piece);
@@ -16914,7 +17431,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     const gckpti_exec_node *n = &e->nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (kernel)
+    if (GCKPTI_LEAN || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -16924,7 +17441,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
 {
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
     void *piece = e->borrowed;
     gckpt_unpacking u = gckpti_unpacking_of(q);
@@ -16969,7 +17486,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (c.precision != GCKPT_FP32) {
+    if (gckpti_is_mixed(&c)) {
         gckpti_copies copies;
         gckpti_copies_at(e, ins, &o, &copies);
         gckpti_widen_inputs(e, &c, &copies);
@@ -16985,14 +17502,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_run_kernel(e, ins, &c);
     if (c.out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
-    return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
+    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
 /* Waits, before what comes next, for moves that were begun. */
 static void gckpti_join(gckpt_exec *e)
 {
     if (e->due < INT32_MAX)
-        e->backend.join(e->backend.context);
+        gckpti_on(e)->join(gckpti_on(e)->context);
     e->due = INT32_MAX;
 }
 
@@ -17002,7 +17519,7 @@ static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset,
 {
     const gckpt_plan *p = e->plan;
     void *host = e->far + far, *here = e->arena + offset;
-    e->backend.move(e->backend.context, out ? host : here, out ? here : host, bytes, out);
+    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     if (!out)
         e->due = e->pc + 1;
     for (size_t i = 0; i < p->life_count; i++)
@@ -17019,7 +17536,7 @@ static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset,
 static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
                                     size_t bytes)
 {
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_at_any(e, offset);
@@ -17075,9 +17592,9 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 /* Until all that was asked of the backend is done. */
 static gckpt_result gckpti_wait(gckpt_exec *e)
 {
-    const char *problem = e->backend.finish(e->backend.context);
+    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", e->backend.name, problem);
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
@@ -17087,8 +17604,8 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        e->backend.copy_out(e->backend.context, &e->terms[i].seen, &e->losses[i],
-                            sizeof *e->losses);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen, &e->losses[i],
+                               sizeof *e->losses);
     return GCKPT_OK;
 }
 
@@ -17139,10 +17656,10 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         arg->grad = NULL;
     }
     if ((ins->zero >> i) & 1)
-        e->backend.fill(c, arg->grad, 0, n);
+        gckpti_on(e)->fill(c, arg->grad, 0, n);
     arg->low = gckpti_copy_at(c, copies->low[1 + i]);
     if (arg->low)
-        e->backend.fill(c, arg->low, 0, n);
+        gckpti_on(e)->fill(c, arg->low, 0, n);
     else if (arg->grad && gckpti_sums_of(e->plan, node, i) == GCKPTI_SUM_ON)
         arg->low = arg->grad + n;
 }
@@ -17160,7 +17677,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
     if (o->in[i].total != GCKPTI_NONE && narrow) {
         gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
     } else if (o->in[i].total != GCKPTI_NONE) {
-        e->backend.add(c, gckpti_at(e, to), x, n);
+        gckpti_on(e)->add(c, gckpti_at(e, to), x, n);
         x = gckpti_at(e, to);
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
@@ -17183,12 +17700,12 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o.work);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        e->backend.add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        gckpti_on(e)->add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
     c.grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (c.precision != GCKPT_FP32) {
+    if (gckpti_is_mixed(&c)) {
         int64_t n = gckpti_elements(&c.shape);
         gckpti_widen_inputs(e, &c, &copies);
         if (c.out && node->rounding & GCKPTI_NARROW_VALUE) {
@@ -17235,7 +17752,7 @@ static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            e->backend.add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
     }
 }
 
@@ -17274,7 +17791,7 @@ static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_pass pass;
     gckpti_bare_call(e, &c);
     gckpti_pass_start(e, ins, &pass);
-    e->backend.update(&c, &pass);
+    gckpti_on(e)->update(&c, &pass);
 }
 
 /* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
@@ -17349,8 +17866,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
         pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
     }
-    e->backend.update(&c, &pass);
-    gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_on(e)->update(&c, &pass);
+    gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
 static int gckpti_finite(double x) { return x - x == 0; }
@@ -17413,7 +17930,8 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
         uint16_t half[64];
         piece = gckpti_min(n - at, 64);
         size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
-        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next, bytes);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               bytes);
         next += bytes;
         for (int64_t i = 0; i < piece; i++)
             gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
@@ -17447,8 +17965,8 @@ static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpt
         needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
         gckpti_loss_total sum;
-        e->backend.copy_out(e->backend.context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
-                            sizeof sum);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
+                               sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
         gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
@@ -17558,14 +18076,14 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    for (size_t x = 0; x < e->plan->length && e->desc.debug & GCKPT_DEBUG_FINITE; x++)
+    for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
-        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+        gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
     }
     if (e->nonfinite && !(e->hyper.clip > 0))
         return GCKPT_OK;
@@ -17590,14 +18108,14 @@ static void gckpti_paint_dead(gckpt_exec *e)
 
 static int gckpti_measures(const gckpt_exec *e)
 {
-    return e->desc.debug & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
 static void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
         gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
-    else if (e->desc.debug & GCKPT_DEBUG_PAINT)
+    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
         gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
@@ -17608,7 +18126,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
         n = top - low < sizeof piece ? top - low : sizeof piece;
-        e->backend.copy_out(e->backend.context, piece, e->arena + top - n, n);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
         for (left = n; left > 0 && piece[left - 1] == paint;)
             left--;
         if (left > 0)
@@ -17631,7 +18149,8 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
         e->painted_steps++;
     }
     if (e->owned)
-        e->backend.copy_out(e->backend.context, canary, e->arena + e->plan->arena, sizeof canary);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
+                               sizeof canary);
     for (size_t i = 0; e->owned && i < sizeof canary; i++)
         if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
@@ -17729,8 +18248,8 @@ static void gckpti_feed_rows(gckpt_exec *e)
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
         const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
         if (in->on_backend)
-            e->backend.copy_in(e->backend.context, in->on_backend, rows,
-                               row * (size_t)gckpti_micro_rows(e));
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
+                                  row * (size_t)gckpti_micro_rows(e));
         e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }
@@ -17767,7 +18286,7 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->inputs[i];
-        if (in->node >= 0 && e->desc.debug & GCKPT_DEBUG_FINITE)
+        if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
             result = gckpti_check_fed(e, in, rows);
         if (!in->copy || result != GCKPT_OK)
             continue;
@@ -17960,16 +18479,17 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                e->backend.name, p->names + p->params[i].name, gckpti_shortage(e));
+                                gckpti_on(e)->name, p->names + p->params[i].name,
+                                gckpti_shortage(e));
         const void **data = &e->nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
-        if (e->desc.debug & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+        if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
             gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
             return GCKPT_E_DATA;
     }
-    for (size_t i = 0; i < p->node_count && e->desc.debug & GCKPT_DEBUG_FINITE; i++)
+    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
             gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
             return GCKPT_E_DATA;
@@ -18022,9 +18542,9 @@ static void gckpti_collect_rows(gckpt_exec *e)
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picked[k].to)
-            e->backend.copy_out(e->backend.context,
-                                e->picked[k].to + gckpti_elements_of(p, n, e->row),
-                                e->arena + p->picks[k].offset, count * sizeof(float));
+            gckpti_on(e)->copy_out(gckpti_on(e)->context,
+                                   e->picked[k].to + gckpti_elements_of(p, n, e->row),
+                                   e->arena + p->picks[k].offset, count * sizeof(float));
     }
 }
 
@@ -18057,7 +18577,7 @@ static gckpt_result gckpti_check_counts(gckpt_exec *e)
 static gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int promised = e->backend.own_memory;
+    int promised = gckpti_on(e)->own_memory;
     gckpt_result result = GCKPT_OK;
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
@@ -18097,7 +18617,7 @@ static int gckpti_repeat(gckpt_exec *e)
         e->scales[i].id = p->terms[i].id;
         e->scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording = !e->backend.repeat(e->backend.context, &m);
+    e->recording = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
     e->pc = e->recording ? p->body : p->epilogue;
     return !e->recording;
 }
@@ -18106,7 +18626,7 @@ static int gckpti_repeat(gckpt_exec *e)
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording = 0;
-    if (!e->backend.recorded(e->backend.context)) {
+    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->repeats = e->repeating = 0;
         e->pc = e->plan->body;
     }
@@ -18129,7 +18649,7 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
  * all of these and the norm (else that is only reported: one pass is enough). */
 static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int finite = (e->desc.debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
@@ -18146,7 +18666,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpti_look read = { 0, 0, -1, 0, 0, 0 };
     gckpt_result result = GCKPT_OK;
-    int finite = e->desc.debug & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    int finite = gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
     if (finite)
         gckpti_see_operands(e, &read, ins, 0);
     if (ins->kind == GCKPT_FORWARD)
@@ -18155,7 +18675,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
-    else
+    else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
@@ -18201,7 +18721,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     }
     if (result == GCKPT_OK)
         result = gckpti_run_instruction(e, ins);
-    if (e->desc.debug & GCKPT_DEBUG_PAINT) {
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
         gckpti_join(e);
         gckpti_paint_dead(e);
     }
@@ -18560,14 +19080,14 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
                          : "it is complete at the end of the step");
         return NULL;
     }
-    if (!exec->backend.own_memory)
+    if (!gckpti_on(exec)->own_memory)
         return gckpti_at(exec, exec->plan->picks[k].offset);
     for (int i = 0; i <= k; i++) {
         bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
         copy = gckpti_carve(exec->picks, &used, bytes, 1);
     }
-    exec->backend.copy_out(exec->backend.context, copy, exec->arena + exec->plan->picks[k].offset,
-                           bytes);
+    gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
+                              exec->arena + exec->plan->picks[k].offset, bytes);
     return (const float *)copy;
 }
 
@@ -18976,7 +19496,7 @@ static void gckpti_time_step(void *context)
     gckpt_result result = gckpti_batch_begin(&t->batch);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
-        e->backend.finish(e->backend.context);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
@@ -18995,7 +19515,7 @@ static void gckpti_time_step(void *context)
         gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
         gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
-        e->backend.finish(e->backend.context);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
         *rest += gckpti_lap(t);
         gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
         q->optimiser = optimiser;
@@ -19629,7 +20149,8 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
-    gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
+    const size_t said = strlen(l->store->object.text);
+    gckpti_text t = { l->store->object.text + said, GCKPTI_TEXT - 1 - said };
     if (e) {
         gckpti_text_add(&t, "tensor ");
         gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
@@ -22010,7 +22531,7 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 
 static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
-    return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
+    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
 static void gckpti_fast_matmul_forward(const gckpt_call *call)
@@ -22276,7 +22797,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
                        gckpti_attention_keys(call),
-                       call->precision != GCKPT_FP32,
+                       gckpti_is_mixed(call),
                        1.0f / gckpti_sqrt((float)d) };
     return h;
 }
@@ -22286,7 +22807,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
     unsigned factors = GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | (call->grad_out ? GCKPT_OUT : 0);
-    return call->precision == GCKPT_FP32 ||
+    return !gckpti_is_mixed(call) ||
            (gckpti_kernels_of(call)->mixed->tile && (call->rounded & factors) == factors);
 }
 
@@ -22369,6 +22890,181 @@ GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
 GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
 GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
                  gckpti_fast_errors(call))
+
+/* ---- gather: an item is an entry of axis 0 ---- */
+static void gckpti_fast_gather_forward(const gckpt_call *call)
+{
+    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
+}
+
+static void gckpti_fast_gather_backward(const gckpt_call *call)
+{
+    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
+    if (call->in[0].grad)
+        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
+}
+
+/* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
+ * rows as the threads have at once, then what these add to dwh and dbias ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_sequence s;
+    void (*cell)(const gckpti_cell *cell);
+    int64_t first, rows, each; /* rows of all items, of one */
+    float *turned, *zero;      /* wh' (G,H); H zeros */
+    float *da, *h, *d, *pack;  /* of these rows: da (rows,T,G), h of before (rows,T,H), D [and E] */
+} gckpti_unrolled;
+
+static gckpti_unrolled gckpti_unrolled_of(const gckpt_call *call,
+                                    void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c;
+    memset(&c, 0, sizeof c);
+    c.call = call;
+    c.s = gckpti_sequence_of(call);
+    c.cell = cell;
+    c.rows = c.s.rows;
+    c.each = gckpti_sequence_each(call, c.s.rows);
+    return c;
+}
+
+/* c (m,n) = a b, each chain from `from`, on the calling thread. */
+static void gckpti_unrolled_product(const gckpti_unrolled *s, const gckpti_product *t)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each), lstm = s->state - s->units;
+    float *state = (float *)c->call->work + worker * c->each * (s->state + s->gates);
+    float *a = state + c->each * s->state;
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_start(s, first + r, state + r * s->state);
+    for (int64_t t = 0; t < s->steps; t++) {
+        const float *p = s->p->data + (first * s->steps + t) * s->gates;
+        gckpti_product product = { m, s->gates, s->units, state, s->state, 1, s->wh->data, s->gates,
+                                   1, s->bias ? s->bias->data : NULL, 0, a, s->gates };
+        if (lstm)
+            product.from = p, product.from_row = s->steps * s->gates;
+        gckpti_unrolled_product(c, &product);
+        for (int64_t r = 0; r < m; r++) {
+            float *row = state + r * s->state;
+            gckpti_cell cell = gckpti_cell_of(c->call, s, first + r, t, row, a + r * s->gates);
+            c->cell(&cell);
+            if (c->call->out)
+                memcpy(c->call->out + ((first + r) * s->steps + t) * s->state, row,
+                       (size_t)s->state * sizeof *row);
+        }
+    }
+}
+
+static void gckpti_unrolled_forward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * c.s.steps * c.s.units * c.s.gates,
+                   gckpti_unrolled_forward_item, &c);
+}
+
+/* Rows of wh': 16 gates. */
+static void gckpti_unrolled_turn(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    int64_t j0 = 16 * i, end = j0 + gckpti_min(c->s.gates - j0, 16), h = c->s.units;
+    (void)worker;
+    for (int64_t k0 = 0; k0 < h; k0 += 16)
+        for (int64_t j = j0; j < end; j++)
+            for (int64_t k = k0; k < h && k < k0 + 16; k++)
+                c->turned[j * h + k] = c->s.wh->data[k * c->s.gates + j];
+}
+
+static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t at = i * c->each, m = gckpti_min(c->rows - at, c->each), row = s->steps * s->gates;
+    float *d = c->d + at * s->state;
+    (void)worker;
+    memset(d, 0, (size_t)(m * s->state) * sizeof *d);
+    for (int64_t t = s->steps; t-- > 0;) {
+        float *da = c->da + at * row + t * s->gates;
+        gckpti_product product = { m, s->units, s->gates, da, row, 1, c->turned, s->units, 1,
+                                   d, s->state, d, s->state };
+        for (int64_t r = 0; r < m; r++) {
+            gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
+                                                d + r * s->state, da + r * row);
+            c->cell(&cell);
+            memcpy(c->h + ((at + r) * s->steps + t) * s->units, cell.h,
+                   (size_t)s->units * sizeof *cell.h);
+        }
+        gckpti_unrolled_product(c, &product);
+    }
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_end(s, c->first + at + r, d + r * s->state);
+}
+
+/* What these rows add to dwh and dbias. */
+static void gckpti_unrolled_add(const gckpti_unrolled *c)
+{
+    const gckpti_sequence *s = &c->s;
+    int64_t links = c->rows * s->steps;
+    float *dwh = s->wh->grad;
+    gckpti_product product = { s->units, s->gates, links, c->h, 1, s->units, c->da, s->gates, 1,
+                               dwh, s->gates, dwh, s->gates };
+    gckpt_call sums = *c->call;
+    sums.shape = gckpt_shape2(links, s->gates);
+    sums.grad_out = c->da;
+    if (dwh)
+        gckpti_products_run(c->call, &product, 1, 0, 0, c->pack);
+    if (s->bias) {
+        sums.in[0] = *s->bias;
+        sums.in[0].accumulate = 1;
+        sums.in[1] = sums.in[0];
+        gckpti_columns_run(&sums, 0, 1);
+    }
+}
+
+static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    const gckpti_sequence *s = &c.s;
+    int64_t most = c.each * call->threads;
+    c.turned = (float *)call->work;
+    c.zero = c.turned + s->units * s->gates;
+    c.d = c.zero + s->units;
+    c.h = c.d + most * s->state;
+    c.da = c.h + most * s->steps * s->units;
+    c.pack = c.da + most * s->steps * s->gates;
+    memset(c.zero, 0, (size_t)s->units * sizeof *c.zero);
+    gckpt_parallel(call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_unrolled_turn, &c);
+    gckpti_sequence_begin(s);
+    for (; c.first < s->rows; c.first += c.rows) {
+        c.rows = gckpti_min(s->rows - c.first, most);
+        gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * s->steps * s->units * s->gates,
+                       gckpti_unrolled_backward_item, &c);
+        gckpti_unrolled_add(&c);
+    }
+}
+
+static void gckpti_fast_gru_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->gru_gates);
+}
+static void gckpti_fast_gru_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->gru_slopes);
+}
+static void gckpti_fast_lstm_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->lstm_gates);
+}
+static void gckpti_fast_lstm_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
+}
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
@@ -24786,12 +25482,104 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
     }
 }
 
+/* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
+GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
+GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
+GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
+
+/* Gate `gate` of n at x, of W units from j on. */
+GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
+{
+    return V(load_n)(x + gate * s->units + j, s->units - j);
+}
+GCKPTI_INLINED void V(gate_keep)(float *x, int gate, const gckpti_cell *s, int64_t j, FLOATS y)
+{
+    V(store_n)(x + gate * s->units + j, y, s->units - j);
+}
+
+static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
+        FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
+        FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
+        FLOATS fresh = V(tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+        V(gate_keep)(s->state, 0, s, j, V(fma)(z, h - fresh, fresh));
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, r);
+            V(gate_keep)(s->aux, 1, s, j, z);
+            V(gate_keep)(s->aux, 2, s, j, fresh);
+            V(gate_keep)(s->aux, 3, s, j, a);
+        }
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
+        FLOATS g = V(tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+        FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
+        V(gate_keep)(s->state, 0, s, j, o * V(tanh)(c));
+        V(gate_keep)(s->state, 1, s, j, c);
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, i);
+            V(gate_keep)(s->aux, 1, s, j, f);
+            V(gate_keep)(s->aux, 2, s, j, g);
+            V(gate_keep)(s->aux, 3, s, j, o);
+        }
+    }
+}
+
+/* gckpti_gate_back; what da is. */
+GCKPTI_INLINED FLOATS V(gate_back)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
+                                   FLOATS slope)
+{
+    V(gate_keep)(s->da, gate, s, j, x * slope);
+    if (s->dp)
+        V(put)(s->dp + gate * s->units + j, x, slope, s->accumulate, s->units - j);
+    return x * slope;
+}
+
+static GCKPTI_TARGET void V(gru_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(gate)(s->aux, 0, s, j), z = V(gate)(s->aux, 1, s, j);
+        FLOATS fresh = V(gate)(s->aux, 2, s, j), a = V(gate)(s->aux, 3, s, j);
+        FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j), d;
+        d = V(gate_back)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_slope)(fresh));
+        V(gate_back)(s, 0, j, d * a, V(sigmoid_slope)(r));
+        V(gate_back)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - fresh), V(sigmoid_slope)(z));
+        V(gate_keep)(s->da, 2, s, j, d * r);
+        V(gate_keep)(s->d, 0, s, j, g * z);
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(gate)(s->aux, 0, s, j), f = V(gate)(s->aux, 1, s, j);
+        FLOATS g = V(gate)(s->aux, 2, s, j), o = V(gate)(s->aux, 3, s, j);
+        FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
+        FLOATS t = V(tanh)(V(gate)(s->out, 1, s, j));
+        FLOATS c = V(fma)(top * o, V(tanh_slope)(t), V(gate)(s->d, 1, s, j));
+        c = c + V(gate)(s->g, 1, s, j);
+        V(gate_back)(s, 0, j, c * g, V(sigmoid_slope)(i));
+        V(gate_back)(s, 1, j, c * V(gate)(s->c, 0, s, j), V(sigmoid_slope)(f));
+        V(gate_back)(s, 2, j, c * i, V(tanh_slope)(g));
+        V(gate_back)(s, 3, j, top * t, V(sigmoid_slope)(o));
+        V(gate_keep)(s->d, 0, s, j, V(zero)());
+        V(gate_keep)(s->d, 1, s, j, c * f);
+    }
+}
+
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
         V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
         V(log_softmax_forward), V(log_softmax_backward), V(norm_forward), V(norm_backward),        \
         V(columns), V(attention_forward), V(attention_backward), V(classes_backward),              \
-        V(surprisal), V(errors_forward), V(errors_backward), &mixed
+        V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates), V(gru_slopes),          \
+        V(lstm_gates), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
