@@ -215,8 +215,8 @@ run_check()
         exchange "$1" "$machine-gcc" -static -O1 -std=gnu99 $options ;;
     # ---- small compilers and other systems; files exchanged with them; on Windows one of more than 4 GiB ----
     port-*)
-        name=$1
-        case $name in
+        port=$1
+        case $port in
         port-tcc) set -- tcc -Wall -Werror ;;
         port-musl) set -- musl-gcc -static -std=gnu99 -O1 ;;
         port-mingw)
@@ -234,12 +234,14 @@ run_check()
         for test in hash numerics save files; do
             tests="$tests tests/test_$test.c"
         done
-        tests_with "$name" "$@" && exchange "$name" "$@" || return 1
-        [ $name = port-mingw ] || return 0
+        tests_with "$port" "$@" && exchange "$port" "$@" || return 1
+        [ $port = port-mingw ] || return 0
         "$@" -I. tests/large.c -o $B/large.exe && ${CC:-cc} -std=gnu99 -O1 -I. tests/large.c -o $B/large &&
             truncate -s "$($B/large make $B/large.st)" $B/large.st && $B/large end $B/large.st &&
             $B/large read $B/large.st && $run $B/large.exe read $B/large.st
         result=$?
+        "${run%64}server" -k
+        "${run%64}server" -w
         rm -rf $B/large.st $B/wine
         return $result ;;
     # ---- ways to include ----

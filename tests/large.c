@@ -7,7 +7,7 @@
 #include "gradckpt.h"
 #include <stdio.h>
 
-static const unsigned char values[16] = { 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0,
+static const unsigned char values[16] = { 0, 0, 0x80, 0x3f, 0, 0, 0,    0xc0,
                                           0, 0, 0x40, 0x40, 0, 0, 0x80, 0xc0 }; /* 1 -2 3 -4 */
 static const char header[] =
     "{\"first\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
