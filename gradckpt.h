@@ -1711,6 +1711,11 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #else
 #define GCKPTI_POSIX 0
 #endif
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <sys/stat.h>
+#endif
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -1766,8 +1771,11 @@ extern int madvise(void *start, size_t size, int advice);
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* for ARM, RISC-V, wasm: unknown */
 #pragma float_control(push)
 #pragma float_control(precise, on)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
@@ -22085,7 +22093,12 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
 #else
         (void)mode;
         errno = 0;
+#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
+        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
         FILE *f = fopen(name, "wbx"); /* x: must not exist */
+#endif
         if (f || errno != EEXIST)
             return f;
 #endif
@@ -23155,8 +23168,8 @@ typedef struct {
 /* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
  * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
  * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
+static inline void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                                     uint16_t odd, uint32_t *d, int64_t width)
 {
     for (int64_t p = 0; p < k; p += 2, d += width)
         for (int64_t i = 0; i < width; i++) {
@@ -23185,7 +23198,7 @@ static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 }
 
 /* What the backward of a norm adds up over a row: u h. */
-static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
@@ -24340,7 +24353,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT DEFAULT
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"
 #pragma float_control(pop)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC pop_options
