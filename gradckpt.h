@@ -27,7 +27,7 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1330
- *     >>base       configuration, errors, memory, shapes, threads                        940
+ *     >>base       configuration, errors, memory, shapes, threads                        950
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
  *     >>graph      tensors, views, segments, gckpt_apply                                 680
@@ -36,7 +36,7 @@
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1240
  *     >>plan       the model, schedules, drafts, layout; plans encoded                  3030
  *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
@@ -49,7 +49,7 @@
  *     >>fast       fast ops: work cut into items for threads                            1340
  *     >>kernels    what is done with an item, for each instruction set                  2190
  *     manual       this comment                                                          370
- *                  in all                                                              26520
+ *                  in all                                                              26560
  *
  * == MANUAL =======================================================================================
  *
