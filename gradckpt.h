@@ -26,30 +26,30 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1310
- *     >>base       configuration, errors, memory, shapes, threads                        900
+ *     >>api        public API: every function, where it is declared                     1330
+ *     >>base       configuration, errors, memory, shapes, threads                        950
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 610
- *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
+ *     >>graph      tensors, views, segments, gckpt_apply                                 680
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers           10
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1240
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3030
  *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
- *     >>exec       runs a plan over one arena                                           1590
- *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>exec       runs a plan over one arena                                           1610
+ *     >>training   division, norm, clipping, optimisers, steps                          1390
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     780
- *     >>fast       fast ops: work cut into items for threads                            1160
- *     >>kernels    what is done with an item, for each instruction set                  2100
- *     manual       this comment                                                          360
- *                  in all                                                              24810
+ *     >>fast       fast ops: work cut into items for threads                            1340
+ *     >>kernels    what is done with an item, for each instruction set                  2190
+ *     manual       this comment                                                          370
+ *                  in all                                                              26560
  *
  * == MANUAL =======================================================================================
  *
@@ -264,18 +264,18 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best possible
  *    (there the search ends); the same plan on every machine; the least budget that an error names
- *    works; gckpt_plan_new has no more work than the frontier's point in these bytes (0.6 % was
- *    seen on 2 of 120 random graphs), and between points it may have less. Segments are no limits
- *    but hints: their schedules are among those to start from. gckpt_keep and gckpt_recompute are
- *    obeyed. Where a graph branches, backwards may come in another order than the reverse of
- *    creation, one branch after the other, and what one of several losses keeps may be gone before
- *    the next is computed; what is added to a gradient keeps its order (5f), so the bits are the
- *    same. Planning for one budget takes, as a median, 1.5 ms for 148 ops as built, some 5 ms with
- *    forms, 15 ms for 2,002 ops and 0.15 s for 12,004; in few bytes, where proofs are weak, up to
- *    40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and
- *    12 s; memory is 5 to 20 MB, 25 MB and 260 MB. Graphs up to 64 ops are searched more
- *    thoroughly. What is looked at for one byte limit is limited and counted, never timed
- *    (gckpt_frontier_complete). Without a budget there is no search.
+ *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and between
+ *    points it may have less. Segments are no limits but hints: their schedules are among those to
+ *    start from. gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may
+ *    come in another order than the reverse of creation, one branch after the other, and what one
+ *    of several losses keeps may be gone before the next is computed; what is added to a gradient
+ *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
+ *    1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for 12,004;
+ *    in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once
+ *    (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260 MB.
+ *    Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
+ *    limited and counted, never timed (gckpt_frontier_complete). Without a budget there is no
+ *    search.
  *
  *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
  *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
@@ -1711,6 +1711,11 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #else
 #define GCKPTI_POSIX 0
 #endif
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <sys/stat.h>
+#endif
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -1759,14 +1764,18 @@ extern int madvise(void *start, size_t size, int advice);
 #if defined(_M_FP_FAST)
 #error "gradckpt.h: /fp:fast breaks the numeric contract; compile this file with /fp:precise"
 #endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && !defined(__FAST_MATH__)
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */ \
+    && !defined(__FAST_MATH__)
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* for ARM, RISC-V, wasm: unknown */
 #pragma float_control(push)
 #pragma float_control(precise, on)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
@@ -8519,6 +8528,340 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
     return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
 
+/* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
+ * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
+ * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
+ *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 beyond the image.
+ * up (dx; forward of the transpose): a chain over taps and the group's o channels: place w, over
+ *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
+ *   falls between two places (strides) does not.
+ * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+typedef struct {
+    gckpt_window window;
+    int transposed;
+} gckpti_conv2d;
+
+typedef struct { /* [0]: rows, [1]: columns */
+    gckpt_window window;
+    int64_t rows, image[2], places[2], taps[2];
+    int64_t c, o, group_c, group_o;
+} gckpti_conv_sizes;
+
+/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
+ * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
+typedef struct {
+    int64_t size, results, taps;
+    int64_t step, tap, first;
+    int64_t at, each, tap_at, tap_each;
+} gckpti_reach;
+
+static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d, *y = call->shape.d;
+    gckpti_conv_sizes z;
+    z.window = a->window;
+    z.rows = x[0];
+    for (int i = 0; i < 2; i++) {
+        z.image[i] = a->transposed ? y[1 + i] : x[1 + i];
+        z.places[i] = a->transposed ? x[1 + i] : y[1 + i];
+        z.taps[i] = w[i];
+    }
+    z.group_c = w[2], z.o = w[3];
+    z.c = z.group_c * a->window.groups, z.group_o = z.o / a->window.groups;
+    return z;
+}
+
+/* Of the way down. */
+static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
+{
+    const gckpt_window *w = &z->window;
+    gckpti_reach r = { z->image[axis],
+                       z->places[axis],
+                       z->taps[axis],
+                       w->stride[axis],
+                       w->dilation[axis],
+                       -w->padding[axis],
+                       0,
+                       1,
+                       0,
+                       1 };
+    return r;
+}
+
+/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
+static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
+{
+    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
+    const int64_t from = phase + z->window.padding[axis];
+    int64_t common = stride, each, k = 0;
+    for (int64_t rest = dilation, next; rest; common = rest, rest = next)
+        next = common % rest;
+    each = stride / common;
+    while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
+        k++;
+    gckpti_reach r = { z->places[axis],
+                       (z->image[axis] - phase + stride - 1) / stride,
+                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
+                       1,
+                       -(dilation / common),
+                       (from - k * dilation) / stride,
+                       phase,
+                       stride,
+                       k,
+                       each };
+    return r;
+}
+
+static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
+{
+    return up ? gckpti_min(z->window.stride[axis], z->image[axis]) : 1;
+}
+
+enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
+/* Result (i, j) of a row of the batch, `from` being the source's: the chains of d go on over all
+ * taps. Of dw, `from` is the image, w the place, d dw. */
+static void gckpti_conv_links(const gckpti_conv_sizes *z, const gckpti_reach *r, int kind,
+                              const float *from, int64_t i, int64_t j, const float *w, float *d)
+{
+    const int64_t gc = z->group_c, go = z->group_o;
+    const float nothing = 0.0f;
+    for (int64_t tap = 0; tap < r[0].taps * r[1].taps; tap++) {
+        int64_t ky = tap / r[1].taps, kx = tap % r[1].taps;
+        int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+        int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+        int inside = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
+        const int64_t step = inside;
+        const float *s = &nothing;
+        if (inside)
+            s = from + (y * r[1].size + x) * (kind == GCKPTI_CONV_UP ? z->o : z->c);
+        ky = r[0].tap_at + ky * r[0].tap_each, kx = r[1].tap_at + kx * r[1].tap_each;
+        for (int64_t g = 0, at; g < z->window.groups; g++) {
+            at = (ky * z->taps[1] + kx) * gc * z->o + g * go;
+            if (kind == GCKPTI_CONV_UP)
+                gckpti_chains(s + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
+            for (int64_t c = g * gc; kind != GCKPTI_CONV_UP && c < (g + 1) * gc; c++, at += z->o)
+                if (kind == GCKPTI_CONV_DW)
+                    gckpti_link(s[c * step], w + g * go, go, d + at);
+                else
+                    gckpti_link(s[c * step], w + at, go, d + g * go);
+        }
+    }
+}
+
+/* All results of a side: out's chains begin at `start`, at what is there, or at +0. */
+static void gckpti_conv_plain(const gckpt_call *call, int up, const float *from, const float *start,
+                              int accumulate, float *out)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const int64_t *side = up ? z.image : z.places, n = up ? z.c : z.o;
+    const int64_t across = gckpti_conv_phases(&z, 1, up);
+    for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
+        gckpti_reach r[2];
+        for (int axis = 0; axis < 2; axis++)
+            r[axis] = up ? gckpti_reach_up(&z, axis, axis ? phase % across : phase / across)
+                         : gckpti_reach_down(&z, axis);
+        for (int64_t at = 0; at < z.rows * r[0].results * r[1].results; at++) {
+            int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+            int64_t row = at / r[1].results / r[0].results;
+            int64_t line = row * side[0] + r[0].at + i * r[0].each;
+            float *d = out + (line * side[1] + r[1].at + j * r[1].each) * n;
+            if (start)
+                memcpy(d, start, (size_t)n * sizeof *d);
+            else
+                gckpti_start(d, n, accumulate);
+            gckpti_conv_links(&z, r, up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN,
+                              from + row * r[0].size * r[1].size * (up ? z.o : z.c), i, j,
+                              call->in[1].data, d);
+        }
+    }
+}
+
+static void gckpti_conv2d_forward(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    gckpti_conv_plain(call, a->transposed, call->in[0].data,
+                      call->inputs == 3 ? call->in[2].data : NULL, 0, call->out);
+}
+
+/* dw, place after place. */
+static void gckpti_conv_weights(const gckpt_call *call, const float *image, const float *places)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const gckpti_reach r[2] = { gckpti_reach_down(&z, 0), gckpti_reach_down(&z, 1) };
+    float *dw = call->in[1].grad;
+    gckpti_start(dw, gckpti_elements(&call->in[1].shape), call->in[1].accumulate);
+    for (int64_t row = 0; row < z.rows; row++, image += z.image[0] * z.image[1] * z.c)
+        for (int64_t i = 0; i < z.places[0]; i++)
+            for (int64_t j = 0; j < z.places[1]; j++, places += z.o)
+                gckpti_conv_links(&z, r, GCKPTI_CONV_DW, image, i, j, places, dw);
+}
+
+static void gckpti_conv2d_backward(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    if (x->grad)
+        gckpti_conv_plain(call, !a->transposed, call->grad_out, NULL, x->accumulate, x->grad);
+    if (call->in[1].grad)
+        gckpti_conv_weights(call, a->transposed ? call->grad_out : x->data,
+                            a->transposed ? x->data : call->grad_out);
+    gckpti_bias_backward(call);
+}
+
+static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
+    const int64_t *w = call->in[1].shape.d;
+    return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
+}
+
+/* What a window's numbers may be. */
+static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_window *w = &a->window;
+    for (int i = 0; i < 2; i++) {
+        if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: stride %i x %i, padding %i x %i, dilation %i x %i, %i groups: "
+                              "none may be negative",
+                              op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
+                              w->dilation[0], w->dilation[1], w->groups);
+        if (w->size[i])
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: a window of size %i x %i: leave it 0, the size is w's", op,
+                              w->size[0], w->size[1]);
+        int more = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
+        if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? more : 1))
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: output_padding %i x %i: transposed convolutions take 0 to %i",
+                              op, w->output_padding[0], w->output_padding[1], more - 1);
+    }
+    return GCKPT_OK;
+}
+
+/* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
+static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
+{
+    const int64_t LIMIT = INT64_C(1) << 56;
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_window *w = &a->window;
+    const gckpt_shape *x = &call->in[0].shape, *taps = &call->in[1].shape;
+    int64_t in = x->d[1 + i], over = taps->d[i] - 1, padded = in + 2 * (int64_t)w->padding[i];
+    int64_t stride = w->stride[i], reach = INT64_MAX;
+    if (over <= LIMIT / w->dilation[i])
+        reach = over * w->dilation[i] + 1;
+    call->shape.d[1 + i] = (padded - reach) / stride + 1;
+    if (!a->transposed && padded < reach)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: w %S reaches over %I of axis %i of x %S, which has %I with padding "
+                          "%i: it needs a smaller w, less dilation or more padding",
+                          op, taps, reach, 1 + i, x, padded, w->padding[i]);
+    if (!a->transposed)
+        return GCKPT_OK;
+    if (in > LIMIT / stride || reach > LIMIT)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S, w %S, stride %I: too large a result", op,
+                          x, taps, stride);
+    call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + reach + w->output_padding[i];
+    if (call->shape.d[1 + i] < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: padding %i leaves nothing of axis %i of x %S with w %S: it needs "
+                          "less",
+                          op, w->padding[i], 1 + i, x, taps);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const char *op = a->transposed ? "conv2d_transposed" : "conv2d";
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
+    const int64_t groups = a->window.groups;
+    gckpt_result result = gckpti_conv_window(call, op);
+    if (result != GCKPT_OK)
+        return result;
+    if (x->n != 4 || w->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I)"
+                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O)",
+                          op, x, w);
+    if (x->d[3] % groups || w->d[3] % groups)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: %I groups do not divide the %I channels of x %S and %I of w %S", op,
+                          groups, x->d[3], x, w->d[3], w);
+    if (a->transposed ? x->d[3] != w->d[3] : x->d[3] / groups != w->d[2])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x %S in %I groups needs a w with %I as axis %i, not %S", op, x,
+                          groups, a->transposed ? x->d[3] : x->d[3] / groups, 2 + a->transposed, w);
+    call->shape = *x;
+    call->shape.d[3] = a->transposed ? w->d[2] * groups : w->d[3];
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != call->shape.d[3]))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: w %S needs a bias of shape [%I], not %S", op, w,
+                          call->shape.d[3], bias);
+    for (int i = 0; i < 2 && result == GCKPT_OK; i++)
+        result = gckpti_conv_axis(call, op, i);
+    return result;
+}
+
+GCKPTI_ROW(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
+           GCKPT_IN(0), GCKPT_SUMS);
+
+/* axes: 2 of images, 1 of signals, which are images of one line. */
+static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window, int transposed, int axes)
+{
+    gckpt_tensor *in[3] = { x, w, bias };
+    gckpti_conv2d a;
+    memset(&a, 0, sizeof a);
+    if (window)
+        a.window = *window;
+    a.transposed = transposed;
+    a.window.groups += !a.window.groups;
+    for (int i = 0; i < 2; i++) {
+        if (axes == 1 && i == 0)
+            a.window.size[0] = a.window.stride[0] = a.window.padding[0] = a.window.dilation[0] =
+                a.window.output_padding[0] = 0;
+        a.window.stride[i] += !a.window.stride[i];
+        a.window.dilation[i] += !a.window.dilation[i];
+    }
+    if (axes == 2 || !x || !w)
+        return gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
+    if (x->shape.n != 3 || w->shape.n != 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
+                           transposed ? "_transposed" : "", &x->shape, &w->shape,
+                           transposed ? "O/groups,I" : "I/groups,O");
+    in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
+    in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));
+    x = gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
+    return x ? gckpt_reshape(x, gckpt_shape3(x->shape.d[0], x->shape.d[2], x->shape.d[3])) : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 0, 2);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 0, 1);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 1, 2);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 1, 1);
+}
+
 /* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
 static gckpt_result gckpti_gather_shape(gckpt_call *call)
 {
@@ -8923,340 +9266,6 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
                            "lstm: %s %T without %s: give both, or none, where they are 0",
                            h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
     return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
-}
-
-/* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
- * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
- * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
- *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 beyond the image.
- * up (dx; forward of the transpose): a chain over taps and the group's o channels: place w, over
- *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
- *   falls between two places (strides) does not.
- * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
-typedef struct {
-    gckpt_window window;
-    int transposed;
-} gckpti_conv2d;
-
-typedef struct { /* [0]: rows, [1]: columns */
-    gckpt_window window;
-    int64_t rows, image[2], places[2], taps[2];
-    int64_t c, o, group_c, group_o;
-} gckpti_conv_sizes;
-
-/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
- * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
-typedef struct {
-    int64_t size, results, taps;
-    int64_t step, tap, first;
-    int64_t at, each, tap_at, tap_each;
-} gckpti_reach;
-
-static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d, *y = call->shape.d;
-    gckpti_conv_sizes z;
-    z.window = a->window;
-    z.rows = x[0];
-    for (int i = 0; i < 2; i++) {
-        z.image[i] = a->transposed ? y[1 + i] : x[1 + i];
-        z.places[i] = a->transposed ? x[1 + i] : y[1 + i];
-        z.taps[i] = w[i];
-    }
-    z.group_c = w[2], z.o = w[3];
-    z.c = z.group_c * a->window.groups, z.group_o = z.o / a->window.groups;
-    return z;
-}
-
-/* Of the way down. */
-static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
-{
-    const gckpt_window *w = &z->window;
-    gckpti_reach r = { z->image[axis],
-                       z->places[axis],
-                       z->taps[axis],
-                       w->stride[axis],
-                       w->dilation[axis],
-                       -w->padding[axis],
-                       0,
-                       1,
-                       0,
-                       1 };
-    return r;
-}
-
-/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
-static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
-{
-    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
-    const int64_t from = phase + z->window.padding[axis];
-    int64_t common = stride, each, k = 0;
-    for (int64_t rest = dilation, next; rest; common = rest, rest = next)
-        next = common % rest;
-    each = stride / common;
-    while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
-        k++;
-    gckpti_reach r = { z->places[axis],
-                       (z->image[axis] - phase + stride - 1) / stride,
-                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
-                       1,
-                       -(dilation / common),
-                       (from - k * dilation) / stride,
-                       phase,
-                       stride,
-                       k,
-                       each };
-    return r;
-}
-
-static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
-{
-    return up ? gckpti_min(z->window.stride[axis], z->image[axis]) : 1;
-}
-
-enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
-/* Result (i, j) of a row of the batch, `from` being the source's: the chains of d go on over all
- * taps. Of dw, `from` is the image, w the place, d dw. */
-static void gckpti_conv_links(const gckpti_conv_sizes *z, const gckpti_reach *r, int kind,
-                              const float *from, int64_t i, int64_t j, const float *w, float *d)
-{
-    const int64_t gc = z->group_c, go = z->group_o;
-    const float nothing = 0.0f;
-    for (int64_t tap = 0; tap < r[0].taps * r[1].taps; tap++) {
-        int64_t ky = tap / r[1].taps, kx = tap % r[1].taps;
-        int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-        int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-        int inside = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
-        const int64_t step = inside;
-        const float *s = &nothing;
-        if (inside)
-            s = from + (y * r[1].size + x) * (kind == GCKPTI_CONV_UP ? z->o : z->c);
-        ky = r[0].tap_at + ky * r[0].tap_each, kx = r[1].tap_at + kx * r[1].tap_each;
-        for (int64_t g = 0, at; g < z->window.groups; g++) {
-            at = (ky * z->taps[1] + kx) * gc * z->o + g * go;
-            if (kind == GCKPTI_CONV_UP)
-                gckpti_chains(s + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
-            for (int64_t c = g * gc; kind != GCKPTI_CONV_UP && c < (g + 1) * gc; c++, at += z->o)
-                if (kind == GCKPTI_CONV_DW)
-                    gckpti_link(s[c * step], w + g * go, go, d + at);
-                else
-                    gckpti_link(s[c * step], w + at, go, d + g * go);
-        }
-    }
-}
-
-/* All results of a side: out's chains begin at `start`, at what is there, or at +0. */
-static void gckpti_conv_plain(const gckpt_call *call, int up, const float *from, const float *start,
-                              int accumulate, float *out)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int64_t *side = up ? z.image : z.places, n = up ? z.c : z.o;
-    const int64_t across = gckpti_conv_phases(&z, 1, up);
-    for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
-        gckpti_reach r[2];
-        for (int axis = 0; axis < 2; axis++)
-            r[axis] = up ? gckpti_reach_up(&z, axis, axis ? phase % across : phase / across)
-                         : gckpti_reach_down(&z, axis);
-        for (int64_t at = 0; at < z.rows * r[0].results * r[1].results; at++) {
-            int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
-            int64_t row = at / r[1].results / r[0].results;
-            int64_t line = row * side[0] + r[0].at + i * r[0].each;
-            float *d = out + (line * side[1] + r[1].at + j * r[1].each) * n;
-            if (start)
-                memcpy(d, start, (size_t)n * sizeof *d);
-            else
-                gckpti_start(d, n, accumulate);
-            gckpti_conv_links(&z, r, up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN,
-                              from + row * r[0].size * r[1].size * (up ? z.o : z.c), i, j,
-                              call->in[1].data, d);
-        }
-    }
-}
-
-static void gckpti_conv2d_forward(const gckpt_call *call)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    gckpti_conv_plain(call, a->transposed, call->in[0].data,
-                      call->inputs == 3 ? call->in[2].data : NULL, 0, call->out);
-}
-
-/* dw, place after place. */
-static void gckpti_conv_weights(const gckpt_call *call, const float *image, const float *places)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const gckpti_reach r[2] = { gckpti_reach_down(&z, 0), gckpti_reach_down(&z, 1) };
-    float *dw = call->in[1].grad;
-    gckpti_start(dw, gckpti_elements(&call->in[1].shape), call->in[1].accumulate);
-    for (int64_t row = 0; row < z.rows; row++, image += z.image[0] * z.image[1] * z.c)
-        for (int64_t i = 0; i < z.places[0]; i++)
-            for (int64_t j = 0; j < z.places[1]; j++, places += z.o)
-                gckpti_conv_links(&z, r, GCKPTI_CONV_DW, image, i, j, places, dw);
-}
-
-static void gckpti_conv2d_backward(const gckpt_call *call)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    if (x->grad)
-        gckpti_conv_plain(call, !a->transposed, call->grad_out, NULL, x->accumulate, x->grad);
-    if (call->in[1].grad)
-        gckpti_conv_weights(call, a->transposed ? call->grad_out : x->data,
-                            a->transposed ? x->data : call->grad_out);
-    gckpti_bias_backward(call);
-}
-
-static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
-    const int64_t *w = call->in[1].shape.d;
-    return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
-}
-
-/* What a window's numbers may be. */
-static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_window *w = &a->window;
-    for (int i = 0; i < 2; i++) {
-        if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: stride %i x %i, padding %i x %i, dilation %i x %i, %i groups: "
-                              "none may be negative",
-                              op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
-                              w->dilation[0], w->dilation[1], w->groups);
-        if (w->size[i])
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: a window of size %i x %i: leave it 0, the size is w's", op,
-                              w->size[0], w->size[1]);
-        int more = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
-        if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? more : 1))
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "%s: output_padding %i x %i: transposed convolutions take 0 to %i",
-                              op, w->output_padding[0], w->output_padding[1], more - 1);
-    }
-    return GCKPT_OK;
-}
-
-/* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
-static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
-{
-    const int64_t LIMIT = INT64_C(1) << 56;
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_window *w = &a->window;
-    const gckpt_shape *x = &call->in[0].shape, *taps = &call->in[1].shape;
-    int64_t in = x->d[1 + i], over = taps->d[i] - 1, padded = in + 2 * (int64_t)w->padding[i];
-    int64_t stride = w->stride[i], reach = INT64_MAX;
-    if (over <= LIMIT / w->dilation[i])
-        reach = over * w->dilation[i] + 1;
-    call->shape.d[1 + i] = (padded - reach) / stride + 1;
-    if (!a->transposed && padded < reach)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: w %S reaches over %I of axis %i of x %S, which has %I with padding "
-                          "%i: it needs a smaller w, less dilation or more padding",
-                          op, taps, reach, 1 + i, x, padded, w->padding[i]);
-    if (!a->transposed)
-        return GCKPT_OK;
-    if (in > LIMIT / stride || reach > LIMIT)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S, w %S, stride %I: too large a result", op,
-                          x, taps, stride);
-    call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + reach + w->output_padding[i];
-    if (call->shape.d[1 + i] < 1)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: padding %i leaves nothing of axis %i of x %S with w %S: it needs "
-                          "less",
-                          op, w->padding[i], 1 + i, x, taps);
-    return GCKPT_OK;
-}
-
-static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const char *op = a->transposed ? "conv2d_transposed" : "conv2d";
-    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
-    const int64_t groups = a->window.groups;
-    gckpt_result result = gckpti_conv_window(call, op);
-    if (result != GCKPT_OK)
-        return result;
-    if (x->n != 4 || w->n != 4)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I)"
-                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O)",
-                          op, x, w);
-    if (x->d[3] % groups || w->d[3] % groups)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: %I groups do not divide the %I channels of x %S and %I of w %S", op,
-                          groups, x->d[3], x, w->d[3], w);
-    if (a->transposed ? x->d[3] != w->d[3] : x->d[3] / groups != w->d[2])
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "%s: x %S in %I groups needs a w with %I as axis %i, not %S", op, x,
-                          groups, a->transposed ? x->d[3] : x->d[3] / groups, 2 + a->transposed, w);
-    call->shape = *x;
-    call->shape.d[3] = a->transposed ? w->d[2] * groups : w->d[3];
-    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != call->shape.d[3]))
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: w %S needs a bias of shape [%I], not %S", op, w,
-                          call->shape.d[3], bias);
-    for (int i = 0; i < 2 && result == GCKPT_OK; i++)
-        result = gckpti_conv_axis(call, op, i);
-    return result;
-}
-
-GCKPTI_ROW(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
-           GCKPT_IN(0), GCKPT_SUMS);
-
-/* axes: 2 of images, 1 of signals, which are images of one line. */
-static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window, int transposed, int axes)
-{
-    gckpt_tensor *in[3] = { x, w, bias };
-    gckpti_conv2d a;
-    memset(&a, 0, sizeof a);
-    if (window)
-        a.window = *window;
-    a.transposed = transposed;
-    a.window.groups += !a.window.groups;
-    for (int i = 0; i < 2; i++) {
-        if (axes == 1 && i == 0)
-            a.window.size[0] = a.window.stride[0] = a.window.padding[0] = a.window.dilation[0] =
-                a.window.output_padding[0] = 0;
-        a.window.stride[i] += !a.window.stride[i];
-        a.window.dilation[i] += !a.window.dilation[i];
-    }
-    if (axes == 2 || !x || !w)
-        return gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
-    if (x->shape.n != 3 || w->shape.n != 3)
-        return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
-                           transposed ? "_transposed" : "", &x->shape, &w->shape,
-                           transposed ? "O/groups,I" : "I/groups,O");
-    in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
-    in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));
-    x = gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
-    return x ? gckpt_reshape(x, gckpt_shape3(x->shape.d[0], x->shape.d[2], x->shape.d[3])) : NULL;
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 0, 2);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 0, 1);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 1, 2);
-}
-
-GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window)
-{
-    return gckpti_conv_new(x, w, bias, window, 1, 1);
 }
 
 /* =================================================================================================
@@ -12912,7 +12921,7 @@ typedef struct {
     gckpti_schedule now, next;
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule, when passed */
+    int first_backward;  /* its position in the present schedule */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -13142,7 +13151,6 @@ static void gckpti_step(gckpti_search *s, int x)
     s->looked += count + 1;
     if (i < 0) {
         s->note[~i].from = s->p->unit[~i].reads_aux ? x : s->note[~i].from;
-        s->first_backward = s->first_backward < 0 ? x : s->first_backward;
         return;
     }
     gckpti_note *v = &s->note[gckpti_unit_of(s->p, i)];
@@ -13169,15 +13177,18 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
     }
     s->moves = s->sets = 0;
     s->worst = UINT64_MAX;
-    s->first_backward = -1;
+    s->first_backward = 0;
+    while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
+        s->first_backward++;
     gckpti_begin_pass(s, -1);
     return 1;
 }
 
-/* Whether gckpt_recompute asks for a unit's value anew: the last is from before the backwards. */
-static int gckpti_is_stale(const gckpti_search *s, int unit)
+/* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
+ * before is from before the backwards. */
+static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && s->first_backward >= 0 &&
+    return s->p->unit[unit].recompute && x >= s->first_backward &&
            s->note[unit].start < s->first_backward;
 }
 
@@ -13267,7 +13278,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                           2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int stale = gckpti_is_stale(s, q);
+            int stale = gckpti_is_stale(s, q, x - 1);
             int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
@@ -13703,7 +13714,8 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->note[self].runs == 0 || gckpti_is_stale(s, self))
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self, s->now.value_end[x]) ||
+            gckpti_is_stale(s, self, s->now.aux_end[x]))
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
@@ -14600,6 +14612,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    s->items = s->looked = 0;
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
@@ -14910,7 +14923,6 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
     if (slot->state != GCKPTI_BEGUN)
         return;
-    s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
     s->items = s->looked = s->attempts = 0;
@@ -14963,14 +14975,13 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->extra = p->draft.work - p->draft.least_work; /* pins may ask for more than the list has */
     slot->moved = p->draft.moved;
     return large ? GCKPT_OK : result;
 }
 
 /* Makes a slot the winner if it fits in `most` bytes, `floor` being the least it counts for, and
  * has less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t floor, size_t most)
+static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
     gckpt_result result = GCKPT_OK;
@@ -14984,7 +14995,7 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
         return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
-    size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
+    size_t bytes = slot->arena > floor ? slot->arena : floor;
     int better = !old->length ||
                  (s->hunting ? bytes < s->bytes
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
@@ -14995,20 +15006,22 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     return result;
 }
 
-/* The least budget for which rung k counts: the limit of the rung below. */
-static int64_t gckpti_below(const gckpti_search *s, int k)
+/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+static size_t gckpti_below(const gckpti_search *s, int k)
 {
-    return k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
 /* Considers what rung k offers, for budgets above the rung below: its schedule; when that has a
- * larger arena than the limit, the same squeezed a little further; and, where it is not certified,
- * the seeds between the two rungs. */
+ * larger arena than the limit, the same squeezed a little further; and, where it is not certified
+ * or the last, below which arenas may still differ, the seeds between the two rungs. */
 static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    int64_t below = gckpti_below(s, k);
+    const size_t below = gckpti_below(s, k);
+    const int last = k + 1 == s->slots;
     gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     if (result == GCKPT_OK && slot->length && slot->arena == 0) /* it tells of all that follows */
         result = gckpti_lay(s, slot);
@@ -15025,26 +15038,42 @@ static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
     }
     if (result == GCKPT_OK && slot->tight)
         result = gckpti_consider(s, slot->tight, below, most);
+    if (last && s->seeds == 0)
+        gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds && result == GCKPT_OK; i++)
-        if (s->whole || (!gckpti_certified(s, slot) && s->seed[i].peak > below &&
-                         s->seed[i].peak <= slot->limit))
+        if (s->whole ||
+            (s->seed[i].peak <= slot->limit &&
+             (last || (!gckpti_certified(s, slot) && s->seed[i].peak > s->slot[k + 1].limit))))
             result = gckpti_consider(s, &s->seed[i], below, most);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Considers cuts of an instant themselves, `tries` of them at the most: those with least work that
- * may lie within `most` bytes. */
+/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
+ * the first time later, and what gckpt_recompute lets go. */
+static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+{
+    int64_t bytes = 0;
+    for (int u = p->prologue; u < p->units; u++)
+        if (p->when[u] > rank || p->unit[u].recompute)
+            bytes += p->unit[u].out + p->unit[u].aux;
+    return bytes;
+}
+
+/* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
+ * work that may lie within `most` bytes. */
 static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
-    int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t room = limit - t->gradients + (tries ? 0 : gckpti_absent(s->p, t->rank));
     gckpti_known *known = s->known[at];
     gckpt_result result = GCKPT_OK;
     if (!known && all->n > 0)
         s->known[at] = known =
             (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
-    for (int e = gckpti_cut_within(all, limit - t->gradients);
+    tries = tries ? tries : INT32_MAX;
+    for (int e = gckpti_cut_within(all, room);
          known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
@@ -15102,7 +15131,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         result = gckpti_consider_rung(s, i, most);
     }
     if (result == GCKPT_OK)
-        result = gckpti_consider_instants(s, most, INT32_MAX);
+        result = gckpti_consider_instants(s, most, 0);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -15115,14 +15144,14 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
-        if ((size_t)gckpti_below(s, k) >= enough)
+        if (gckpti_below(s, k) >= enough)
             break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
     }
     if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->bytes - 1, INT32_MAX);
+        result = gckpti_consider_instants(s, s->bytes - 1, 0);
     *least = s->winner.length ? s->bytes : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -22064,7 +22093,12 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
 #else
         (void)mode;
         errno = 0;
+#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
+        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
         FILE *f = fopen(name, "wbx"); /* x: must not exist */
+#endif
         if (f || errno != EEXIST)
             return f;
 #endif
@@ -23134,8 +23168,8 @@ typedef struct {
 /* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
  * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
  * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
+static inline void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                                     uint16_t odd, uint32_t *d, int64_t width)
 {
     for (int64_t p = 0; p < k; p += 2, d += width)
         for (int64_t i = 0; i < width; i++) {
@@ -23164,7 +23198,7 @@ static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 }
 
 /* What the backward of a norm adds up over a row: u h. */
-static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
@@ -24319,7 +24353,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT DEFAULT
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"
 #pragma float_control(pop)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC pop_options
