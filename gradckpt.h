@@ -26,30 +26,30 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1310
- *     >>base       configuration, errors, memory, shapes, threads                        900
+ *     >>api        public API: every function, where it is declared                     1330
+ *     >>base       configuration, errors, memory, shapes, threads                        950
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 610
- *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
+ *     >>graph      tensors, views, segments, gckpt_apply                                 680
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers           10
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1240
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3030
  *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
- *     >>exec       runs a plan over one arena                                           1590
- *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>exec       runs a plan over one arena                                           1610
+ *     >>training   division, norm, clipping, optimisers, steps                          1390
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     780
- *     >>fast       fast ops: work cut into items for threads                            1160
- *     >>kernels    what is done with an item, for each instruction set                  2100
- *     manual       this comment                                                          360
- *                  in all                                                              24810
+ *     >>fast       fast ops: work cut into items for threads                            1340
+ *     >>kernels    what is done with an item, for each instruction set                  2190
+ *     manual       this comment                                                          370
+ *                  in all                                                              26560
  *
  * == MANUAL =======================================================================================
  *
@@ -203,6 +203,10 @@
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
  *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
  *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
+ *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
+ *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
+ *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
+ *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -260,18 +264,18 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best possible
  *    (there the search ends); the same plan on every machine; the least budget that an error names
- *    works; gckpt_plan_new has no more work than the frontier's point in these bytes (0.6 % was
- *    seen on 2 of 120 random graphs), and between points it may have less. Segments are no limits
- *    but hints: their schedules are among those to start from. gckpt_keep and gckpt_recompute are
- *    obeyed. Where a graph branches, backwards may come in another order than the reverse of
- *    creation, one branch after the other, and what one of several losses keeps may be gone before
- *    the next is computed; what is added to a gradient keeps its order (5f), so the bits are the
- *    same. Planning for one budget takes, as a median, 1.5 ms for 148 ops as built, some 5 ms with
- *    forms, 15 ms for 2,002 ops and 0.15 s for 12,004; in few bytes, where proofs are weak, up to
- *    40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and
- *    12 s; memory is 5 to 20 MB, 25 MB and 260 MB. Graphs up to 64 ops are searched more
- *    thoroughly. What is looked at for one byte limit is limited and counted, never timed
- *    (gckpt_frontier_complete). Without a budget there is no search.
+ *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and between
+ *    points it may have less. Segments are no limits but hints: their schedules are among those to
+ *    start from. gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may
+ *    come in another order than the reverse of creation, one branch after the other, and what one
+ *    of several losses keeps may be gone before the next is computed; what is added to a gradient
+ *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
+ *    1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for 12,004;
+ *    in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once
+ *    (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260 MB.
+ *    Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
+ *    limited and counted, never timed (gckpt_frontier_complete). Without a budget there is no
+ *    search.
  *
  *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
  *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
@@ -370,7 +374,22 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      7 /* version of saved and printed plans */
+
+#ifdef GCKPT_SMALL
+#ifndef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#endif
+#ifndef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#endif
+#ifndef GCKPT_NO_FAST
+#define GCKPT_NO_FAST
+#endif
+#ifndef GCKPT_NO_TEXT
+#define GCKPT_NO_TEXT
+#endif
+#endif
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -623,8 +642,9 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
- * the way to the mean of it. It has no optimiser state and no part in norm, clipping and decay;
- * files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it is). */
+ * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
+ * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, picked, is that
+ * mean. For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
@@ -904,6 +924,9 @@ struct gckpt_call {
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
+/* besides: the input is a gckpt_running, and its gradient what the backward measured in this
+ * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
+#define GCKPT_MEASURES (1u << 11)
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -1688,6 +1711,11 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #else
 #define GCKPTI_POSIX 0
 #endif
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <sys/stat.h>
+#endif
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -1736,14 +1764,18 @@ extern int madvise(void *start, size_t size, int advice);
 #if defined(_M_FP_FAST)
 #error "gradckpt.h: /fp:fast breaks the numeric contract; compile this file with /fp:precise"
 #endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && !defined(__FAST_MATH__)
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */ \
+    && !defined(__FAST_MATH__)
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* for ARM, RISC-V, wasm: unknown */
 #pragma float_control(push)
 #pragma float_control(precise, on)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
@@ -1791,7 +1823,18 @@ extern "C" {
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
-#define GCKPTI_TEXT        256               /* bytes of an error text */
+#ifdef GCKPT_NO_TEXT
+#define GCKPTI_TEXT 1
+#else
+#define GCKPTI_TEXT 256 /* bytes of an error text */
+#endif
+/* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
+ * there is stands behind conditions that are then constant, and the compiler leaves it out. */
+#ifdef GCKPT_SMALL
+#define GCKPTI_LEAN 1
+#else
+#define GCKPTI_LEAN 0
+#endif
 
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
  * while building stays; `last` is replaced by each later call. */
@@ -1959,7 +2002,8 @@ static void gckpti_say(gckpti_object *o, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
-    gckpti_text_format(&t, format, args);
+    if (GCKPTI_TEXT > 1)
+        gckpti_text_format(&t, format, args);
 }
 
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
@@ -1975,6 +2019,19 @@ static gckpt_result gckpti_error(void *object, gckpt_result result, const char *
     va_end(args);
     return result;
 }
+
+#ifdef GCKPT_NO_TEXT
+/* Results without texts: what makes these counts as used, but is never called. */
+static gckpt_result gckpti_result(void *object, gckpt_result result)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (o && o->sticky == GCKPT_OK)
+        o->last = result;
+    return result;
+}
+#define gckpti_error(object, result, ...)                                                          \
+    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
 
 static gckpt_result gckpti_ok(void *object)
 {
@@ -2224,6 +2281,11 @@ static void gckpti_tell_block(void *object, const char *whose, const gckpti_allo
                               : "; the %s's block has %z bytes, so far it takes %z",
                         whose, a->desc.size, would ? would : a->wanted);
 }
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_tell_block(object, whose, a, would)                                                 \
+    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
+#endif
 
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
  * they have (overcommit) still refuse what could never be there; many pieces they would promise,
@@ -2515,6 +2577,11 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 #endif
 
 #endif
+
+static inline int gckpti_is_mixed(const gckpt_call *call)
+{
+    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+}
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
@@ -4433,12 +4500,17 @@ struct gckpt_tensor {
     gckpt_type type;
     int id, kind, inputs;
     gckpt_init init; /* of a parameter */
+    float momentum;  /* of a gckpt_running */
+    int running;     /* it is one */
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes;        /* rows: splits of the batch are not exact */
+    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
     int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
+
+/* Ops that measure mix rows by statistics, which inference has from before. */
+enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
 
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
@@ -4516,11 +4588,33 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
     return g->object.sticky = result;
 }
 
+#ifdef GCKPT_NO_TEXT
+static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
+{
+    if (g && g->object.sticky == GCKPT_OK)
+        g->object.sticky = result;
+    return NULL;
+}
+static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
+{
+    gckpti_failed((gckpt_graph *)call->graph, result);
+    return result;
+}
+#define gckpti_fail(g, result, ...)                                                                \
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_failed(g, result))
+#define gckpt_fail(call, result, ...)                                                              \
+    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#endif
+
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
+    if (GCKPTI_LEAN) { /* rows of ops are not whole, values are not rounded */
+        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
+        return NULL;
+    }
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
     if (!g) {
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
@@ -4709,6 +4803,26 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     return t;
 }
 
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum)
+{
+    size_t before = graph ? graph->count : 0;
+    if (graph && !(momentum >= 0 && momentum <= 1))
+        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
+                           name ? name : "", (double)momentum);
+    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
+    if (t && graph->count > before) {
+        t->running = 1;
+        t->momentum = momentum;
+    } else if (t && (!t->running || t->momentum != momentum)) {
+        return gckpti_fail(graph, GCKPT_E_ARG,
+                           "running \"%s\": the graph has it already, as %s; all that use it need "
+                           "one momentum",
+                           name, t->running ? "one of another momentum" : "a gckpt_param");
+    }
+    return t;
+}
+
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
@@ -4845,7 +4959,9 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->inputs = 1;
     t->batchless = x->batchless;
     t->capacity = x->capacity;
-    t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
+    t->mixes = x->mixes;
+    if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
+        t->mixes |= GCKPTI_ALWAYS;
     return t;
 }
 
@@ -4876,6 +4992,7 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
         gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -4883,6 +5000,12 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                         in[i]);
         else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
             gckpti_cached_fail(g, op->name, in[i]);
+        else if (in[i]->base->running != measures && (measures || op->backward))
+            gckpti_fail(g, GCKPT_E_ARG,
+                        measures ? "%s: input %i, %T, must be a gckpt_running"
+                                 : "%s: input %i, %T, is measured, not trained: ops that measure "
+                                   "can read it, and gckpt_detach",
+                        op->name, i, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -4902,6 +5025,15 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
         gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
     gckpti_text_add(&t, ")");
     return NULL;
+}
+
+/* Whether an op hands in running statistics. */
+static int gckpti_hands_in(const gckpt_op *op)
+{
+    unsigned needs = 0;
+    for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
+        needs |= op->needs[i];
+    return (needs & GCKPT_MEASURES) != 0;
 }
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
@@ -4966,6 +5098,12 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->batchless = t->batchless && in[i]->batchless;
     }
     t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    if (gckpti_hands_in(op) && t->batchless)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "%s: %T depends on no input: there is nothing to measure", op->name,
+                           in[0]);
+    if (gckpti_hands_in(op))
+        t->mixes = GCKPTI_IN_TRAINING;
     t->aux_bytes = call.aux_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
@@ -4984,6 +5122,7 @@ struct gckpti_columns;
 struct gckpti_heads;
 struct gckpti_classes;
 struct gckpti_errors;
+struct gckpti_cell;
 struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
@@ -5015,6 +5154,10 @@ struct gckpti_kernels {
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
     const struct gckpti_mixed_kernels *mixed;
 };
 #endif
@@ -5043,15 +5186,26 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(conv2d)
+    fast(gather) fast(gru) fast(lstm)                                                              \
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) fast(conv2d)
 
+/* Of a row: what only planning calls. */
+typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
+typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+#if GCKPTI_LEAN
+#define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
+#else
+#define GCKPTI_PLANS(type, function) function
+#endif
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     static const gckpt_op gckpti_op_##name = {                                                     \
-        #name, shape, gckpti_##name##_forward, gckpti_##name##_backward, flops, classes,           \
-        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name), flops_backward }
+        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
+        gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
+        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name),                               \
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
@@ -6170,15 +6324,15 @@ static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t
 {
     if (call->plain)
         return 0;
-    return call->precision != GCKPT_FP32 ? gckpti_words(n, k)
-                                         : call->threads * gckpti_product_room(m, n, k);
+    return gckpti_is_mixed(call) ? gckpti_words(n, k)
+                                 : call->threads * gckpti_product_room(m, n, k);
 }
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
  * plans have room in any case. */
 static void gckpti_matmul_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
-    int mixed = call->precision != GCKPT_FP32;
+    int mixed = gckpti_is_mixed(call);
     int turned = mixed ? *(const int *)call->attributes : k > n;
     int64_t forward = gckpti_product_scratch(call, m, n, k);
     int64_t da = gckpti_product_scratch(call, m, k, n);
@@ -6463,7 +6617,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 
 static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
-    return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
+    return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
 
 /* The b of matmul, and w of linear. */
@@ -6809,9 +6963,9 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
                                   int64_t n, int64_t d, float *out)
 {
     gckpti_start(out, n, 0);
-    if (call->precision == GCKPT_FP32)
+    if (!gckpti_is_mixed(call))
         gckpti_chains(a, 1, b, c, n, d, out);
-    for (int64_t j = 0; call->precision != GCKPT_FP32 && j < n; j++)
+    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++)
         for (int64_t p = 0; p < d; p++)
             out[j] = gckpti_mixed_link(gckpti_to_bf16(a[p]), gckpti_to_bf16(b[j * c + p]), out[j]);
 }
@@ -6820,9 +6974,9 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
 static void gckpti_attention_link(const gckpt_call *call, float s, const float *x, int64_t d,
                                   float *out)
 {
-    if (call->precision == GCKPT_FP32)
+    if (!gckpti_is_mixed(call))
         gckpti_link(s, x, d, out);
-    for (int64_t e = 0; call->precision != GCKPT_FP32 && e < d; e++)
+    for (int64_t e = 0; gckpti_is_mixed(call) && e < d; e++)
         out[e] = gckpti_mixed_link(gckpti_to_bf16(s), gckpti_to_bf16(x[e]), gckpti_flush(out[e]));
 }
 
@@ -7526,7 +7680,7 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
-    int mixed = call->precision != GCKPT_FP32;
+    int mixed = gckpti_is_mixed(call);
     const int *once = (const int *)call->attributes;
     gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
     if (once && !backward)
@@ -7896,6 +8050,498 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+/* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
+ * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
+ * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
+ * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
+ * dx += g there, or g / size at each tap; from +0, or what is there. */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+/* A pool's sizes: of x and y, rows and columns; channels. */
+typedef struct {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+} gckpti_pooling;
+
+static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_pooling s;
+    memcpy(&s.o, call->attributes, sizeof s.o);
+    s.images = x->d[0];
+    s.in[0] = x->n > 3 ? x->d[1] : 1;
+    s.in[1] = x->d[x->n - 2];
+    s.channels = gckpti_last(x);
+    for (int i = 0; i < 2; i++)
+        s.out[i] = (s.in[i] + 2 * (int64_t)s.o.padding[i] - s.o.size[i]) / s.o.stride[i] + 1;
+    return s;
+}
+
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first tap is at *first. */
+static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                           int64_t *end)
+{
+    *first = at * s->o.stride[axis] - s->o.padding[axis];
+    *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
+    return *first < 0 ? -*first : 0;
+}
+
+/* Each window has a tap within x: its padding is less than its size, and x has room for one. */
+static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    if (x->n != 3 && x->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,H,W,C) or (B,T,C)", name, x);
+    for (int i = 0; i < 2; i++)
+        if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: window.size %i, stride %i, padding %i: size must be given, "
+                              "padding less than it",
+                              name, o->size[i], o->stride[i], o->padding[i]);
+    gckpti_pooling s = gckpti_pooling_of(call);
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: x %S has %I places where the window needs %i (padding %i)", name,
+                              x, s.in[i], o->size[i], o->padding[i]);
+    call->shape = *x;
+    call->shape.d[x->n - 2] = s.out[1];
+    if (x->n == 4)
+        call->shape.d[1] = s.out[0];
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    gckpt_result result = gckpti_pool_shape(call, "max_pool");
+    if (result == GCKPT_OK && (int64_t)o->size[0] * o->size[1] > 65536)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
+                          o->size[1]);
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
+    return result;
+}
+
+static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
+{
+    return gckpti_pool_shape(call, "average_pool");
+}
+
+/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                              float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);
+    for (int64_t c = 0; c < s->channels; c++) {
+        float best = 0;
+        int64_t at = -1;
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                float v = x[((h + i) * s->in[1] + w + j) * s->channels + c];
+                if (at < 0 || (best == best && !(v <= best))) {
+                    best = v;
+                    at = i * s->o.size[1] + j;
+                }
+            }
+        if (y)
+            y[c] = best;
+        if (tap)
+            tap[c] = (uint16_t)at;
+    }
+}
+
+static void gckpti_max_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    float *y = call->out;
+    uint16_t *tap = (uint16_t *)call->aux;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                int64_t at = ((b * s.out[0] + p) * s.out[1] + q) * s.channels;
+                gckpti_max_window(&s, call->in[0].data + b * s.in[0] * s.in[1] * s.channels, p, q,
+                                  y ? y + at : NULL, tap ? tap + at : NULL);
+            }
+}
+
+static void gckpti_max_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float *g = call->grad_out;
+    const uint16_t *tap = (const uint16_t *)call->aux;
+    int64_t image = s.in[0] * s.in[1] * s.channels, h, w, end;
+    gckpti_start(call->in[0].grad, s.images * image, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                (void)gckpti_taps(&s, 0, p, &h, &end);
+                (void)gckpti_taps(&s, 1, q, &w, &end);
+                for (int64_t c = 0; c < s.channels; c++, g++, tap++) {
+                    int64_t i = h + *tap / s.o.size[1], j = w + *tap % s.o.size[1];
+                    call->in[0].grad[b * image + (i * s.in[1] + j) * s.channels + c] += *g;
+                }
+            }
+}
+
+static void gckpti_average_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1];
+    float *y = call->out;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, y += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                memset(y, 0, (size_t)s.channels * sizeof *y);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            y[c] += call->in[0].data[at + c];
+                    }
+                for (int64_t c = 0; c < s.channels; c++)
+                    y[c] /= size;
+            }
+}
+
+static void gckpti_average_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
+    int64_t n = s.images * s.in[0] * s.in[1] * s.channels;
+    gckpti_start(call->in[0].grad, n, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, g += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            call->in[0].grad[at + c] += g[c] / size;
+                    }
+            }
+}
+
+static uint64_t gckpti_pool_flops(const gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
+}
+
+GCKPTI_ROW(max_pool, GCKPTI_PLAIN, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
+GCKPTI_ROW(average_pool, GCKPTI_PLAIN, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+
+static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
+                                     const gckpt_window *window)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpt_window w;
+    memset(&w, 0, sizeof w);
+    if (window)
+        w = *window;
+    if (x && (w.groups || w.dilation[0] > 1 || w.dilation[1] > 1 || w.output_padding[0] ||
+              w.output_padding[1]))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "%s: a pool's window has size, stride and padding; groups, dilation "
+                           "and output_padding are a convolution's",
+                           op->name);
+    for (int i = x && x->shape.n == 3; i < 2; i++) {
+        o.size[i] = w.size[i];
+        o.stride[i] = w.stride[i] ? w.stride[i] : w.size[i];
+        o.padding[i] = w.padding[i];
+    }
+    return gckpt_apply(op, &x, 1, &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_max_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_average_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
+{
+    if (x && x->shape.n < 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "global_average_pool: x %S has no axes between batch and channels",
+                           &x->shape);
+    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
+                          1)
+             : NULL;
+}
+
+/* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
+ * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
+ * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
+ * 5e), products rounded first; then over the m channels by lanes; N = places * m.
+ *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
+ *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
+ * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of fma(s,
+ * gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h, b,
+ * u - a)). In training batchnorm's backward sums rows * mean and rows * (variance * (N / (N - 1)))
+ * (of one value: rows * variance, 0) for its running statistics, rounded after each operation; in
+ * inference they are mean and variance. */
+typedef struct {
+    int groups;     /* 0: batchnorm */
+    int gain, bias; /* which input, 0: none */
+} gckpti_channel_norm;
+
+typedef struct {
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *gain, *bias;
+} gckpti_channels;
+
+static gckpti_channels gckpti_channels_of(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_channels s;
+    s.channels = gckpti_last(x);
+    s.images = o->groups ? x->d[0] : 1;
+    s.places = gckpti_rows(x) / s.images;
+    s.groups = o->groups ? o->groups : s.channels;
+    s.m = s.channels / s.groups;
+    s.n = (float)(s.places * s.m);
+    s.gain = o->gain ? call->in[o->gain].data : NULL;
+    s.bias = o->bias ? call->in[o->bias].data : NULL;
+    return s;
+}
+
+/* All inputs behind x are (C). */
+static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    int64_t channels = gckpti_last(x);
+    if (x->n < 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
+    if (o->groups < 0 || (o->groups && channels % o->groups))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
+                          name, x, channels, o->groups);
+    for (int i = 1; i < call->inputs; i++)
+        if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
+                              i == o->gain   ? "gain"
+                              : i == o->bias ? "bias"
+                              : i == 1       ? "mean"
+                                             : "variance",
+                              channels, &call->in[i].shape);
+    call->shape = *x;
+    int64_t means = o->groups ? x->d[0] * o->groups : channels;
+    call->aux_bytes = 2 * (size_t)means * sizeof(float);
+    call->work_forward = (size_t)(4 * channels) * sizeof(float);
+    call->work_backward = (size_t)(4 * channels) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_groupnorm_shape(gckpt_call *call)
+{
+    return gckpti_channels_shape(call, "groupnorm");
+}
+
+static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
+{
+    call->mixes_rows = 1;
+    return gckpti_channels_shape(call, "batchnorm");
+}
+
+/* The sum over m channels: of s, or with gain of gain s. */
+static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t k = 0; k < m; k++)
+        lane[k & 31] = gain ? gckpti_fma(s[k], gain[k], lane[k & 31]) : lane[k & 31] + s[k];
+    return gckpti_lanes_sum(lane);
+}
+
+/* Means (squares 0), or variances of what is left without them, of an image's groups. sum: room for
+ * 2 channels. */
+static void gckpti_channels_means(const gckpti_channels *s, const float *x, int squares,
+                                  const float *mean, float *to, float *sum)
+{
+    int64_t n = s->channels;
+    memset(sum, 0, 2 * (size_t)n * sizeof *sum);
+    for (int64_t p = 0; p < s->places; p++)
+        for (int64_t c = 0; c < n; c++) {
+            float d = x[p * n + c];
+            if (squares)
+                d -= mean[c / s->m];
+            gckpti_sum_add(&sum[c], &sum[n + c], squares ? gckpti_mul(d, d) : d);
+        }
+    for (int64_t g = 0; g < s->groups; g++)
+        to[g] = gckpti_channels_sum(sum + g * s->m, NULL, s->m) / s->n;
+}
+
+/* y of an image. */
+static void gckpti_channels_out(const gckpti_channels *s, const float *x, const float *mean,
+                                const float *variance, float *y)
+{
+    for (int64_t g = 0; g < s->groups; g++) {
+        float rstd = gckpti_rsqrt(variance[g] + 1e-5f);
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = g * s->m; c < (g + 1) * s->m; c++) {
+                int64_t i = p * s->channels + c;
+                float d = x[i] - mean[g], h = d * rstd;
+                y[i] = s->gain && s->bias ? gckpti_fma(h, s->gain[c], s->bias[c])
+                       : s->gain          ? h * s->gain[c]
+                       : s->bias          ? gckpti_fma(d, rstd, s->bias[c])
+                                          : h;
+            }
+    }
+}
+
+static void gckpti_groupnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t image = s.places * s.channels;
+    float *sum = (float *)call->work, *own = sum + 2 * s.channels, *aux = (float *)call->aux;
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *x = call->in[0].data + b * image;
+        float *mean = aux ? aux + b * s.groups : own;
+        float *variance = aux ? aux + (s.images + b) * s.groups : own + s.groups;
+        gckpti_channels_means(&s, x, 0, NULL, mean, sum);
+        gckpti_channels_means(&s, x, 1, mean, variance, sum);
+        if (call->out)
+            gckpti_channels_out(&s, x, mean, variance, call->out + b * image);
+    }
+}
+
+static void gckpti_batchnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    if (call->training)
+        gckpti_groupnorm_forward(call);
+    else if (call->out)
+        gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
+}
+
+/* Adds n sums to a gradient. */
+static void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
+{
+    for (int64_t c = 0; c < n && to->grad; c++)
+        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
+}
+
+/* An image's dx, where the first two of `sum` are its sums of g and g h by channel. */
+static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const float *g,
+                               const float *mean, const float *variance, const float *sum,
+                               float *dx, int accumulate)
+{
+    for (int64_t k = 0; k < s->groups; k++) {
+        const int64_t first = k * s->m, end = first + s->m;
+        const float *gain = s->gain ? s->gain + first : NULL;
+        float rstd = gckpti_rsqrt(variance[k] + 1e-5f);
+        float a = gckpti_channels_sum(sum + first, gain, s->m) / s->n;
+        float b = gckpti_channels_sum(sum + s->channels + first, gain, s->m) / s->n;
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = first; c < end; c++) {
+                int64_t i = p * s->channels + c;
+                float h = (x[i] - mean[k]) * rstd, u = gain ? gckpti_mul(g[i], s->gain[c]) : g[i];
+                gckpti_put_product(&dx[i], rstd, gckpti_fma(-h, b, u - a), accumulate);
+            }
+    }
+}
+
+/* Image by image: its sums, what they add to dgain and dbias, its dx. */
+static void gckpti_groupnorm_backward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t n = s.channels, image = s.places * n;
+    float *sum = (float *)call->work;
+    const gckpt_arg *x = &call->in[0], *dgain = o->gain ? &call->in[o->gain] : NULL;
+    const gckpt_arg *dbias = o->bias ? &call->in[o->bias] : NULL;
+    const float *aux = (const float *)call->aux;
+    int norms = x->grad || (dgain && dgain->grad); /* else x and aux need not be there */
+    if (dgain && dgain->grad)
+        gckpti_start(dgain->grad, n, dgain->accumulate);
+    if (dbias && dbias->grad)
+        gckpti_start(dbias->grad, n, dbias->accumulate);
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *mean = norms ? aux + b * s.groups : NULL;
+        const float *variance = norms ? mean + s.images * s.groups : NULL;
+        memset(sum, 0, 4 * (size_t)n * sizeof *sum);
+        for (int64_t c = 0; c < n; c++) {
+            float rstd = norms ? gckpti_rsqrt(variance[c / s.m] + 1e-5f) : 0;
+            for (int64_t i = b * image + c; i < (b + 1) * image; i += n) {
+                float g = call->grad_out[i];
+                gckpti_sum_add(&sum[c], &sum[2 * n + c], g);
+                if (norms)
+                    gckpti_sum_add(&sum[n + c], &sum[3 * n + c],
+                                   gckpti_mul(g, (x->data[i] - mean[c / s.m]) * rstd));
+            }
+        }
+        if (dbias)
+            gckpti_channels_add(dbias, sum, n);
+        if (dgain)
+            gckpti_channels_add(dgain, sum + n, n);
+        if (x->grad)
+            gckpti_channels_dx(&s, x->data + b * image, call->grad_out + b * image, mean, variance,
+                               sum, x->grad + b * image, x->accumulate);
+    }
+}
+
+/* What was measured, times rows, to the running statistics; then as groupnorm. */
+static void gckpti_batchnorm_measured(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    const float *aux = (const float *)call->aux;
+    for (int k = 0; k < 2; k++) {
+        const gckpt_arg *to = &call->in[1 + k];
+        float unbiased = k && s.n > 1 ? s.n / (s.n - 1) : 1;
+        if (to->grad)
+            gckpti_start(to->grad, s.channels, to->accumulate);
+        for (int64_t c = 0; c < s.channels && to->grad; c++)
+            gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL,
+                           gckpti_mul((float)call->rows, aux[k * s.channels + c] * unbiased));
+    }
+}
+
+static void gckpti_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_groupnorm_backward(call);
+}
+
+/* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
+ * less than this says. */
+GCKPTI_ROW(groupnorm, GCKPTI_PLAIN, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_ROW(batchnorm, GCKPTI_PLAIN, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
+           GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
+           GCKPT_SUMS);
+
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { groups ? groups : -1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance)
+{
+    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
+    return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
 
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
@@ -8339,6 +8985,412 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
     return gckpti_conv_new(x, w, bias, window, 1, 1);
 }
 
+/* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
+static gckpt_result gckpti_gather_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
+    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
+                          index);
+    call->shape = *x;
+    call->shape.d[1] = index->d[1];
+    return GCKPT_OK;
+}
+
+/* Entry b of axis 0, forward and backward. */
+static void gckpti_gather_entry(const gckpt_call *call, int64_t b)
+{
+    int64_t m = call->shape.d[1], c = call->shape.d[2];
+    const int32_t *index = call->in[1].index + b * m;
+    const float *x = call->in[0].data + b * call->in[0].shape.d[1] * c;
+    for (int64_t i = 0; i < m; i++)
+        memcpy(call->out + (b * m + i) * c, x + index[i] * c, (size_t)c * sizeof *x);
+}
+
+static void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
+{
+    int64_t m = call->shape.d[1], c = call->shape.d[2], n = call->in[0].shape.d[1] * c;
+    const int32_t *index = call->in[1].index + b * m;
+    const float *g = call->grad_out + b * m * c;
+    float *d = call->in[0].grad + b * n;
+    gckpti_start(d, n, call->in[0].accumulate);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < c; j++)
+            d[index[i] * c + j] += *g++;
+}
+
+static void gckpti_gather_forward(const gckpt_call *call)
+{
+    for (int64_t b = 0; b < call->shape.d[0]; b++)
+        gckpti_gather_entry(call, b);
+}
+
+static void gckpti_gather_backward(const gckpt_call *call)
+{
+    for (int64_t b = 0; call->in[0].grad && b < call->shape.d[0]; b++)
+        gckpti_gather_entry_back(call, b);
+}
+
+static int64_t gckpti_gather_rows(const gckpt_call *call, int i)
+{
+    return call->in[i - 1].shape.d[1];
+}
+
+GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_gather_rows,
+                GCKPT_INDEX(1), GCKPT_IN(1));
+
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
+{
+    gckpt_tensor *in[2] = { x, index };
+    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
+}
+
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
+/* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
+ * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
+ * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
+ *   gru   a from the bias, or +0;  r = sigmoid(p_r + a_r), z = sigmoid(p_z + a_z),
+ *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
+ *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
+ * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
+ * hands to h [and c], 0 at first, g [and e] grad_out's; (x) y means: y is the slope, da = x y
+ * rounded, and put(x, y) for dp. sl(s) = fma(-s, s, s), tl(n) = fma(-n, n, 1):
+ *   gru   G = g + D;  r: ((G (1 - z)) tl(n) a_n) sl(r);  z: (G (h - n)) sl(z);  n: (G (1 - z))
+ *         tl(n), of which a_n gets r times as much, rounded;  D = chains of da wh over G from G z
+ *   lstm  G = g + D, s = tanh(c), C = fma(G o, tl(s), E) + e;  i: (C g) sl(i);  f: (C c) sl(f);
+ *         g: (C i) tl(g);  o: (G s) sl(o);  E = C f, D = chains of da wh over G from +0
+ * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
+ * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
+typedef struct {
+    int gates;       /* 3: gru, 4: lstm */
+    int bias, start; /* which input; of two the first; 0: none */
+} gckpti_recurrent;
+
+typedef struct {
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+} gckpti_sequence;
+
+/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
+ * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
+ * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
+typedef struct gckpti_cell {
+    int64_t units;
+    const float *p, *a, *g, *out, *h, *c;
+    float *state, *aux, *d, *da, *dp;
+    int accumulate;
+} gckpti_cell;
+
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
+{
+    const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
+    const gckpt_arg *in = call->in;
+    const int64_t *d = in[0].shape.d;
+    gckpti_sequence s = { d[0], d[1], d[2] / o->gates, d[2], d[2] / o->gates, in, in + 1, NULL,
+                          NULL, NULL };
+    if (o->gates == 4)
+        s.state *= 2;
+    if (o->bias)
+        s.bias = in + o->bias;
+    if (o->start)
+        s.h0 = in + o->start;
+    if (o->start && o->gates == 4)
+        s.c0 = s.h0 + 1;
+    return s;
+}
+
+/* Rows that go through the steps at once: a worker's, and all. */
+static int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
+{
+    return call->plain ? 1 : gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+}
+
+/* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
+static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    int64_t rows = gckpti_sequence_each(call, s.rows) * (call->plain ? 1 : call->threads);
+    if (!backward)
+        return rows * (s.state + s.gates);
+    if (call->plain)
+        return s.steps * s.gates + s.state + s.units;
+    return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
+           call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);
+}
+
+static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
+{
+    const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
+    const gckpt_shape *p = &call->in[0].shape, *wh = &call->in[1].shape;
+    const char *name = o->gates == 3 ? "gru" : "lstm";
+    if (p->n != 3 || wh->n != 2 || wh->d[1] != p->d[2] || wh->d[1] / o->gates != wh->d[0] ||
+        wh->d[1] % o->gates)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x wx %S and wh %S must be (B,T,%iH) and (H,%iH)", name, p, wh,
+                          o->gates, o->gates);
+    gckpt_shape state = gckpt_shape2(p->d[0], wh->d[0]), bias = gckpt_shape1(p->d[2]);
+    for (int i = 2; i < call->inputs; i++) {
+        const gckpt_shape *want = i == o->bias ? &bias : &state;
+        if (!gckpti_same_shape(&call->in[i].shape, want))
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x wx %S and wh %S need %s %S, not %S", name,
+                              p, wh, i == o->bias ? "a bias" : "a first state", want,
+                              &call->in[i].shape);
+    }
+    gckpti_sequence s = gckpti_sequence_of(call);
+    call->shape = *p;
+    call->shape.d[2] = s.state;
+    call->aux_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
+    call->work_forward = (size_t)gckpti_sequence_room(call, 0) * sizeof(float);
+    call->work_backward = (size_t)gckpti_sequence_room(call, 1) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
+{
+    uint64_t gates = (uint64_t)gckpti_elements(&call->in[0].shape);
+    return gates * (2 * (uint64_t)call->in[1].shape.d[0] + 20);
+}
+
+/* Chains to the step before in any case. */
+static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
+{
+    return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
+}
+
+/* State of row b before the first step. */
+static void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
+{
+    size_t bytes = (size_t)s->units * sizeof *state;
+    memset(state, 0, (size_t)s->state * sizeof *state);
+    if (s->h0)
+        memcpy(state, s->h0->data + b * s->units, bytes);
+    if (s->c0)
+        memcpy(state + s->units, s->c0->data + b * s->units, bytes);
+}
+
+/* Step t of row b, forward. */
+static gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                  int64_t t, float *state, const float *a)
+{
+    gckpti_cell c;
+    int64_t at = b * s->steps + t;
+    memset(&c, 0, sizeof c);
+    c.units = s->units;
+    c.p = s->p->data + at * s->gates;
+    c.a = a;
+    c.state = state;
+    c.aux = call->aux ? (float *)call->aux + at * 4 * s->units : NULL;
+    return c;
+}
+
+/* The same, backward. zero: H of them. */
+static gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                    int64_t t, const float *zero, float *d, float *da)
+{
+    gckpti_cell c;
+    int64_t at = b * s->steps + t;
+    memset(&c, 0, sizeof c);
+    c.units = s->units;
+    c.g = call->grad_out + at * s->state;
+    c.out = call->out + at * s->state;
+    c.h = t ? c.out - s->state : s->h0 ? s->h0->data + b * s->units : zero;
+    c.c = t ? c.h + s->units : s->c0 ? s->c0->data + b * s->units : zero;
+    c.aux = (float *)call->aux + at * 4 * s->units;
+    c.d = d;
+    c.da = da;
+    c.dp = s->p->grad ? s->p->grad + at * s->gates : NULL;
+    c.accumulate = s->p->accumulate;
+    return c;
+}
+
+static void gckpti_gru_gates(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float r = gckpti_sigmoid(s->p[j] + s->a[j]), a = s->a[2 * n + j];
+        float z = gckpti_sigmoid(s->p[n + j] + s->a[n + j]);
+        float fresh = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
+        s->state[j] = gckpti_fma(z, s->state[j] - fresh, fresh);
+        if (s->aux)
+            s->aux[j] = r, s->aux[n + j] = z, s->aux[2 * n + j] = fresh, s->aux[3 * n + j] = a;
+    }
+}
+
+static void gckpti_lstm_gates(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float i = gckpti_sigmoid(s->a[j]), f = gckpti_sigmoid(s->a[n + j]);
+        float g = gckpti_tanh(s->a[2 * n + j]), o = gckpti_sigmoid(s->a[3 * n + j]);
+        float c = gckpti_fma(f, s->state[n + j], i * g);
+        s->state[j] = o * gckpti_tanh(c);
+        s->state[n + j] = c;
+        if (s->aux)
+            s->aux[j] = i, s->aux[n + j] = f, s->aux[2 * n + j] = g, s->aux[3 * n + j] = o;
+    }
+}
+
+/* da = x slope, and dp. */
+GCKPTI_INLINE void gckpti_gate_back(const gckpti_cell *s, int64_t at, float x, float slope)
+{
+    s->da[at] = x * slope;
+    if (s->dp)
+        gckpti_put_product(&s->dp[at], x, slope, s->accumulate);
+}
+
+static void gckpti_gru_slopes(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float r = s->aux[j], z = s->aux[n + j], fresh = s->aux[2 * n + j];
+        float g = s->g[j] + s->d[j];
+        gckpti_gate_back(s, 2 * n + j, g * (1.0f - z), gckpti_tanh_slope(fresh));
+        gckpti_gate_back(s, j, s->da[2 * n + j] * s->aux[3 * n + j], gckpti_sigmoid_slope(r));
+        gckpti_gate_back(s, n + j, g * (s->h[j] - fresh), gckpti_sigmoid_slope(z));
+        s->da[2 * n + j] *= r;
+        s->d[j] = g * z;
+    }
+}
+
+static void gckpti_lstm_slopes(const gckpti_cell *s)
+{
+    int64_t n = s->units;
+    for (int64_t j = 0; j < n; j++) {
+        float i = s->aux[j], f = s->aux[n + j], g = s->aux[2 * n + j], o = s->aux[3 * n + j];
+        float top = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
+        float c = gckpti_fma(top * o, gckpti_tanh_slope(t), s->d[n + j]) + s->g[n + j];
+        gckpti_gate_back(s, j, c * g, gckpti_sigmoid_slope(i));
+        gckpti_gate_back(s, n + j, c * s->c[j], gckpti_sigmoid_slope(f));
+        gckpti_gate_back(s, 2 * n + j, c * i, gckpti_tanh_slope(g));
+        gckpti_gate_back(s, 3 * n + j, top * t, gckpti_sigmoid_slope(o));
+        s->d[j] = 0.0f;
+        s->d[n + j] = c * f;
+    }
+}
+
+static void gckpti_sequence_forward(const gckpt_call *call, void (*gates)(const gckpti_cell *cell))
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    float *state = (float *)call->work, *a = state + s.state;
+    size_t bytes = (size_t)s.gates * sizeof *a;
+    for (int64_t b = 0; b < s.rows; b++) {
+        gckpti_sequence_start(&s, b, state);
+        for (int64_t t = 0; t < s.steps; t++) {
+            gckpti_cell cell = gckpti_cell_of(call, &s, b, t, state, a);
+            gckpti_start(a, s.gates, 0);
+            if (s.state > s.units) /* lstm */
+                memcpy(a, cell.p, bytes);
+            else if (s.bias)
+                memcpy(a, s.bias->data, bytes);
+            for (int64_t k = 0; k < s.units; k++)
+                gckpti_link(state[k], s.wh->data + k * s.gates, s.gates, a);
+            gates(&cell);
+            if (call->out)
+                memcpy(call->out + (b * s.steps + t) * s.state, state,
+                       (size_t)s.state * sizeof *state);
+        }
+    }
+}
+
+/* What begins at +0, or goes on through the rows. */
+static void gckpti_sequence_begin(const gckpti_sequence *s)
+{
+    if (s->wh->grad)
+        gckpti_start(s->wh->grad, s->units * s->gates, s->wh->accumulate);
+    if (s->bias && s->bias->grad)
+        gckpti_start(s->bias->grad, s->gates, s->bias->accumulate);
+}
+
+/* dh0 and dc0 of row b. */
+static void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
+{
+    const gckpt_arg *start[2] = { s->h0, s->c0 };
+    for (int i = 0; i < 2; i++)
+        for (int64_t j = 0; start[i] && start[i]->grad && j < s->units; j++)
+            gckpti_put(&start[i]->grad[b * s->units + j], d[i * s->units + j],
+                       start[i]->accumulate);
+}
+
+/* What step t of a row adds to dwh and dbias. */
+static void gckpti_sequence_add(const gckpti_sequence *s, const float *h, const float *da)
+{
+    float *low = s->bias ? s->bias->low : NULL;
+    for (int64_t k = 0; s->wh->grad && k < s->units; k++)
+        gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
+    for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+        gckpti_sum_add(&s->bias->grad[j], low ? low + j : NULL, da[j]);
+}
+
+static void gckpti_sequence_backward(const gckpt_call *call,
+                                     void (*slopes)(const gckpti_cell *cell))
+{
+    gckpti_sequence s = gckpti_sequence_of(call);
+    float *da = (float *)call->work, *d = da + s.steps * s.gates, *zero = d + s.state;
+    memset(zero, 0, (size_t)s.units * sizeof *zero);
+    gckpti_sequence_begin(&s);
+    for (int64_t b = 0; b < s.rows; b++) {
+        memset(d, 0, (size_t)s.state * sizeof *d);
+        for (int64_t t = s.steps; t-- > 0;) {
+            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
+            slopes(&cell);
+            gckpti_chains(cell.da, 1, s.wh->data, s.gates, s.units, s.gates, d);
+        }
+        gckpti_sequence_end(&s, b, d);
+        for (int64_t t = 0; t < s.steps; t++) {
+            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
+            gckpti_sequence_add(&s, cell.h, cell.da);
+        }
+    }
+}
+
+static void gckpti_gru_forward(const gckpt_call *call)
+{
+    gckpti_sequence_forward(call, gckpti_gru_gates);
+}
+static void gckpti_gru_backward(const gckpt_call *call)
+{
+    gckpti_sequence_backward(call, gckpti_gru_slopes);
+}
+static void gckpti_lstm_forward(const gckpt_call *call)
+{
+    gckpti_sequence_forward(call, gckpti_lstm_gates);
+}
+static void gckpti_lstm_backward(const gckpt_call *call)
+{
+    gckpti_sequence_backward(call, gckpti_lstm_slopes);
+}
+
+/* in[2] may be the bias or h0: then it needs less than this says. */
+#define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_AUX
+GCKPTI_ROW_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
+                GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
+GCKPTI_ROW_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+                gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
+                GCKPTI_READS);
+#undef GCKPTI_READS
+
+GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
+                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0)
+{
+    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bx), wh, bh ? bh : h0, h0 };
+    gckpti_recurrent o = { 3, bh ? 2 : 0, !h0 ? 0 : bh ? 3 : 2 };
+    return gckpt_apply(&gckpti_op_gru, in, 2 + (bh != NULL) + (h0 != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
+                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0)
+{
+    gckpt_tensor *in[4] = { gckpt_linear(x, wx, bias), wh, h0 ? h0 : c0, c0 };
+    gckpti_recurrent o = { 4, 0, h0 ? 2 : 0 };
+    if (in[2] && in[0] && !(h0 && c0))
+        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
+                           "lstm: %s %T without %s: give both, or none, where they are 0",
+                           h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
+    return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
+}
+
 /* =================================================================================================
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
@@ -8394,8 +9446,12 @@ typedef struct {
     int place;    /* in the store it was planned with */
     int external; /* its values are the program's */
     gckpt_storage storage;
-    uint32_t init[3]; /* bits of gckpt_init */
+    uint32_t init[3];  /* bits of gckpt_init */
+    uint32_t momentum; /* of a gckpt_running, bits */
+    int measured;      /* not trained but measured by so many ops; 0: neither */
 } gckpti_plan_param;
+
+static int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
 typedef struct {
     unsigned char kind;             /* gckpt_kind */
@@ -8806,13 +9862,19 @@ static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
-enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
+enum {
+    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
+    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
+    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
+};
 /* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
 enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
 static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_precision precision)
 {
+    if (GCKPTI_LEAN)
+        return GCKPT_FP32;
     if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
         precision = GCKPT_BF16;
     return batchless ? GCKPT_FP32 : precision;
@@ -9182,8 +10244,8 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* A parameter that is updated. */
-static int gckpti_is_trained(const gckpti_planner *p, int id)
+/* A parameter that is updated: trained or measured. */
+static int gckpti_is_updated(const gckpti_planner *p, int id)
 {
     const gckpt_tensor *t = p->tensors[id];
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
@@ -9829,7 +10891,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (gckpti_is_trained(p, i) && !p->looped && !p->desc->update_in_backward)
+        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
@@ -10346,7 +11408,7 @@ static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int 
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (!gckpti_is_trained(p, q) || last[q] < 0 || last[q] > x)
+        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -10413,7 +11475,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (gckpti_is_trained(p, id))
+        if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -11075,15 +12137,20 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
             const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
+            int updated = gckpti_is_updated(p, i), uses = 0;
+            for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
+                k = p->target[k].next;
             gckpti_plan_param q = { gckpti_name_add(plan, stored),
                                     gckpti_elements(&t->shape),
-                                    gckpti_is_trained(p, i),
+                                    updated && !t->running,
                                     i,
                                     t->index,
                                     p->g->store->params[t->index].external,
                                     p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                      gckpti_bits(t->init.constant) } };
+                                      gckpti_bits(t->init.constant) },
+                                    gckpti_bits(t->momentum),
+                                    uses };
             index = (int)plan->param_count++;
             if (plan->block)
                 ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
@@ -11108,19 +12175,22 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->check = gckpti_hash_planned(plan->check, plan, i);
 }
 
-/* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
- * does. */
+/* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
+ * does so always; -1 when none does. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
+    int measures = -1;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
-        if (t->mixes)
+        if (t->mixes & GCKPTI_ALWAYS)
             return t->id;
+        if (t->mixes && !p->inference && measures < 0)
+            measures = t->id;
         for (int i = 0; i < t->inputs; i++)
-            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes)
+            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
                 return t->in[i]->id;
     }
-    return -1;
+    return measures;
 }
 
 static int gckpti_state_floats(const gckpt_plan_desc *d)
@@ -11141,7 +12211,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
             caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
-        if (!gckpti_is_trained(p, i))
+        if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
@@ -11974,7 +13044,7 @@ typedef struct {
     gckpti_schedule now, next;
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule, when passed */
+    int first_backward;  /* its position in the present schedule */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -12204,7 +13274,6 @@ static void gckpti_step(gckpti_search *s, int x)
     s->looked += count + 1;
     if (i < 0) {
         s->note[~i].from = s->p->unit[~i].reads_aux ? x : s->note[~i].from;
-        s->first_backward = s->first_backward < 0 ? x : s->first_backward;
         return;
     }
     gckpti_note *v = &s->note[gckpti_unit_of(s->p, i)];
@@ -12231,15 +13300,18 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
     }
     s->moves = s->sets = 0;
     s->worst = UINT64_MAX;
-    s->first_backward = -1;
+    s->first_backward = 0;
+    while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
+        s->first_backward++;
     gckpti_begin_pass(s, -1);
     return 1;
 }
 
-/* Whether gckpt_recompute asks for a unit's value anew: the last is from before the backwards. */
-static int gckpti_is_stale(const gckpti_search *s, int unit)
+/* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
+ * before is from before the backwards. */
+static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && s->first_backward >= 0 &&
+    return s->p->unit[unit].recompute && x >= s->first_backward &&
            s->note[unit].start < s->first_backward;
 }
 
@@ -12329,7 +13401,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                           2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int stale = gckpti_is_stale(s, q);
+            int stale = gckpti_is_stale(s, q, x - 1);
             int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
@@ -12765,7 +13837,8 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->note[self].runs == 0 || gckpti_is_stale(s, self))
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self, s->now.value_end[x]) ||
+            gckpti_is_stale(s, self, s->now.aux_end[x]))
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
@@ -13662,6 +14735,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    s->items = s->looked = 0;
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
@@ -13972,7 +15046,6 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
     if (slot->state != GCKPTI_BEGUN)
         return;
-    s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
     s->items = s->looked = s->attempts = 0;
@@ -14025,14 +15098,13 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->extra = p->draft.work - p->draft.least_work; /* pins may ask for more than the list has */
     slot->moved = p->draft.moved;
     return large ? GCKPT_OK : result;
 }
 
 /* Makes a slot the winner if it fits in `most` bytes, `floor` being the least it counts for, and
  * has less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t floor, size_t most)
+static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
     gckpt_result result = GCKPT_OK;
@@ -14046,7 +15118,7 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
         return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
-    size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
+    size_t bytes = slot->arena > floor ? slot->arena : floor;
     int better = !old->length ||
                  (s->hunting ? bytes < s->bytes
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
@@ -14057,20 +15129,22 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     return result;
 }
 
-/* The least budget for which rung k counts: the limit of the rung below. */
-static int64_t gckpti_below(const gckpti_search *s, int k)
+/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+static size_t gckpti_below(const gckpti_search *s, int k)
 {
-    return k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
 /* Considers what rung k offers, for budgets above the rung below: its schedule; when that has a
- * larger arena than the limit, the same squeezed a little further; and, where it is not certified,
- * the seeds between the two rungs. */
+ * larger arena than the limit, the same squeezed a little further; and, where it is not certified
+ * or the last, below which arenas may still differ, the seeds between the two rungs. */
 static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    int64_t below = gckpti_below(s, k);
+    const size_t below = gckpti_below(s, k);
+    const int last = k + 1 == s->slots;
     gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     if (result == GCKPT_OK && slot->length && slot->arena == 0) /* it tells of all that follows */
         result = gckpti_lay(s, slot);
@@ -14087,26 +15161,42 @@ static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
     }
     if (result == GCKPT_OK && slot->tight)
         result = gckpti_consider(s, slot->tight, below, most);
+    if (last && s->seeds == 0)
+        gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds && result == GCKPT_OK; i++)
-        if (s->whole || (!gckpti_certified(s, slot) && s->seed[i].peak > below &&
-                         s->seed[i].peak <= slot->limit))
+        if (s->whole ||
+            (s->seed[i].peak <= slot->limit &&
+             (last || (!gckpti_certified(s, slot) && s->seed[i].peak > s->slot[k + 1].limit))))
             result = gckpti_consider(s, &s->seed[i], below, most);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Considers cuts of an instant themselves, `tries` of them at the most: those with least work that
- * may lie within `most` bytes. */
+/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
+ * the first time later, and what gckpt_recompute lets go. */
+static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+{
+    int64_t bytes = 0;
+    for (int u = p->prologue; u < p->units; u++)
+        if (p->when[u] > rank || p->unit[u].recompute)
+            bytes += p->unit[u].out + p->unit[u].aux;
+    return bytes;
+}
+
+/* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
+ * work that may lie within `most` bytes. */
 static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
-    int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t room = limit - t->gradients + (tries ? 0 : gckpti_absent(s->p, t->rank));
     gckpti_known *known = s->known[at];
     gckpt_result result = GCKPT_OK;
     if (!known && all->n > 0)
         s->known[at] = known =
             (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
-    for (int e = gckpti_cut_within(all, limit - t->gradients);
+    tries = tries ? tries : INT32_MAX;
+    for (int e = gckpti_cut_within(all, room);
          known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
@@ -14164,7 +15254,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         result = gckpti_consider_rung(s, i, most);
     }
     if (result == GCKPT_OK)
-        result = gckpti_consider_instants(s, most, INT32_MAX);
+        result = gckpti_consider_instants(s, most, 0);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -14177,14 +15267,14 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
-        if ((size_t)gckpti_below(s, k) >= enough)
+        if (gckpti_below(s, k) >= enough)
             break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
     }
     if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->bytes - 1, INT32_MAX);
+        result = gckpti_consider_instants(s, s->bytes - 1, 0);
     *least = s->winner.length ? s->bytes : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -16215,6 +17305,14 @@ struct gckpt_exec {
     size_t touched;
 };
 
+/* What it runs on. */
+static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
+{
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+}
+
+static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
+
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c);
 /* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
@@ -16229,8 +17327,8 @@ static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pic
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
-    if (memory && e->backend.own_memory)
-        e->backend.release(e->backend.context, memory, bytes);
+    if (memory && gckpti_on(e)->own_memory)
+        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
     else
         gckpti_delete(&e->memory, memory, bytes, 1);
 }
@@ -16238,14 +17336,14 @@ static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 /* What the backend recorded holds no longer. */
 static void gckpti_forget(const gckpt_exec *e)
 {
-    if (e->backend.forget)
-        e->backend.forget(e->backend.context, e);
+    if (gckpti_on(e)->forget)
+        gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
 /* More about a lack of the backend's memory. */
 static const char *gckpti_shortage(const gckpt_exec *e)
 {
-    return e->backend.shortage ? e->backend.shortage(e->backend.context) : "";
+    return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
 
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
@@ -16257,7 +17355,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
     if (exec->moves && exec->far)
-        exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_give(exec, exec->caches, exec->caches_size);
@@ -16358,7 +17456,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
                                 gckpti_storage_name(p->params[i].storage));
-        if (p->params[i].trained && q->frozen)
+        if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
@@ -16385,8 +17483,8 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 /* The kernels of an op. */
 static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
-    const gckpt_backend *b = &e->backend;
-    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    const gckpt_backend *b = gckpti_on(e);
+    int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
     gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
     n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
     if (n.precision == GCKPT_BF16_FAST) {
@@ -16456,7 +17554,7 @@ static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t si
 static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = e->desc.debug & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
     e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
     e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
@@ -16483,20 +17581,20 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
-    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+    if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
         void *to = NULL;
-        if (e->backend.own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+        if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
             to = gckpti_carve(base, &used, bytes, 1);
         if (base && q->kind == GCKPTI_INPUT)
             e->inputs[q->index].on_backend = (unsigned char *)to;
         if (base && q->kind == GCKPTI_CONSTANT)
             e->nodes[i].data = to ? to : q->data;
         if (to && q->kind == GCKPTI_CONSTANT)
-            e->backend.copy_in(e->backend.context, to, q->data, bytes);
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
     }
     return used + !used; /* for a pointer that is not NULL */
 }
@@ -16506,8 +17604,8 @@ static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
     if (bytes >= (size_t)PTRDIFF_MAX / 2)
         return NULL;
-    if (e->backend.own_memory)
-        return e->backend.get(e->backend.context, bytes, alignment);
+    if (gckpti_on(e)->own_memory)
+        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
     return gckpti_resize(&e->memory, NULL, 0, bytes);
 }
 
@@ -16522,7 +17620,7 @@ static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
     c->training = e->plan->mode != GCKPT_INFERENCE;
     c->runner = &e->runner;
     c->kernels = e->kernels;
-    c->backend = e->backend.context;
+    c->backend = gckpti_on(e)->context;
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -16531,9 +17629,9 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
     gckpt_call c;
     gckpti_bare_call(e, &c);
     if (bytes / 4)
-        e->backend.fill(&c, to, word, (int64_t)(bytes / 4));
+        gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)
-        e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
+        gckpti_on(e)->copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
 /* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
@@ -16559,7 +17657,7 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    e->backend.copy_in(e->backend.context, e->arena + p->arena, canary, sizeof canary);
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
 
@@ -16602,9 +17700,9 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 /* n floats as the host can read them: where they are, or a copy until the next one. */
 static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
 {
-    if (!e->backend.own_memory)
+    if (!gckpti_on(e)->own_memory)
         return x;
-    e->backend.copy_out(e->backend.context, e->borrowed, x, n * sizeof *x);
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->borrowed, x, n * sizeof *x);
     return (const float *)(const void *)e->borrowed;
 }
 
@@ -16614,7 +17712,7 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
+    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
@@ -16623,7 +17721,7 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
         if (to)
             e->inputs[q->index].copy = (unsigned char *)to;
     }
-    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
+    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
@@ -16656,7 +17754,7 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
-        s->e->backend.copy_out(s->e->backend.context, s->pieces[i].here, from, bytes);
+        gckpti_on(s->e)->copy_out(gckpti_on(s->e)->context, s->pieces[i].here, from, bytes);
     }
     if (to)
         s->pieces[i].to = to;
@@ -16700,8 +17798,8 @@ static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const g
     kernel(&c);
     for (int i = 0; i < s.count; i++)
         if (s.pieces[i].to)
-            e->backend.copy_in(e->backend.context, s.pieces[i].to, s.pieces[i].here,
-                               s.pieces[i].bytes);
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, s.pieces[i].to, s.pieces[i].here,
+                                  s.pieces[i].bytes);
 }
 
 /* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
@@ -16726,6 +17824,9 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
+    if (GCKPTI_LEAN && (p->precision != GCKPT_FP32 || p->offloaded > 0))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: GCKPT_SMALL runs those in f32 that offload nothing");
 #ifdef GCKPT_NO_FAST
     if (p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
@@ -16754,7 +17855,8 @@ static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 static int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int can = e->backend.repeat && e->backend.recorded && !e->desc.debug && !e->desc.progress;
+    int can =
+        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
@@ -16764,7 +17866,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
         else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || e->backend.unpack;
+            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
@@ -16815,6 +17917,10 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
+    if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
+        e->isa = GCKPT_ISA_PLAIN;
+        return GCKPT_OK;
+    }
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
@@ -16822,7 +17928,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
             "GCKPT_ISA_AUTO takes what there is",
             gckpt_isa_name(wish));
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
-    if (e->desc.debug & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
+    if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
     const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
     while (!b)
@@ -16873,7 +17979,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
             return gckpti_error(e->store, GCKPT_E_MEMORY,
                                 "exec: no memory for %z bytes of caches%s", bytes,
                                 gckpti_shortage(e));
-        gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -16912,7 +18018,7 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
 static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const size_t host = !b->own_memory;
     size_t used = 0;
     e->square_count = gckpti_exec_squares(e);
@@ -16955,10 +18061,10 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
     if (e->moves)
-        e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
+        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
     if (e->moves && !e->far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            e->backend.name, p->offloaded);
+                            gckpti_on(e)->name, p->offloaded);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
         e->copies = gckpti_new(&e->memory, e->copies_size, 1);
@@ -16976,11 +18082,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 /* Brings a parameter's newest values and state to where this executor has them. */
 static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 {
-    if (!e->backend.own_memory)
+    if (!gckpti_on(e)->own_memory)
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
-                            e->backend.name, q->p.name, gckpti_shortage(e));
+                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
 }
 
@@ -16993,7 +18099,7 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      2 * GCKPT_DEBUG_FINITE - 1 } };
+                                      GCKPTI_LEAN ? 0 : 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_check_plan(s, p);
@@ -17103,7 +18209,7 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
         gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && e->backend.own_memory &&
+    if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
         !gckpti_bind(e->store, &e->binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
@@ -17123,14 +18229,15 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    int team =
+        !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->team = team ? plan->threads : 1;
-    e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++) {
         const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
         e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
     }
-    e->repeats = gckpti_repeatable(e);
+    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -17139,7 +18246,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 /* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
 static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    if (e->backend.own_memory)
+    if (gckpti_on(e)->own_memory)
         return e->store->mirrors[q - e->store->params].array[1 + slot];
     return gckpti_array(q, slot);
 }
@@ -17232,7 +18339,7 @@ static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_convers
                          const uint16_t *from, float *x, int64_t n)
 {
     const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
-    e->backend.convert(c, &widening);
+    gckpti_on(e)->convert(c, &widening);
 }
 
 /* to NULL: in place. */
@@ -17240,7 +18347,7 @@ static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stre
                          uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
-    e->backend.convert(c, &rounding);
+    gckpti_on(e)->convert(c, &rounding);
 }
 
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
@@ -17327,8 +18434,8 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
         float wide[64];
         uint16_t half[64];
         piece = gckpti_min(left, 64);
-        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next,
-                            (size_t)(piece * size));
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               (size_t)(piece * size));
         for (int64_t i = 0; i < piece && narrow; i++)
             wide[i] = gckpti_from_bf16(half[i]);
         hash = gckpti_hash_floats(hash, wide, piece);
@@ -17374,7 +18481,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     const gckpti_exec_node *n = &e->nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (kernel)
+    if (GCKPTI_LEAN || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -17384,7 +18491,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
 {
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
     void *piece = e->borrowed;
     gckpt_unpacking u = gckpti_unpacking_of(q);
@@ -17429,7 +18536,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (c.precision != GCKPT_FP32) {
+    if (gckpti_is_mixed(&c)) {
         gckpti_copies copies;
         gckpti_copies_at(e, ins, &o, &copies);
         gckpti_widen_inputs(e, &c, &copies);
@@ -17445,14 +18552,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_run_kernel(e, ins, &c);
     if (c.out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
-    return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
+    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
 /* Waits, before what comes next, for moves that were begun. */
 static void gckpti_join(gckpt_exec *e)
 {
     if (e->due < INT32_MAX)
-        e->backend.join(e->backend.context);
+        gckpti_on(e)->join(gckpti_on(e)->context);
     e->due = INT32_MAX;
 }
 
@@ -17462,7 +18569,7 @@ static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset,
 {
     const gckpt_plan *p = e->plan;
     void *host = e->far + far, *here = e->arena + offset;
-    e->backend.move(e->backend.context, out ? host : here, out ? here : host, bytes, out);
+    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     if (!out)
         e->due = e->pc + 1;
     for (size_t i = 0; i < p->life_count; i++)
@@ -17479,7 +18586,7 @@ static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset,
 static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
                                     size_t bytes)
 {
-    const gckpt_backend *b = &e->backend;
+    const gckpt_backend *b = gckpti_on(e);
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_at_any(e, offset);
@@ -17535,9 +18642,9 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 /* Until all that was asked of the backend is done. */
 static gckpt_result gckpti_wait(gckpt_exec *e)
 {
-    const char *problem = e->backend.finish(e->backend.context);
+    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", e->backend.name, problem);
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
@@ -17547,8 +18654,8 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        e->backend.copy_out(e->backend.context, &e->terms[i].seen, &e->losses[i],
-                            sizeof *e->losses);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen, &e->losses[i],
+                               sizeof *e->losses);
     return GCKPT_OK;
 }
 
@@ -17599,10 +18706,10 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         arg->grad = NULL;
     }
     if ((ins->zero >> i) & 1)
-        e->backend.fill(c, arg->grad, 0, n);
+        gckpti_on(e)->fill(c, arg->grad, 0, n);
     arg->low = gckpti_copy_at(c, copies->low[1 + i]);
     if (arg->low)
-        e->backend.fill(c, arg->low, 0, n);
+        gckpti_on(e)->fill(c, arg->low, 0, n);
     else if (arg->grad && gckpti_sums_of(e->plan, node, i) == GCKPTI_SUM_ON)
         arg->low = arg->grad + n;
 }
@@ -17620,7 +18727,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
     if (o->in[i].total != GCKPTI_NONE && narrow) {
         gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
     } else if (o->in[i].total != GCKPTI_NONE) {
-        e->backend.add(c, gckpti_at(e, to), x, n);
+        gckpti_on(e)->add(c, gckpti_at(e, to), x, n);
         x = gckpti_at(e, to);
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
@@ -17643,12 +18750,12 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o.work);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        e->backend.add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        gckpti_on(e)->add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
     c.grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (c.precision != GCKPT_FP32) {
+    if (gckpti_is_mixed(&c)) {
         int64_t n = gckpti_elements(&c.shape);
         gckpti_widen_inputs(e, &c, &copies);
         if (c.out && node->rounding & GCKPTI_NARROW_VALUE) {
@@ -17695,7 +18802,7 @@ static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            e->backend.add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
     }
 }
 
@@ -17711,20 +18818,22 @@ static float gckpti_setting(float value, float fallback)
 /* The gradients an update finds: sums in their accumulators, or divided already. */
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
-/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
+ * measured, from sums weighted by rows to the mean. */
 static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
+    const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
     gckpti_operands_of(e->plan->operands, ins, 0, &o);
     memset(pass, 0, sizeof *pass);
-    pass->elements = e->plan->params[ins->id].elements;
+    pass->elements = q->elements;
     pass->gradient = gckpti_at(e, o.gradient);
     pass->base = e->arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
-    pass->count = (float)gckpti_count(e);
+    pass->count = q->measured ? (float)(q->measured * e->row_end) : (float)gckpti_count(e);
     pass->write_back = e->writes_back;
-    pass->squares = e->squares + e->params[ins->id].square;
+    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -17734,7 +18843,7 @@ static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_pass pass;
     gckpti_bare_call(e, &c);
     gckpti_pass_start(e, ins, &pass);
-    e->backend.update(&c, &pass);
+    gckpti_on(e)->update(&c, &pass);
 }
 
 /* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
@@ -17761,23 +18870,47 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
 }
 
+/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
+ * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+static void gckpti_pass_rates(const gckpt_exec *e, const gckpti_plan_param *param,
+                              const gckpti_param *q, uint64_t step, gckpt_pass *pass)
+{
+    const gckpt_hyper *h = &e->hyper;
+    gckpt_rates *a = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
+          beta2 = gckpti_setting(h->beta2, 0.999f);
+    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_setting(h->momentum, 0.9f);
+    a->scale = param->measured ? 1 : e->clip_scale;
+    a->decay =
+        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    a->rate = param->measured ? -a->decay : lr;
+    if (pass->optimiser != GCKPT_ADAMW)
+        return;
+    a->beta1 = beta1;
+    a->rest1 = (float)(1 - (double)beta1);
+    a->beta2 = beta2;
+    a->rest2 = (float)(1 - (double)beta2);
+    a->eps = gckpti_setting(h->eps, 1e-8f);
+    a->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+    a->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+}
+
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_hyper *h = &e->hyper;
+    const gckpti_plan_param *param = &p->params[ins->id];
     gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
-          beta2 = gckpti_setting(h->beta2, 0.999f);
     uint64_t step = e->step + 1;
     gckpt_call c;
     gckpt_pass pass;
-    if (p->state_slots > 0) { /* state that was nobody's is new */
+    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (p->optimiser == GCKPT_OWN_OPTIMISER) {
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -17792,25 +18925,12 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     }
     pass.update = 1;
     pass.unless = e->nonfinite;
-    pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
-    for (int i = 0; i < p->state_slots; i++)
+    for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
-    pass.momentum = gckpti_setting(h->momentum, 0.9f);
-    pass.rates.scale = e->clip_scale;
-    pass.rates.decay = lr * h->weight_decay * q->p.decay_scale;
-    pass.rates.rate = lr;
-    if (p->optimiser == GCKPT_ADAMW) {
-        pass.rates.beta1 = beta1;
-        pass.rates.rest1 = (float)(1 - (double)beta1);
-        pass.rates.beta2 = beta2;
-        pass.rates.rest2 = (float)(1 - (double)beta2);
-        pass.rates.eps = gckpti_setting(h->eps, 1e-8f);
-        pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
-        pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
-    }
-    e->backend.update(&c, &pass);
-    gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_pass_rates(e, param, q, step, &pass);
+    gckpti_on(e)->update(&c, &pass);
+    gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
 static int gckpti_finite(double x) { return x - x == 0; }
@@ -17873,7 +18993,8 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
         uint16_t half[64];
         piece = gckpti_min(n - at, 64);
         size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
-        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next, bytes);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               bytes);
         next += bytes;
         for (int64_t i = 0; i < piece; i++)
             gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
@@ -17907,8 +19028,8 @@ static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpt
         needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
         gckpti_loss_total sum;
-        e->backend.copy_out(e->backend.context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
-                            sizeof sum);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
+                               sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
         gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
@@ -18018,14 +19139,14 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    for (size_t x = 0; x < e->plan->length && e->desc.debug & GCKPT_DEBUG_FINITE; x++)
+    for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     if (e->nonfinite && e->square_count) {
         gckpt_call c;
         gckpti_bare_call(e, &c);
-        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+        gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
     }
     if (e->nonfinite && !(e->hyper.clip > 0))
         return GCKPT_OK;
@@ -18050,14 +19171,14 @@ static void gckpti_paint_dead(gckpt_exec *e)
 
 static int gckpti_measures(const gckpt_exec *e)
 {
-    return e->desc.debug & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
 static void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
         gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
-    else if (e->desc.debug & GCKPT_DEBUG_PAINT)
+    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
         gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
@@ -18068,7 +19189,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
         n = top - low < sizeof piece ? top - low : sizeof piece;
-        e->backend.copy_out(e->backend.context, piece, e->arena + top - n, n);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
         for (left = n; left > 0 && piece[left - 1] == paint;)
             left--;
         if (left > 0)
@@ -18091,7 +19212,8 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
         e->painted_steps++;
     }
     if (e->owned)
-        e->backend.copy_out(e->backend.context, canary, e->arena + e->plan->arena, sizeof canary);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
+                               sizeof canary);
     for (size_t i = 0; e->owned && i < sizeof canary; i++)
         if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
@@ -18189,8 +19311,8 @@ static void gckpti_feed_rows(gckpt_exec *e)
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
         const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
         if (in->on_backend)
-            e->backend.copy_in(e->backend.context, in->on_backend, rows,
-                               row * (size_t)gckpti_micro_rows(e));
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
+                                  row * (size_t)gckpti_micro_rows(e));
         e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }
@@ -18227,7 +19349,7 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->inputs[i];
-        if (in->node >= 0 && e->desc.debug & GCKPT_DEBUG_FINITE)
+        if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
             result = gckpti_check_fed(e, in, rows);
         if (!in->copy || result != GCKPT_OK)
             continue;
@@ -18345,7 +19467,9 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             e->row_end ? " (all calls of the step together)" : " (desc.batch)");
-    if (p->mixer >= 0 && rows % p->rows)
+    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
+    int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
+    if (whole && rows % p->rows) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
@@ -18409,7 +19533,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
                                 gckpti_storage_name(p->params[i].storage));
-        if (p->params[i].trained && q->p.frozen)
+        if (gckpti_updates(&p->params[i]) && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
@@ -18420,16 +19544,17 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                e->backend.name, p->names + p->params[i].name, gckpti_shortage(e));
+                                gckpti_on(e)->name, p->names + p->params[i].name,
+                                gckpti_shortage(e));
         const void **data = &e->nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
-        if (e->desc.debug & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+        if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
             gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
             return GCKPT_E_DATA;
     }
-    for (size_t i = 0; i < p->node_count && e->desc.debug & GCKPT_DEBUG_FINITE; i++)
+    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
             gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
             return GCKPT_E_DATA;
@@ -18482,9 +19607,9 @@ static void gckpti_collect_rows(gckpt_exec *e)
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picked[k].to)
-            e->backend.copy_out(e->backend.context,
-                                e->picked[k].to + gckpti_elements_of(p, n, e->row),
-                                e->arena + p->picks[k].offset, count * sizeof(float));
+            gckpti_on(e)->copy_out(gckpti_on(e)->context,
+                                   e->picked[k].to + gckpti_elements_of(p, n, e->row),
+                                   e->arena + p->picks[k].offset, count * sizeof(float));
     }
 }
 
@@ -18517,7 +19642,7 @@ static gckpt_result gckpti_check_counts(gckpt_exec *e)
 static gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int promised = e->backend.own_memory;
+    int promised = gckpti_on(e)->own_memory;
     gckpt_result result = GCKPT_OK;
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
@@ -18557,7 +19682,7 @@ static int gckpti_repeat(gckpt_exec *e)
         e->scales[i].id = p->terms[i].id;
         e->scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording = !e->backend.repeat(e->backend.context, &m);
+    e->recording = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
     e->pc = e->recording ? p->body : p->epilogue;
     return !e->recording;
 }
@@ -18566,7 +19691,7 @@ static int gckpti_repeat(gckpt_exec *e)
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording = 0;
-    if (!e->backend.recorded(e->backend.context)) {
+    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
         e->repeats = e->repeating = 0;
         e->pc = e->plan->body;
     }
@@ -18589,7 +19714,7 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
  * all of these and the norm (else that is only reported: one pass is enough). */
 static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int finite = (e->desc.debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
@@ -18606,7 +19731,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpti_look read = { 0, 0, -1, 0, 0, 0 };
     gckpt_result result = GCKPT_OK;
-    int finite = e->desc.debug & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    int finite = gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
     if (finite)
         gckpti_see_operands(e, &read, ins, 0);
     if (ins->kind == GCKPT_FORWARD)
@@ -18615,7 +19740,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
-    else
+    else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
@@ -18661,7 +19786,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     }
     if (result == GCKPT_OK)
         result = gckpti_run_instruction(e, ins);
-    if (e->desc.debug & GCKPT_DEBUG_PAINT) {
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
         gckpti_join(e);
         gckpti_paint_dead(e);
     }
@@ -19020,14 +20145,14 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
                          : "it is complete at the end of the step");
         return NULL;
     }
-    if (!exec->backend.own_memory)
+    if (!gckpti_on(exec)->own_memory)
         return gckpti_at(exec, exec->plan->picks[k].offset);
     for (int i = 0; i <= k; i++) {
         bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
         copy = gckpti_carve(exec->picks, &used, bytes, 1);
     }
-    exec->backend.copy_out(exec->backend.context, copy, exec->arena + exec->plan->picks[k].offset,
-                           bytes);
+    gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
+                              exec->arena + exec->plan->picks[k].offset, bytes);
     return (const float *)copy;
 }
 
@@ -19110,12 +20235,13 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     return result;
 }
 
-/* Elements of the largest parameter that is trained. */
-static int64_t gckpti_most_elements(const gckpt_plan *p)
+/* Elements of the largest parameter that is trained (or, too, measured). */
+static int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
+        if ((measured ? gckpti_updates(&p->params[i]) : p->params[i].trained) &&
+            p->params[i].elements > most)
             most = p->params[i].elements;
     return most;
 }
@@ -19367,7 +20493,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_most_elements(p);
+    int64_t most = gckpti_most_elements(p, 0);
     if (most == 0)
         return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
@@ -19436,7 +20562,7 @@ static void gckpti_time_step(void *context)
     gckpt_result result = gckpti_batch_begin(&t->batch);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
-        e->backend.finish(e->backend.context);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
@@ -19450,14 +20576,15 @@ static void gckpti_time_step(void *context)
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
+        gckpti_update_undo(e->store, q, t->copy, slots, 0);
         gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
-        e->backend.finish(e->backend.context);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
         *rest += gckpti_lap(t);
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
+        gckpti_update_undo(e->store, q, t->copy, slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
@@ -19532,7 +20659,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
+    size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
@@ -20089,7 +21216,8 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
-    gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
+    const size_t said = strlen(l->store->object.text);
+    gckpti_text t = { l->store->object.text + said, GCKPTI_TEXT - 1 - said };
     if (e) {
         gckpti_text_add(&t, "tensor ");
         gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
@@ -21088,7 +22216,12 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
 #else
         (void)mode;
         errno = 0;
+#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
+        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
         FILE *f = fopen(name, "wbx"); /* x: must not exist */
+#endif
         if (f || errno != EEXIST)
             return f;
 #endif
@@ -21319,7 +22452,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check,
-                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
+                          2 * (uint64_t)plan->params[i].storage +
+                              (uint64_t)gckpti_updates(&plan->params[i]));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -21515,7 +22649,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != gckpti_is_trained(&r->p, (int)i))
+        if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
@@ -21874,9 +23008,10 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU }, ",
                      q->name, q->elements, q->trained, q->node, q->place, q->external,
                      (int)q->storage, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
+        gckpti_print(k, "%zU, %i },\n", (size_t)q->momentum, q->measured);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
@@ -22190,8 +23325,8 @@ typedef struct {
 /* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
  * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
  * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
+static inline void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                                     uint16_t odd, uint32_t *d, int64_t width)
 {
     for (int64_t p = 0; p < k; p += 2, d += width)
         for (int64_t i = 0; i < width; i++) {
@@ -22220,7 +23355,7 @@ static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 }
 
 /* What the backward of a norm adds up over a row: u h. */
-static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
@@ -22499,7 +23634,7 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 
 static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
-    return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
+    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
 static void gckpti_fast_matmul_forward(const gckpt_call *call)
@@ -22886,7 +24021,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
                        gckpti_attention_keys(call),
-                       call->precision != GCKPT_FP32,
+                       gckpti_is_mixed(call),
                        1.0f / gckpti_sqrt((float)d) };
     return h;
 }
@@ -22896,7 +24031,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
     unsigned factors = GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | (call->grad_out ? GCKPT_OUT : 0);
-    return call->precision == GCKPT_FP32 ||
+    return !gckpti_is_mixed(call) ||
            (gckpti_kernels_of(call)->mixed->tile && (call->rounded & factors) == factors);
 }
 
@@ -22979,6 +24114,183 @@ GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
 GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
 GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
                  gckpti_fast_errors(call))
+
+/* ---- gather: an item is an entry of axis 0 ---- */
+static void gckpti_fast_gather_forward(const gckpt_call *call)
+{
+    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
+}
+
+static void gckpti_fast_gather_backward(const gckpt_call *call)
+{
+    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
+    if (call->in[0].grad)
+        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
+}
+
+/* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
+ * rows as the threads have at once, then what these add to dwh and dbias ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_sequence s;
+    void (*cell)(const gckpti_cell *cell);
+    int64_t first, rows, each; /* rows of all items, of one */
+    float *turned, *zero;      /* wh' (G,H); H zeros */
+    float *da, *h, *d, *pack;  /* of these rows: da (rows,T,G), h of before (rows,T,H), D [and E] */
+} gckpti_unrolled;
+
+static gckpti_unrolled gckpti_unrolled_of(const gckpt_call *call,
+                                          void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c;
+    memset(&c, 0, sizeof c);
+    c.call = call;
+    c.s = gckpti_sequence_of(call);
+    c.cell = cell;
+    c.rows = c.s.rows;
+    c.each = gckpti_sequence_each(call, c.s.rows);
+    return c;
+}
+
+/* c (m,n) = a b, each chain from `from`, on the calling thread. */
+static void gckpti_unrolled_product(const gckpti_unrolled *s, const gckpti_product *t)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each),
+            lstm = s->state - s->units;
+    float *state = (float *)c->call->work + worker * c->each * (s->state + s->gates);
+    float *a = state + c->each * s->state;
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_start(s, first + r, state + r * s->state);
+    for (int64_t t = 0; t < s->steps; t++) {
+        const float *p = s->p->data + (first * s->steps + t) * s->gates;
+        gckpti_product product = { m, s->gates,    s->units, state, s->state,
+                                   1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
+                                   0, a,           s->gates };
+        if (lstm)
+            product.from = p, product.from_row = s->steps * s->gates;
+        gckpti_unrolled_product(c, &product);
+        for (int64_t r = 0; r < m; r++) {
+            float *row = state + r * s->state;
+            gckpti_cell cell = gckpti_cell_of(c->call, s, first + r, t, row, a + r * s->gates);
+            c->cell(&cell);
+            if (c->call->out)
+                memcpy(c->call->out + ((first + r) * s->steps + t) * s->state, row,
+                       (size_t)s->state * sizeof *row);
+        }
+    }
+}
+
+static void gckpti_unrolled_forward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * c.s.steps * c.s.units * c.s.gates,
+                   gckpti_unrolled_forward_item, &c);
+}
+
+/* Rows of wh': 16 gates. */
+static void gckpti_unrolled_turn(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    int64_t j0 = 16 * i, end = j0 + gckpti_min(c->s.gates - j0, 16), h = c->s.units;
+    (void)worker;
+    for (int64_t k0 = 0; k0 < h; k0 += 16)
+        for (int64_t j = j0; j < end; j++)
+            for (int64_t k = k0; k < h && k < k0 + 16; k++)
+                c->turned[j * h + k] = c->s.wh->data[k * c->s.gates + j];
+}
+
+static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t at = i * c->each, m = gckpti_min(c->rows - at, c->each), row = s->steps * s->gates;
+    float *d = c->d + at * s->state;
+    (void)worker;
+    memset(d, 0, (size_t)(m * s->state) * sizeof *d);
+    for (int64_t t = s->steps; t-- > 0;) {
+        float *da = c->da + at * row + t * s->gates;
+        gckpti_product product = { m,        s->units, s->gates, da,       row, 1,       c->turned,
+                                   s->units, 1,        d,        s->state, d,   s->state };
+        for (int64_t r = 0; r < m; r++) {
+            gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
+                                                d + r * s->state, da + r * row);
+            c->cell(&cell);
+            memcpy(c->h + ((at + r) * s->steps + t) * s->units, cell.h,
+                   (size_t)s->units * sizeof *cell.h);
+        }
+        gckpti_unrolled_product(c, &product);
+    }
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_end(s, c->first + at + r, d + r * s->state);
+}
+
+/* What these rows add to dwh and dbias. */
+static void gckpti_unrolled_add(const gckpti_unrolled *c)
+{
+    const gckpti_sequence *s = &c->s;
+    int64_t links = c->rows * s->steps;
+    float *dwh = s->wh->grad;
+    gckpti_product product = { s->units, s->gates, links, c->h,     1,   s->units, c->da,
+                               s->gates, 1,        dwh,   s->gates, dwh, s->gates };
+    gckpt_call sums = *c->call;
+    sums.shape = gckpt_shape2(links, s->gates);
+    sums.grad_out = c->da;
+    if (dwh)
+        gckpti_products_run(c->call, &product, 1, 0, 0, c->pack);
+    if (s->bias) {
+        sums.in[0] = *s->bias;
+        sums.in[0].accumulate = 1;
+        sums.in[1] = sums.in[0];
+        gckpti_columns_run(&sums, 0, 1);
+    }
+}
+
+static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    const gckpti_sequence *s = &c.s;
+    int64_t most = c.each * call->threads;
+    c.turned = (float *)call->work;
+    c.zero = c.turned + s->units * s->gates;
+    c.d = c.zero + s->units;
+    c.h = c.d + most * s->state;
+    c.da = c.h + most * s->steps * s->units;
+    c.pack = c.da + most * s->steps * s->gates;
+    memset(c.zero, 0, (size_t)s->units * sizeof *c.zero);
+    gckpt_parallel(call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_unrolled_turn, &c);
+    gckpti_sequence_begin(s);
+    for (; c.first < s->rows; c.first += c.rows) {
+        c.rows = gckpti_min(s->rows - c.first, most);
+        gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * s->steps * s->units * s->gates,
+                       gckpti_unrolled_backward_item, &c);
+        gckpti_unrolled_add(&c);
+    }
+}
+
+static void gckpti_fast_gru_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->gru_gates);
+}
+static void gckpti_fast_gru_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->gru_slopes);
+}
+static void gckpti_fast_lstm_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->lstm_gates);
+}
+static void gckpti_fast_lstm_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
+}
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
@@ -23319,7 +24631,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT DEFAULT
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"
 #pragma float_control(pop)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC pop_options
@@ -25531,13 +26846,104 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
     }
 }
 
+/* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
+GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
+GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
+GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
+
+/* Gate `gate` of n at x, of W units from j on. */
+GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
+{
+    return V(load_n)(x + gate * s->units + j, s->units - j);
+}
+GCKPTI_INLINED void V(gate_keep)(float *x, int gate, const gckpti_cell *s, int64_t j, FLOATS y)
+{
+    V(store_n)(x + gate * s->units + j, y, s->units - j);
+}
+
+static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
+        FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
+        FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
+        FLOATS fresh = V(tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+        V(gate_keep)(s->state, 0, s, j, V(fma)(z, h - fresh, fresh));
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, r);
+            V(gate_keep)(s->aux, 1, s, j, z);
+            V(gate_keep)(s->aux, 2, s, j, fresh);
+            V(gate_keep)(s->aux, 3, s, j, a);
+        }
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
+        FLOATS g = V(tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+        FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
+        V(gate_keep)(s->state, 0, s, j, o * V(tanh)(c));
+        V(gate_keep)(s->state, 1, s, j, c);
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, i);
+            V(gate_keep)(s->aux, 1, s, j, f);
+            V(gate_keep)(s->aux, 2, s, j, g);
+            V(gate_keep)(s->aux, 3, s, j, o);
+        }
+    }
+}
+
+/* gckpti_gate_back; what da is. */
+GCKPTI_INLINED FLOATS V(gate_back)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
+                                   FLOATS slope)
+{
+    V(gate_keep)(s->da, gate, s, j, x * slope);
+    if (s->dp)
+        V(put)(s->dp + gate * s->units + j, x, slope, s->accumulate, s->units - j);
+    return x * slope;
+}
+
+static GCKPTI_TARGET void V(gru_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(gate)(s->aux, 0, s, j), z = V(gate)(s->aux, 1, s, j);
+        FLOATS fresh = V(gate)(s->aux, 2, s, j), a = V(gate)(s->aux, 3, s, j);
+        FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j), d;
+        d = V(gate_back)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_slope)(fresh));
+        V(gate_back)(s, 0, j, d * a, V(sigmoid_slope)(r));
+        V(gate_back)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - fresh), V(sigmoid_slope)(z));
+        V(gate_keep)(s->da, 2, s, j, d * r);
+        V(gate_keep)(s->d, 0, s, j, g * z);
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(gate)(s->aux, 0, s, j), f = V(gate)(s->aux, 1, s, j);
+        FLOATS g = V(gate)(s->aux, 2, s, j), o = V(gate)(s->aux, 3, s, j);
+        FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
+        FLOATS t = V(tanh)(V(gate)(s->out, 1, s, j));
+        FLOATS c = V(fma)(top * o, V(tanh_slope)(t), V(gate)(s->d, 1, s, j));
+        c = c + V(gate)(s->g, 1, s, j);
+        V(gate_back)(s, 0, j, c * g, V(sigmoid_slope)(i));
+        V(gate_back)(s, 1, j, c * V(gate)(s->c, 0, s, j), V(sigmoid_slope)(f));
+        V(gate_back)(s, 2, j, c * i, V(tanh_slope)(g));
+        V(gate_back)(s, 3, j, top * t, V(sigmoid_slope)(o));
+        V(gate_keep)(s->d, 0, s, j, V(zero)());
+        V(gate_keep)(s->d, 1, s, j, c * f);
+    }
+}
+
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(square_sum),      \
         V(dot), V(adamw), V(add_to), V(elementwise_forward), V(elementwise_backward),              \
         V(softmax_forward), V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward),  \
         V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
         V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),               \
-        V(errors_backward), &mixed
+        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };

@@ -83,6 +83,76 @@ ref_value *ref_embed(const ref_value *table, const ref_value *index)
     return y;
 }
 
+ref_value *ref_gather(const ref_value *x, const ref_value *index)
+{
+    ref_value *y;
+    long d[3], c;
+    if (!x || !index)
+        return NULL;
+    d[0] = x->d[0], d[1] = index->d[1], d[2] = c = x->d[2];
+    y = ref_new(3, d);
+    for (long i = 0; i < ref_elements(y); i++)
+        y->v[i] = x->v[(i / c / d[1] * x->d[1] + (long)index->v[i / c]) * c + i % c];
+    return y;
+}
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* h wh + bias of gate column j; h NULL: 0 */
+static double of_state(const double *h, const ref_value *wh, const ref_value *bias, long j)
+{
+    double sum = bias ? bias->v[j] : 0;
+    for (long k = 0; h && k < wh->d[0]; k++)
+        sum += h[k] * wh->v[k * wh->d[1] + j];
+    return sum;
+}
+
+ref_value *ref_gru(const ref_value *p, const ref_value *wh, const ref_value *bh,
+                   const ref_value *h0)
+{
+    ref_value *y;
+    long d[3], n;
+    if (!p || !wh)
+        return NULL;
+    d[0] = p->d[0], d[1] = p->d[1], d[2] = n = wh->d[0];
+    y = ref_new(3, d);
+    for (long i = 0; i < d[0] * d[1]; i++)
+        for (long j = 0; j < n; j++) {
+            const double *x = p->v + i * 3 * n;
+            const double *h = i % d[1] ? y->v + (i - 1) * n : h0 ? h0->v + i / d[1] * n : NULL;
+            double r = sigmoid(x[j] + of_state(h, wh, bh, j));
+            double z = sigmoid(x[n + j] + of_state(h, wh, bh, n + j));
+            double fresh = tanh(x[2 * n + j] + r * of_state(h, wh, bh, 2 * n + j));
+            y->v[i * n + j] = (1 - z) * fresh + z * (h ? h[j] : 0);
+        }
+    return y;
+}
+
+ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0,
+                    const ref_value *c0)
+{
+    ref_value *y;
+    long d[3], n;
+    if (!p || !wh)
+        return NULL;
+    n = wh->d[0], d[0] = p->d[0], d[1] = p->d[1], d[2] = 2 * n;
+    y = ref_new(3, d);
+    for (long i = 0; i < d[0] * d[1]; i++)
+        for (long j = 0; j < n; j++) {
+            const double *x = p->v + i * 4 * n, *before = i % d[1] ? y->v + (i - 1) * 2 * n : NULL;
+            const double *h = before ? before : h0 ? h0->v + i / d[1] * n : NULL;
+            const double *c = before ? before + n : c0 ? c0->v + i / d[1] * n : NULL;
+            double in = sigmoid(x[j] + of_state(h, wh, NULL, j));
+            double keep = sigmoid(x[n + j] + of_state(h, wh, NULL, n + j));
+            double fresh = tanh(x[2 * n + j] + of_state(h, wh, NULL, 2 * n + j));
+            double out = sigmoid(x[3 * n + j] + of_state(h, wh, NULL, 3 * n + j));
+            double cell = keep * (c ? c[j] : 0) + in * fresh;
+            y->v[(2 * i + 1) * n + j] = cell;
+            y->v[2 * i * n + j] = out * tanh(cell);
+        }
+    return y;
+}
+
 /* a (..,M,K), b (..,K,N), or (..,N,K) when transposed. */
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed)
 {

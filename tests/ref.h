@@ -18,6 +18,12 @@ ref_value *ref_new(int n, const long *d);                       /* zeros        
 long ref_elements(const ref_value *x);
 
 ref_value *ref_embed(const ref_value *table, const ref_value *index);
+ref_value *ref_gather(const ref_value *x, const ref_value *index);
+/* p is x wx + bias (B,T,G); h0, c0 NULL: 0 */
+ref_value *ref_gru(const ref_value *p, const ref_value *wh, const ref_value *bh,
+                   const ref_value *h0);
+ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0,
+                    const ref_value *c0);
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed);
 ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *bias,
                       int transposed);

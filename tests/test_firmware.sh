@@ -35,6 +35,15 @@ for language in "${CXX:-c++} -std=c++11 -x c++" "$CC -std=c99 -Wstrict-prototype
     check "device compiles: $language" $language $sections $warnings $include tests/firmware/device.c -o "$work/device"
     check "device trains to the same bits: $language" sh -c "$work/device > $work/got && cmp $work/got $work/want"
 done
+for language in "${CXX:-c++} -std=c++11 -x c++" "$CC -std=c99 -Wstrict-prototypes"; do
+    $language "$work/t.c" -o "$work/t" 2> /dev/null || continue
+    for small in -DGCKPT_SMALL "-DGCKPT_SMALL -DGCKPT_STATIC" -DGCKPT_NO_TEXT; do
+        check "device compiles: $language $small" $language $sections $warnings $include $small \
+            tests/firmware/device.c -o "$work/device_small"
+        check "device trains to the same bits: $language $small" \
+            sh -c "$work/device_small > $work/got && cmp $work/got $work/want"
+    done
+done
 check "host prints another form" sh -c "$work/host c small auto > $work/auto.h && grep -q 'UINT64_C([0-9]*), { 1, 0, 0 },' $work/auto.h"
 check "device compiles it" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="auto.h"' tests/firmware/device.c -o "$work/device_auto"
 check "and trains to the same bits" sh -c "$work/device_auto | cmp - $work/want"

@@ -133,11 +133,12 @@ static void fill_nan(region *r)
 }
 
 /* == a call of an op =========================================================================== */
+enum { INPUTS = 4, ALL_INPUTS = (1 << INPUTS) - 1 };
 typedef struct {
     const gckpt_op *op;
     const void *attributes;
     int inputs;
-    gckpt_shape shape[3];
+    gckpt_shape shape[INPUTS];
     int classes;                /* of the i32 input: targets, indices */
     int twice;                  /* inputs 0 and 1 are one tensor */
     int style;
@@ -146,7 +147,7 @@ typedef struct {
 } problem;
 
 typedef struct {                /* of the plain op; what every kernel must give */
-    region x[3], grad_out, out, aux;
+    region x[INPUTS], grad_out, out, aux;
     int32_t *index;
     double sum;
     int64_t count, aux_floats;
@@ -237,7 +238,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
 {
     static const char *const ways[] = { "", ", no aux", ", no out", ", in place", ", in place of 1" };
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
-    gckpt_call call = call_of(p, a, 7, threads);
+    gckpt_call call = call_of(p, a, ALL_INPUTS, threads);
     region out = region_new(loss ? 0 : count_of(&call.shape), 1), aux = region_new(a->aux_floats, 1);
     region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
     double sum = 0;
@@ -275,7 +276,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
 }
 
 /* == backward ================================================================================= */
-/* Bits of wanted and accumulate: inputs. d[3 + i]: low parts of input i, if it has elements. */
+/* Bits of wanted and accumulate: inputs. d[INPUTS + i]: low parts of input i, if it has elements. */
 static gckpt_call backward_call(const problem *p, const answer *a, unsigned wanted,
                                 unsigned accumulate, int threads, region *d)
 {
@@ -289,7 +290,7 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
     for (int i = 0; i < p->inputs; i++)
         if (wanted >> i & 1) {
             call.in[i].grad = d[p->twice ? 0 : i].at;
-            call.in[i].low = d[3 + i].n ? d[3 + i].at : NULL;
+            call.in[i].low = d[INPUTS + i].n ? d[INPUTS + i].at : NULL;
             call.in[i].accumulate = (p->twice && i == 1) || accumulate >> i & 1;
         }
     return call;
@@ -297,32 +298,32 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
 
 static void backward(const problem *p, const answer *a, unsigned wanted, unsigned accumulate)
 {
-    region old[6], want[6], got[6];
+    region old[2 * INPUTS], want[2 * INPUTS], got[2 * INPUTS];
     gckpt_call call;
     /* in place: input 0's gradient is where the output's was, for one reason or the other */
     int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES(0)) && alike(p, 0) &&
                    wanted & 1 && !(accumulate & 1) && !p->twice;
-    for (int i = 0; i < 6; i++) {
-        int k = i % 3, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
+    for (int i = 0; i < 2 * INPUTS; i++) {
+        int k = i % INPUTS, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
         int64_t n = wants ? count_of(&p->shape[k]) : 0;
-        if (i >= 3 && n) { /* sums: over rows here, or (adds) in the whole batch */
+        if (i >= INPUTS && n) { /* sums: over rows here, or (adds) in the whole batch */
             gckpt_call all = call_of(p, NULL, 0, 1);
             n = p->op->needs[k] & GCKPT_SUMS && (adds || n != count_of(&all.shape)) && !p->twice ? n : 0;
         }
         old[i] = region_new(n, 0);
         draw(old[i].at, n, adds ? (p->style == WILD ? WILD : SIGNS) : WILD);
-        if (i >= 3 && !adds)
+        if (i >= INPUTS && !adds)
             memset(old[i].at, 0, (size_t)n * sizeof(float));
         want[i] = region_new(n, 1);
         got[i] = region_new(n, 1);
         memcpy(want[i].at, old[i].at, (size_t)n * sizeof(float));
     }
-    in_place = in_place && !want[3].n;
+    in_place = in_place && !want[INPUTS].n;
     call = backward_call(p, a, wanted, accumulate, 1, want);
     region work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
     call.work = work.at;
     p->op->backward(&call);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 2 * INPUTS; i++)
         CHECK_MSG(region_intact(&want[i]) && region_intact(&work), "%s: plain op", p->name);
     free(work.block);
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
@@ -333,7 +334,7 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
                 continue;
             sprintf(how, "%s, %d threads, gradients %u, accumulate %u%s", gckpt_isa_name((gckpt_isa)isa),
                     threads, wanted, accumulate, t == 4 ? ", in place" : t == 3 ? " at once" : "");
-            for (int i = 0; i < 6; i++)
+            for (int i = 0; i < 2 * INPUTS; i++)
                 memcpy(got[i].at, t == 4 && i == 0 ? a->grad_out.at : old[i].at,
                        (size_t)got[i].n * sizeof(float));
             call = backward_call(p, a, wanted, accumulate, threads, got);
@@ -346,14 +347,14 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
             call.runner = &runners[t == 3];
             p->op->backward_fast(&call);
             CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
-            for (int i = 0; i < 6; i++) {
+            for (int i = 0; i < 2 * INPUTS; i++) {
                 char what[24];
-                sprintf(what, "%s %d", i < 3 ? "gradient" : "low part", i % 3);
+                sprintf(what, "%s %d", i < INPUTS ? "gradient" : "low part", i % INPUTS);
                 same(p, how, what, want[i].at, &got[i]);
             }
             free(work.block);
         }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 2 * INPUTS; i++) {
         free(old[i].block);
         free(want[i].block);
         free(got[i].block);
@@ -384,7 +385,7 @@ static void try_problem(const problem *p)
     a.aux = region_new(a.aux_floats, 1);
     a.grad_out = region_new(a.out.n, 0);
     draw(a.grad_out.at, a.grad_out.n, p->style == STEEP ? NORMAL : p->style);
-    call = call_of(p, &a, 7, 1);
+    call = call_of(p, &a, ALL_INPUTS, 1);
     region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
     fill_nan(&a.out);
     fill_nan(&a.aux);
@@ -417,7 +418,7 @@ static void try_problem(const problem *p)
             for (int twice = 0; twice < 2 && !(wanted & ~all); twice++)
                 backward(p, &a, wanted, twice ? wanted & (unsigned)pick(1, all) : 0);
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < INPUTS; i++)
         free(a.x[i].block);
     free(a.grad_out.block);
     free(a.out.block);
@@ -795,6 +796,53 @@ static void test_embed(void)
         embed(pick(1, 70), pick(1, 140), pick(1, 70), (int)(i % STYLES));
 }
 
+/* == gather, recurrent layers ================================================================= */
+static void gather(int64_t rows, int64_t n, int64_t m, int64_t columns, int style)
+{
+    problem p = { .op = &gckpti_op_gather, .style = style,
+            .cost = (double)rows * (double)(columns * (n + m)), .inputs = 2, .classes = (int)n,
+            .shape[0] = gckpt_shape3(rows, n, columns), .shape[1] = gckpt_shape2(rows, m) };
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "gather %ld x %ld of %ld x %ld, style %d", (long)rows, (long)m, (long)n,
+            (long)columns, style);
+    try_problem(&p);
+}
+
+/* kind: bit 0 lstm, bit 1 a first state, bit 2 a bias of wh (gru) */
+static void recurrent(int64_t rows, int64_t steps, int64_t units, int kind, int style)
+{
+    int lstm = kind & 1, start = kind >> 1 & 1, bias = !lstm && kind & 4;
+    gckpti_recurrent o = { lstm ? 4 : 3, bias ? 2 : 0, start ? 2 + bias : 0 };
+    int64_t gates = o.gates * units;
+    problem p = { .op = lstm ? &gckpti_op_lstm : &gckpti_op_gru, .attributes = &o, .style = style,
+            .cost = (double)(rows * steps) * (double)(units * gates),
+            .inputs = 2 + bias + start + (start && lstm),
+            .shape = { gckpt_shape3(rows, steps, gates), gckpt_shape2(units, gates) } };
+    for (int i = 2; i < p.inputs; i++)
+        p.shape[i] = i == o.bias ? gckpt_shape1(gates) : gckpt_shape2(rows, units);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld x %ld%s%s, style %d", p.op->name, (long)rows, (long)steps,
+            (long)units, bias ? ", bias" : "", start ? ", first state" : "", style);
+    try_problem(&p);
+}
+
+static void test_sequences(void)
+{
+    static const int16_t sizes[][3] = { /* rows, steps, units */
+        { 1, 1, 1 }, { 70, 3, 5 }, { 33, 2, 40 }, { 1, 30, 65 }, { 5, 7, 48 }, { 130, 4, 17 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int kind = 0; kind < 8; kind++)
+            recurrent(sizes[i][0], sizes[i][1], sizes[i][2], kind, NORMAL);
+    for (int64_t i = 0, end = share(60); i < end; i++)
+        recurrent(pick(1, 9), pick(1, 6), pick(1, 40), (int)(i & 7), (int)(i / 8 % STYLES));
+    gather(3, 700, 900, 65, NORMAL);
+    for (int64_t i = 0, end = share(30); i < end; i++)
+        gather(pick(1, 5), pick(1, 20), pick(1, 30), pick(1, 40), (int)(i % STYLES));
+}
+
 /* == losses =================================================================================== */
 static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 {
@@ -960,7 +1008,8 @@ int main(int argc, char **argv)
     } tests[] = { { "products", test_products }, { "attention", test_attention },
                   { "generation", test_generation },
                   { "rows", test_rows },         { "pairs", test_pairs },
-                  { "embed", test_embed },       { "losses", test_losses }, { "weighted", test_weighted },
+                  { "embed", test_embed },       { "sequences", test_sequences },
+                  { "losses", test_losses }, { "weighted", test_weighted },
                   { "update", test_update },     { "convolutions", test_convolutions } };
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)

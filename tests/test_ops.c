@@ -228,6 +228,20 @@ static pair embed(pair table, pair index)
 {
     return both(gckpt_embed(table.t, index.t), ref_embed(table.r, index.r));
 }
+static pair gather(pair x, pair index)
+{
+    return both(gckpt_gather(x.t, index.t), ref_gather(x.r, index.r));
+}
+static pair gru(pair x, pair wx, pair bx, pair wh, pair bh, pair h0)
+{
+    return both(gckpt_gru(x.t, wx.t, bx.t, wh.t, bh.t, h0.t),
+                ref_gru(ref_linear(x.r, wx.r, bx.r, 0), wh.r, bh.r, h0.r));
+}
+static pair lstm(pair x, pair wx, pair wh, pair bias, pair h0, pair c0)
+{
+    return both(gckpt_lstm(x.t, wx.t, wh.t, bias.t, h0.t, c0.t),
+                ref_lstm(ref_linear(x.r, wx.r, bias.r, 0), wh.r, h0.r, c0.r));
+}
 static pair matmul(pair a, pair b, int transposed)
 {
     return both(transposed ? gckpt_matmul_transposed(a.t, b.t) : gckpt_matmul(a.t, b.t),
@@ -680,6 +694,33 @@ static void build_embed_tied(net *n, const int *a)
     finish(n, linear(unary(GELU, x), table, none, 1), 1);
 }
 /* T, C, gain, bias, rms */
+/* N, C, M */
+static void build_gather(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], a[1], 0);
+    finish(n, probe(n, gather(x, indices(n, "index", a[2], a[0], 0))), 1);
+}
+/* T, I, H, biases (2: of x only), first state (2: its h and c are one tensor), lstm */
+static void build_layer(net *n, const int *a)
+{
+    int gates = a[5] ? 4 * a[2] : 3 * a[2];
+    pair x = batched(n, "x", a[0], a[1], 0), wx = param(n, "wx", 0.5, a[1], gates, 0);
+    pair bx = a[3] ? param(n, "bx", 0.5, gates, 0, 0) : none;
+    pair wh = param(n, "wh", 0.5, a[2], gates, 0);
+    pair bh = a[3] == 1 && !a[5] ? param(n, "bh", 0.5, gates, 0, 0) : none;
+    pair h0 = a[4] ? batched(n, "h0", a[2], 0, 0) : none;
+    pair c0 = a[4] == 1 && a[5] ? batched(n, "c0", a[2], 0, 0) : h0;
+    pair y = a[5] ? lstm(x, wx, wh, bx, h0, c0) : gru(x, wx, bx, wh, bh, h0);
+    finish(n, probe(n, y), 1);
+}
+/* A row made of parameters, whose state is one of them; wh is wx, too. */
+static void build_layer_free(net *n, const int *a)
+{
+    int gates = a[0] ? 16 : 12;
+    pair x = param(n, "x", 1, 2, 3, 4), w = param(n, "w", 0.5, 4, gates, 0);
+    pair b = param(n, "b", 1, gates, 0, 0), h0 = param(n, "h0", 1, 2, 4, 0);
+    finish(n, a[0] ? lstm(x, w, w, b, h0, h0) : gru(x, w, b, w, b, h0), 0);
+}
 static void build_norm(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], 0);
@@ -1098,6 +1139,19 @@ static const test_case cases[] = {
     { "(3,1) + (1,4) of parameters", build_binary_free, { '+' }, 3, 0, 0, 0 },
     { "(3,1) * (1,4) of parameters", build_binary_free, { '*' }, 3, 0, 0, 0 },
 
+    { "gather", build_gather, { 4, 5, 7 }, 3, 0, 0, 0 },
+    { "gather, wide", build_gather, { 2, 70, 1 }, 3, 0, 0, 0 },
+    { "gru", build_layer, { 4, 3, 5, 1, 0, 0 }, 3, 0, 0, 0 },
+    { "gru, first state", build_layer, { 3, 2, 9, 1, 1, 0 }, 3, 0, 0, 0 },
+    { "gru, no biases, first state", build_layer, { 3, 3, 4, 0, 1, 0 }, 3, 0, 0, 0 },
+    { "gru, one bias", build_layer, { 3, 3, 4, 2, 0, 0 }, 3, 0, 0, 0 },
+    { "gru of one step", build_layer, { 1, 3, 1, 1, 0, 0 }, 3, 0, 0, 0 },
+    { "lstm", build_layer, { 4, 3, 5, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "lstm, first state", build_layer, { 3, 2, 9, 1, 1, 1 }, 3, 0, 0, 0 },
+    { "lstm, no bias, one first state", build_layer, { 3, 3, 4, 0, 2, 1 }, 3, 0, 0, 0 },
+    { "lstm of one step", build_layer, { 1, 3, 1, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "gru of parameters", build_layer_free, { 0 }, 3, 0, 0, 0 },
+    { "lstm of parameters", build_layer_free, { 1 }, 3, 0, 0, 0 },
     { "linear", build_linear, { 3, 5, 7, 1, 0 }, 3, 0, 0, 0 },
     { "linear, no bias", build_linear, { 3, 5, 7, 0, 0 }, 3, 0, 0, 0 },
     { "linear of (B,I)", build_linear, { 0, 5, 7, 1, 0 }, 5, 0, 0, 0 },
