@@ -59,6 +59,7 @@ help:
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, digits, graph, quickstart, steps, strategies'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
+	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
@@ -120,6 +121,9 @@ coverage:
 
 small: build/gradckpt.o
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' SHOW=1 sh tests/test_small.sh
+
+mcu: build/gradckpt.o
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' JOBS='$(JOBS)' SHOW=1 sh tests/test_mcu.sh
 
 bench: build/bench
 	build/bench --markdown build/bench.md
@@ -292,4 +296,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small bench accuracy threads predict fastest depth plans stack flash methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans stack flash methods curves pictures readme install dist clean

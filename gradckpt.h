@@ -26,30 +26,30 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1310
- *     >>base       configuration, errors, memory, shapes, threads                        900
+ *     >>api        public API: every function, where it is declared                     1330
+ *     >>base       configuration, errors, memory, shapes, threads                        950
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 610
- *     >>ops        elementwise, broadcasting, shapes: a block an op                     1090
+ *     >>graph      tensors, views, segments, gckpt_apply                                 680
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers           10
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3010
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1240
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3030
  *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
- *     >>exec       runs a plan over one arena                                           1590
- *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>exec       runs a plan over one arena                                           1610
+ *     >>training   division, norm, clipping, optimisers, steps                          1390
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     780
- *     >>fast       fast ops: work cut into items for threads                            1160
- *     >>kernels    what is done with an item, for each instruction set                  2100
- *     manual       this comment                                                          360
- *                  in all                                                              24810
+ *     >>fast       fast ops: work cut into items for threads                            1340
+ *     >>kernels    what is done with an item, for each instruction set                  2190
+ *     manual       this comment                                                          370
+ *                  in all                                                              26560
  *
  * == MANUAL =======================================================================================
  *
@@ -198,6 +198,15 @@
  *       An attention's query that sees a value which is not finite may get NaN for an infinity.
  *    n. Ops see a packed parameter as it was stored: BF16 and F16 as they are, I8 as (float)q *
  *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even.
+ *    o. Convolutions: an element is one chain as in c., over the taps of w (rows, columns), then
+ *       the group's channels ascending; a transpose, and dx, over the taps that meet the pixel in
+ *       steps of the stride, then the channels they come from; dw over rows, then the places of the
+ *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
+ *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
+ *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
+ *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
+ *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
+ *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -255,18 +264,18 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best possible
  *    (there the search ends); the same plan on every machine; the least budget that an error names
- *    works; gckpt_plan_new has no more work than the frontier's point in these bytes (0.6 % was
- *    seen on 2 of 120 random graphs), and between points it may have less. Segments are no limits
- *    but hints: their schedules are among those to start from. gckpt_keep and gckpt_recompute are
- *    obeyed. Where a graph branches, backwards may come in another order than the reverse of
- *    creation, one branch after the other, and what one of several losses keeps may be gone before
- *    the next is computed; what is added to a gradient keeps its order (5f), so the bits are the
- *    same. Planning for one budget takes, as a median, 1.5 ms for 148 ops as built, some 5 ms with
- *    forms, 15 ms for 2,002 ops and 0.15 s for 12,004; in few bytes, where proofs are weak, up to
- *    40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and
- *    12 s; memory is 5 to 20 MB, 25 MB and 260 MB. Graphs up to 64 ops are searched more
- *    thoroughly. What is looked at for one byte limit is limited and counted, never timed
- *    (gckpt_frontier_complete). Without a budget there is no search.
+ *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and between
+ *    points it may have less. Segments are no limits but hints: their schedules are among those to
+ *    start from. gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may
+ *    come in another order than the reverse of creation, one branch after the other, and what one
+ *    of several losses keeps may be gone before the next is computed; what is added to a gradient
+ *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
+ *    1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for 12,004;
+ *    in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once
+ *    (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260 MB.
+ *    Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
+ *    limited and counted, never timed (gckpt_frontier_complete). Without a budget there is no
+ *    search.
  *
  *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
  *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
@@ -635,8 +644,9 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
- * the way to the mean of it. It has no optimiser state and no part in norm, clipping and decay;
- * files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it is). */
+ * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
+ * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, picked, is that
+ * mean. For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
@@ -916,6 +926,9 @@ struct gckpt_call {
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
+/* besides: the input is a gckpt_running, and its gradient what the backward measured in this
+ * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
+#define GCKPT_MEASURES (1u << 11)
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -1703,6 +1716,11 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #else
 #define GCKPTI_POSIX 0
 #endif
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <sys/stat.h>
+#endif
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -1751,14 +1769,18 @@ extern int madvise(void *start, size_t size, int advice);
 #if defined(_M_FP_FAST)
 #error "gradckpt.h: /fp:fast breaks the numeric contract; compile this file with /fp:precise"
 #endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && !defined(__FAST_MATH__)
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */ \
+    && !defined(__FAST_MATH__)
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* for ARM, RISC-V, wasm: unknown */
 #pragma float_control(push)
 #pragma float_control(precise, on)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
@@ -4526,12 +4548,17 @@ struct gckpt_tensor {
     gckpt_type type;
     int id, kind, inputs;
     gckpt_init init; /* of a parameter */
+    float momentum;  /* of a gckpt_running */
+    int running;     /* it is one */
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes;        /* rows: splits of the batch are not exact */
+    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
     int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
+
+/* Ops that measure mix rows by statistics, which inference has from before. */
+enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
 
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
@@ -4824,6 +4851,26 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     return t;
 }
 
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum)
+{
+    size_t before = graph ? graph->count : 0;
+    if (graph && !(momentum >= 0 && momentum <= 1))
+        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
+                           name ? name : "", (double)momentum);
+    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
+    if (t && graph->count > before) {
+        t->running = 1;
+        t->momentum = momentum;
+    } else if (t && (!t->running || t->momentum != momentum)) {
+        return gckpti_fail(graph, GCKPT_E_ARG,
+                           "running \"%s\": the graph has it already, as %s; all that use it need "
+                           "one momentum",
+                           name, t->running ? "one of another momentum" : "a gckpt_param");
+    }
+    return t;
+}
+
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
@@ -4960,7 +5007,9 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->inputs = 1;
     t->batchless = x->batchless;
     t->capacity = x->capacity;
-    t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
+    t->mixes = x->mixes;
+    if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
+        t->mixes |= GCKPTI_ALWAYS;
     return t;
 }
 
@@ -4991,6 +5040,7 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
         gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -4998,6 +5048,12 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                         in[i]);
         else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
             gckpti_cached_fail(g, op->name, in[i]);
+        else if (in[i]->base->running != measures && (measures || op->backward))
+            gckpti_fail(g, GCKPT_E_ARG,
+                        measures ? "%s: input %i, %T, must be a gckpt_running"
+                                 : "%s: input %i, %T, is measured, not trained: ops that measure "
+                                   "can read it, and gckpt_detach",
+                        op->name, i, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -5017,6 +5073,15 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
         gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
     gckpti_text_add(&t, ")");
     return NULL;
+}
+
+/* Whether an op hands in running statistics. */
+static int gckpti_hands_in(const gckpt_op *op)
+{
+    unsigned needs = 0;
+    for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
+        needs |= op->needs[i];
+    return (needs & GCKPT_MEASURES) != 0;
 }
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
@@ -5081,6 +5146,12 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->batchless = t->batchless && in[i]->batchless;
     }
     t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    if (gckpti_hands_in(op) && t->batchless)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "%s: %T depends on no input: there is nothing to measure", op->name,
+                           in[0]);
+    if (gckpti_hands_in(op))
+        t->mixes = GCKPTI_IN_TRAINING;
     t->aux_bytes = call.aux_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
@@ -5159,7 +5230,8 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm)
+    fast(gather) fast(gru) fast(lstm)                                                              \
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) plain(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -6328,10 +6400,11 @@ GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
         d[j] = gckpti_fma(s, x[j], d[j]);
 }
 
-/* n whole chains: d[j] += a[p] b[j * stride + p], p = 0..k-1 ascending. Four go side by side, since
- * one alone would wait for each fma to finish; at the end the last is repeated and not stored. */
-static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_t n, int64_t k,
-                          float *d)
+/* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
+ * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
+ * stored. */
+static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride, int64_t n,
+                          int64_t k, float *d)
 {
     for (int64_t j0 = 0; j0 < n; j0 += 4) {
         const float *row[4];
@@ -6343,7 +6416,7 @@ static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_
         }
         for (int64_t p = 0; p < k; p++)
             for (int i = 0; i < 4; i++)
-                sum[i] = gckpti_fma(a[p], row[i][p], sum[i]);
+                sum[i] = gckpti_fma(a[p * a_step], row[i][p], sum[i]);
         for (int i = 0; i < 4 && j0 + i < n; i++)
             d[j0 + i] = sum[i];
     }
@@ -6569,7 +6642,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
             else
                 gckpti_start(c, t->n, t->accumulate);
             if (t->b.row != 1)
-                gckpti_chains(a, b, t->b.row, t->n, t->k, c);
+                gckpti_chains(a, t->a.step, b, t->b.row, t->n, t->k, c);
             for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
                 gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
         }
@@ -6681,18 +6754,23 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
 
 static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
-/* As matmul; dbias row by row. */
-static void gckpti_linear_backward(const gckpt_call *call)
+/* Input 2's, row by row; also of convolutions. */
+static void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
-    gckpti_matmul_backward(call);
     if (!bias)
         return;
     gckpti_start(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
             gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
+}
+
+static void gckpti_linear_backward(const gckpt_call *call)
+{
+    gckpti_matmul_backward(call);
+    gckpti_bias_backward(call);
 }
 
 GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
@@ -6919,7 +6997,7 @@ static void gckpti_attention_dots(const gckpt_call *call, const float *a, const 
 {
     gckpti_start(out, n, 0);
     if (!gckpti_is_mixed(call))
-        gckpti_chains(a, b, c, n, d, out);
+        gckpti_chains(a, 1, b, c, n, d, out);
     for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++)
         for (int64_t p = 0; p < d; p++)
             out[j] = gckpti_mixed_link(gckpti_to_bf16(a[p]), gckpti_to_bf16(b[j * c + p]), out[j]);
@@ -8005,6 +8083,832 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+/* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
+ * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
+ * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
+ * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
+ * dx += g there, or g / size at each tap; from +0, or what is there. */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+/* A pool's sizes: of x and y, rows and columns; channels. */
+typedef struct {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+} gckpti_pooling;
+
+static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_pooling s;
+    memcpy(&s.o, call->attributes, sizeof s.o);
+    s.images = x->d[0];
+    s.in[0] = x->n > 3 ? x->d[1] : 1;
+    s.in[1] = x->d[x->n - 2];
+    s.channels = gckpti_last(x);
+    for (int i = 0; i < 2; i++)
+        s.out[i] = (s.in[i] + 2 * (int64_t)s.o.padding[i] - s.o.size[i]) / s.o.stride[i] + 1;
+    return s;
+}
+
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first tap is at *first. */
+static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                           int64_t *end)
+{
+    *first = at * s->o.stride[axis] - s->o.padding[axis];
+    *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
+    return *first < 0 ? -*first : 0;
+}
+
+/* Each window has a tap within x: its padding is less than its size, and x has room for one. */
+static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    if (x->n != 3 && x->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,H,W,C) or (B,T,C)", name, x);
+    for (int i = 0; i < 2; i++)
+        if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: window.size %i, stride %i, padding %i: size must be given, "
+                              "padding less than it",
+                              name, o->size[i], o->stride[i], o->padding[i]);
+    gckpti_pooling s = gckpti_pooling_of(call);
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: x %S has %I places where the window needs %i (padding %i)", name,
+                              x, s.in[i], o->size[i], o->padding[i]);
+    call->shape = *x;
+    call->shape.d[x->n - 2] = s.out[1];
+    if (x->n == 4)
+        call->shape.d[1] = s.out[0];
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    gckpt_result result = gckpti_pool_shape(call, "max_pool");
+    if (result == GCKPT_OK && (int64_t)o->size[0] * o->size[1] > 65536)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
+                          o->size[1]);
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
+    return result;
+}
+
+static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
+{
+    return gckpti_pool_shape(call, "average_pool");
+}
+
+/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                              float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);
+    for (int64_t c = 0; c < s->channels; c++) {
+        float best = 0;
+        int64_t at = -1;
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                float v = x[((h + i) * s->in[1] + w + j) * s->channels + c];
+                if (at < 0 || (best == best && !(v <= best))) {
+                    best = v;
+                    at = i * s->o.size[1] + j;
+                }
+            }
+        if (y)
+            y[c] = best;
+        if (tap)
+            tap[c] = (uint16_t)at;
+    }
+}
+
+static void gckpti_max_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    float *y = call->out;
+    uint16_t *tap = (uint16_t *)call->aux;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                int64_t at = ((b * s.out[0] + p) * s.out[1] + q) * s.channels;
+                gckpti_max_window(&s, call->in[0].data + b * s.in[0] * s.in[1] * s.channels, p, q,
+                                  y ? y + at : NULL, tap ? tap + at : NULL);
+            }
+}
+
+static void gckpti_max_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float *g = call->grad_out;
+    const uint16_t *tap = (const uint16_t *)call->aux;
+    int64_t image = s.in[0] * s.in[1] * s.channels, h, w, end;
+    gckpti_start(call->in[0].grad, s.images * image, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                (void)gckpti_taps(&s, 0, p, &h, &end);
+                (void)gckpti_taps(&s, 1, q, &w, &end);
+                for (int64_t c = 0; c < s.channels; c++, g++, tap++) {
+                    int64_t i = h + *tap / s.o.size[1], j = w + *tap % s.o.size[1];
+                    call->in[0].grad[b * image + (i * s.in[1] + j) * s.channels + c] += *g;
+                }
+            }
+}
+
+static void gckpti_average_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1];
+    float *y = call->out;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, y += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                memset(y, 0, (size_t)s.channels * sizeof *y);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            y[c] += call->in[0].data[at + c];
+                    }
+                for (int64_t c = 0; c < s.channels; c++)
+                    y[c] /= size;
+            }
+}
+
+static void gckpti_average_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
+    int64_t n = s.images * s.in[0] * s.in[1] * s.channels;
+    gckpti_start(call->in[0].grad, n, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, g += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            call->in[0].grad[at + c] += g[c] / size;
+                    }
+            }
+}
+
+static uint64_t gckpti_pool_flops(const gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
+}
+
+GCKPTI_ROW(max_pool, GCKPTI_PLAIN, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
+GCKPTI_ROW(average_pool, GCKPTI_PLAIN, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+
+static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
+                                     const gckpt_window *window)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpt_window w;
+    memset(&w, 0, sizeof w);
+    if (window)
+        w = *window;
+    if (x && (w.groups || w.dilation[0] > 1 || w.dilation[1] > 1 || w.output_padding[0] ||
+              w.output_padding[1]))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "%s: a pool's window has size, stride and padding; groups, dilation "
+                           "and output_padding are a convolution's",
+                           op->name);
+    for (int i = x && x->shape.n == 3; i < 2; i++) {
+        o.size[i] = w.size[i];
+        o.stride[i] = w.stride[i] ? w.stride[i] : w.size[i];
+        o.padding[i] = w.padding[i];
+    }
+    return gckpt_apply(op, &x, 1, &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_max_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_average_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
+{
+    if (x && x->shape.n < 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "global_average_pool: x %S has no axes between batch and channels",
+                           &x->shape);
+    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
+                          1)
+             : NULL;
+}
+
+/* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
+ * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
+ * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
+ * 5e), products rounded first; then over the m channels by lanes; N = places * m.
+ *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
+ *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
+ * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of fma(s,
+ * gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h, b,
+ * u - a)). In training batchnorm's backward sums rows * mean and rows * (variance * (N / (N - 1)))
+ * (of one value: rows * variance, 0) for its running statistics, rounded after each operation; in
+ * inference they are mean and variance. */
+typedef struct {
+    int groups;     /* 0: batchnorm */
+    int gain, bias; /* which input, 0: none */
+} gckpti_channel_norm;
+
+typedef struct {
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *gain, *bias;
+} gckpti_channels;
+
+static gckpti_channels gckpti_channels_of(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_channels s;
+    s.channels = gckpti_last(x);
+    s.images = o->groups ? x->d[0] : 1;
+    s.places = gckpti_rows(x) / s.images;
+    s.groups = o->groups ? o->groups : s.channels;
+    s.m = s.channels / s.groups;
+    s.n = (float)(s.places * s.m);
+    s.gain = o->gain ? call->in[o->gain].data : NULL;
+    s.bias = o->bias ? call->in[o->bias].data : NULL;
+    return s;
+}
+
+/* All inputs behind x are (C). */
+static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    int64_t channels = gckpti_last(x);
+    if (x->n < 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
+    if (o->groups < 0 || (o->groups && channels % o->groups))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
+                          name, x, channels, o->groups);
+    for (int i = 1; i < call->inputs; i++)
+        if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
+                              i == o->gain   ? "gain"
+                              : i == o->bias ? "bias"
+                              : i == 1       ? "mean"
+                                             : "variance",
+                              channels, &call->in[i].shape);
+    call->shape = *x;
+    int64_t means = o->groups ? x->d[0] * o->groups : channels;
+    call->aux_bytes = 2 * (size_t)means * sizeof(float);
+    call->work_forward = (size_t)(4 * channels) * sizeof(float);
+    call->work_backward = (size_t)(4 * channels) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_groupnorm_shape(gckpt_call *call)
+{
+    return gckpti_channels_shape(call, "groupnorm");
+}
+
+static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
+{
+    call->mixes_rows = 1;
+    return gckpti_channels_shape(call, "batchnorm");
+}
+
+/* The sum over m channels: of s, or with gain of gain s. */
+static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t k = 0; k < m; k++)
+        lane[k & 31] = gain ? gckpti_fma(s[k], gain[k], lane[k & 31]) : lane[k & 31] + s[k];
+    return gckpti_lanes_sum(lane);
+}
+
+/* Means (squares 0), or variances of what is left without them, of an image's groups. sum: room for
+ * 2 channels. */
+static void gckpti_channels_means(const gckpti_channels *s, const float *x, int squares,
+                                  const float *mean, float *to, float *sum)
+{
+    int64_t n = s->channels;
+    memset(sum, 0, 2 * (size_t)n * sizeof *sum);
+    for (int64_t p = 0; p < s->places; p++)
+        for (int64_t c = 0; c < n; c++) {
+            float d = x[p * n + c];
+            if (squares)
+                d -= mean[c / s->m];
+            gckpti_sum_add(&sum[c], &sum[n + c], squares ? gckpti_mul(d, d) : d);
+        }
+    for (int64_t g = 0; g < s->groups; g++)
+        to[g] = gckpti_channels_sum(sum + g * s->m, NULL, s->m) / s->n;
+}
+
+/* y of an image. */
+static void gckpti_channels_out(const gckpti_channels *s, const float *x, const float *mean,
+                                const float *variance, float *y)
+{
+    for (int64_t g = 0; g < s->groups; g++) {
+        float rstd = gckpti_rsqrt(variance[g] + 1e-5f);
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = g * s->m; c < (g + 1) * s->m; c++) {
+                int64_t i = p * s->channels + c;
+                float d = x[i] - mean[g], h = d * rstd;
+                y[i] = s->gain && s->bias ? gckpti_fma(h, s->gain[c], s->bias[c])
+                       : s->gain          ? h * s->gain[c]
+                       : s->bias          ? gckpti_fma(d, rstd, s->bias[c])
+                                          : h;
+            }
+    }
+}
+
+static void gckpti_groupnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t image = s.places * s.channels;
+    float *sum = (float *)call->work, *own = sum + 2 * s.channels, *aux = (float *)call->aux;
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *x = call->in[0].data + b * image;
+        float *mean = aux ? aux + b * s.groups : own;
+        float *variance = aux ? aux + (s.images + b) * s.groups : own + s.groups;
+        gckpti_channels_means(&s, x, 0, NULL, mean, sum);
+        gckpti_channels_means(&s, x, 1, mean, variance, sum);
+        if (call->out)
+            gckpti_channels_out(&s, x, mean, variance, call->out + b * image);
+    }
+}
+
+static void gckpti_batchnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    if (call->training)
+        gckpti_groupnorm_forward(call);
+    else if (call->out)
+        gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
+}
+
+/* Adds n sums to a gradient. */
+static void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
+{
+    for (int64_t c = 0; c < n && to->grad; c++)
+        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
+}
+
+/* An image's dx, where the first two of `sum` are its sums of g and g h by channel. */
+static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const float *g,
+                               const float *mean, const float *variance, const float *sum,
+                               float *dx, int accumulate)
+{
+    for (int64_t k = 0; k < s->groups; k++) {
+        const int64_t first = k * s->m, end = first + s->m;
+        const float *gain = s->gain ? s->gain + first : NULL;
+        float rstd = gckpti_rsqrt(variance[k] + 1e-5f);
+        float a = gckpti_channels_sum(sum + first, gain, s->m) / s->n;
+        float b = gckpti_channels_sum(sum + s->channels + first, gain, s->m) / s->n;
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = first; c < end; c++) {
+                int64_t i = p * s->channels + c;
+                float h = (x[i] - mean[k]) * rstd, u = gain ? gckpti_mul(g[i], s->gain[c]) : g[i];
+                gckpti_put_product(&dx[i], rstd, gckpti_fma(-h, b, u - a), accumulate);
+            }
+    }
+}
+
+/* Image by image: its sums, what they add to dgain and dbias, its dx. */
+static void gckpti_groupnorm_backward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t n = s.channels, image = s.places * n;
+    float *sum = (float *)call->work;
+    const gckpt_arg *x = &call->in[0], *dgain = o->gain ? &call->in[o->gain] : NULL;
+    const gckpt_arg *dbias = o->bias ? &call->in[o->bias] : NULL;
+    const float *aux = (const float *)call->aux;
+    int norms = x->grad || (dgain && dgain->grad); /* else x and aux need not be there */
+    if (dgain && dgain->grad)
+        gckpti_start(dgain->grad, n, dgain->accumulate);
+    if (dbias && dbias->grad)
+        gckpti_start(dbias->grad, n, dbias->accumulate);
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *mean = norms ? aux + b * s.groups : NULL;
+        const float *variance = norms ? mean + s.images * s.groups : NULL;
+        memset(sum, 0, 4 * (size_t)n * sizeof *sum);
+        for (int64_t c = 0; c < n; c++) {
+            float rstd = norms ? gckpti_rsqrt(variance[c / s.m] + 1e-5f) : 0;
+            for (int64_t i = b * image + c; i < (b + 1) * image; i += n) {
+                float g = call->grad_out[i];
+                gckpti_sum_add(&sum[c], &sum[2 * n + c], g);
+                if (norms)
+                    gckpti_sum_add(&sum[n + c], &sum[3 * n + c],
+                                   gckpti_mul(g, (x->data[i] - mean[c / s.m]) * rstd));
+            }
+        }
+        if (dbias)
+            gckpti_channels_add(dbias, sum, n);
+        if (dgain)
+            gckpti_channels_add(dgain, sum + n, n);
+        if (x->grad)
+            gckpti_channels_dx(&s, x->data + b * image, call->grad_out + b * image, mean, variance,
+                               sum, x->grad + b * image, x->accumulate);
+    }
+}
+
+/* What was measured, times rows, to the running statistics; then as groupnorm. */
+static void gckpti_batchnorm_measured(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    const float *aux = (const float *)call->aux;
+    for (int k = 0; k < 2; k++) {
+        const gckpt_arg *to = &call->in[1 + k];
+        float unbiased = k && s.n > 1 ? s.n / (s.n - 1) : 1;
+        if (to->grad)
+            gckpti_start(to->grad, s.channels, to->accumulate);
+        for (int64_t c = 0; c < s.channels && to->grad; c++)
+            gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL,
+                           gckpti_mul((float)call->rows, aux[k * s.channels + c] * unbiased));
+    }
+}
+
+static void gckpti_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_groupnorm_backward(call);
+}
+
+/* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
+ * less than this says. */
+GCKPTI_ROW(groupnorm, GCKPTI_PLAIN, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_ROW(batchnorm, GCKPTI_PLAIN, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
+           GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
+           GCKPT_SUMS);
+
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { groups ? groups : -1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance)
+{
+    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
+    return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+/* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
+ * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
+ * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
+ *   (rows, columns of w ascending) and the group's c channels: image[tap] w; 0 beyond the image.
+ * up (dx; forward of the transpose): a chain over taps and the group's o channels: place w, over
+ *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
+ *   falls between two places (strides) does not.
+ * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+typedef struct {
+    gckpt_window window;
+    int transposed;
+} gckpti_conv2d;
+
+typedef struct { /* [0]: rows, [1]: columns */
+    gckpt_window window;
+    int64_t rows, image[2], places[2], taps[2];
+    int64_t c, o, group_c, group_o;
+} gckpti_conv_sizes;
+
+/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
+ * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
+typedef struct {
+    int64_t size, results, taps;
+    int64_t step, tap, first;
+    int64_t at, each, tap_at, tap_each;
+} gckpti_reach;
+
+static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d, *y = call->shape.d;
+    gckpti_conv_sizes z;
+    z.window = a->window;
+    z.rows = x[0];
+    for (int i = 0; i < 2; i++) {
+        z.image[i] = a->transposed ? y[1 + i] : x[1 + i];
+        z.places[i] = a->transposed ? x[1 + i] : y[1 + i];
+        z.taps[i] = w[i];
+    }
+    z.group_c = w[2], z.o = w[3];
+    z.c = z.group_c * a->window.groups, z.group_o = z.o / a->window.groups;
+    return z;
+}
+
+/* Of the way down. */
+static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
+{
+    const gckpt_window *w = &z->window;
+    gckpti_reach r = { z->image[axis],
+                       z->places[axis],
+                       z->taps[axis],
+                       w->stride[axis],
+                       w->dilation[axis],
+                       -w->padding[axis],
+                       0,
+                       1,
+                       0,
+                       1 };
+    return r;
+}
+
+/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
+static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
+{
+    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
+    const int64_t from = phase + z->window.padding[axis];
+    int64_t common = stride, each, k = 0;
+    for (int64_t rest = dilation, next; rest; common = rest, rest = next)
+        next = common % rest;
+    each = stride / common;
+    while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
+        k++;
+    gckpti_reach r = { z->places[axis],
+                       (z->image[axis] - phase + stride - 1) / stride,
+                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
+                       1,
+                       -(dilation / common),
+                       (from - k * dilation) / stride,
+                       phase,
+                       stride,
+                       k,
+                       each };
+    return r;
+}
+
+static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
+{
+    return up ? gckpti_min(z->window.stride[axis], z->image[axis]) : 1;
+}
+
+enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
+/* Result (i, j) of a row of the batch, `from` being the source's: the chains of d go on over all
+ * taps. Of dw, `from` is the image, w the place, d dw. */
+static void gckpti_conv_links(const gckpti_conv_sizes *z, const gckpti_reach *r, int kind,
+                              const float *from, int64_t i, int64_t j, const float *w, float *d)
+{
+    const int64_t gc = z->group_c, go = z->group_o;
+    const float nothing = 0.0f;
+    for (int64_t tap = 0; tap < r[0].taps * r[1].taps; tap++) {
+        int64_t ky = tap / r[1].taps, kx = tap % r[1].taps;
+        int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+        int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+        int inside = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
+        const int64_t step = inside;
+        const float *s = &nothing;
+        if (inside)
+            s = from + (y * r[1].size + x) * (kind == GCKPTI_CONV_UP ? z->o : z->c);
+        ky = r[0].tap_at + ky * r[0].tap_each, kx = r[1].tap_at + kx * r[1].tap_each;
+        for (int64_t g = 0, at; g < z->window.groups; g++) {
+            at = (ky * z->taps[1] + kx) * gc * z->o + g * go;
+            if (kind == GCKPTI_CONV_UP)
+                gckpti_chains(s + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
+            for (int64_t c = g * gc; kind != GCKPTI_CONV_UP && c < (g + 1) * gc; c++, at += z->o)
+                if (kind == GCKPTI_CONV_DW)
+                    gckpti_link(s[c * step], w + g * go, go, d + at);
+                else
+                    gckpti_link(s[c * step], w + at, go, d + g * go);
+        }
+    }
+}
+
+/* All results of a side: out's chains begin at `start`, at what is there, or at +0. */
+static void gckpti_conv_plain(const gckpt_call *call, int up, const float *from, const float *start,
+                              int accumulate, float *out)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const int64_t *side = up ? z.image : z.places, n = up ? z.c : z.o;
+    const int64_t across = gckpti_conv_phases(&z, 1, up);
+    for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
+        gckpti_reach r[2];
+        for (int axis = 0; axis < 2; axis++)
+            r[axis] = up ? gckpti_reach_up(&z, axis, axis ? phase % across : phase / across)
+                         : gckpti_reach_down(&z, axis);
+        for (int64_t at = 0; at < z.rows * r[0].results * r[1].results; at++) {
+            int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+            int64_t row = at / r[1].results / r[0].results;
+            int64_t line = row * side[0] + r[0].at + i * r[0].each;
+            float *d = out + (line * side[1] + r[1].at + j * r[1].each) * n;
+            if (start)
+                memcpy(d, start, (size_t)n * sizeof *d);
+            else
+                gckpti_start(d, n, accumulate);
+            gckpti_conv_links(&z, r, up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN,
+                              from + row * r[0].size * r[1].size * (up ? z.o : z.c), i, j,
+                              call->in[1].data, d);
+        }
+    }
+}
+
+static void gckpti_conv2d_forward(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    gckpti_conv_plain(call, a->transposed, call->in[0].data,
+                      call->inputs == 3 ? call->in[2].data : NULL, 0, call->out);
+}
+
+/* dw, place after place. */
+static void gckpti_conv_weights(const gckpt_call *call, const float *image, const float *places)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const gckpti_reach r[2] = { gckpti_reach_down(&z, 0), gckpti_reach_down(&z, 1) };
+    float *dw = call->in[1].grad;
+    gckpti_start(dw, gckpti_elements(&call->in[1].shape), call->in[1].accumulate);
+    for (int64_t row = 0; row < z.rows; row++, image += z.image[0] * z.image[1] * z.c)
+        for (int64_t i = 0; i < z.places[0]; i++)
+            for (int64_t j = 0; j < z.places[1]; j++, places += z.o)
+                gckpti_conv_links(&z, r, GCKPTI_CONV_DW, image, i, j, places, dw);
+}
+
+static void gckpti_conv2d_backward(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_arg *x = &call->in[0];
+    if (x->grad)
+        gckpti_conv_plain(call, !a->transposed, call->grad_out, NULL, x->accumulate, x->grad);
+    if (call->in[1].grad)
+        gckpti_conv_weights(call, a->transposed ? call->grad_out : x->data,
+                            a->transposed ? x->data : call->grad_out);
+    gckpti_bias_backward(call);
+}
+
+static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
+    const int64_t *w = call->in[1].shape.d;
+    return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
+}
+
+/* What a window's numbers may be. */
+static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_window *w = &a->window;
+    for (int i = 0; i < 2; i++) {
+        if (w->stride[i] < 1 || w->padding[i] < 0 || w->dilation[i] < 1 || w->groups < 1)
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: stride %i x %i, padding %i x %i, dilation %i x %i, %i groups: "
+                              "none may be negative",
+                              op, w->stride[0], w->stride[1], w->padding[0], w->padding[1],
+                              w->dilation[0], w->dilation[1], w->groups);
+        if (w->size[i])
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: a window of size %i x %i: leave it 0, the size is w's", op,
+                              w->size[0], w->size[1]);
+        int more = w->stride[i] > w->dilation[i] ? w->stride[i] : w->dilation[i];
+        if (w->output_padding[i] < 0 || w->output_padding[i] >= (a->transposed ? more : 1))
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "%s: output_padding %i x %i: transposed convolutions take 0 to %i",
+                              op, w->output_padding[0], w->output_padding[1], more - 1);
+    }
+    return GCKPT_OK;
+}
+
+/* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
+static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
+{
+    const int64_t LIMIT = INT64_MAX / 128;
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_window *w = &a->window;
+    const gckpt_shape *x = &call->in[0].shape, *taps = &call->in[1].shape;
+    int64_t in = x->d[1 + i], over = taps->d[i] - 1, padded = in + 2 * (int64_t)w->padding[i];
+    int64_t stride = w->stride[i], reach = INT64_MAX;
+    if (over <= LIMIT / w->dilation[i])
+        reach = over * w->dilation[i] + 1;
+    call->shape.d[1 + i] = (padded - reach) / stride + 1;
+    if (!a->transposed && padded < reach)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: w %S reaches over %I of axis %i of x %S, which has %I with padding "
+                          "%i: it needs a smaller w, less dilation or more padding",
+                          op, taps, reach, 1 + i, x, padded, w->padding[i]);
+    if (!a->transposed)
+        return GCKPT_OK;
+    if (in > LIMIT / stride || reach > LIMIT)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S, w %S, stride %I: too large a result", op,
+                          x, taps, stride);
+    call->shape.d[1 + i] = (in - 1) * stride - (padded - in) + reach + w->output_padding[i];
+    if (call->shape.d[1 + i] < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: padding %i leaves nothing of axis %i of x %S with w %S: it needs "
+                          "less",
+                          op, w->padding[i], 1 + i, x, taps);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const char *op = a->transposed ? "conv2d_transposed" : "conv2d";
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
+    const int64_t groups = a->window.groups;
+    gckpt_result result = gckpti_conv_window(call, op);
+    if (result != GCKPT_OK)
+        return result;
+    if (x->n != 4 || w->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          a->transposed ? "%s: x %S must be (B,H,W,I), w %S (KH,KW,O/groups,I)"
+                                        : "%s: x %S must be (B,H,W,I), w %S (KH,KW,I/groups,O)",
+                          op, x, w);
+    if (x->d[3] % groups || w->d[3] % groups)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: %I groups do not divide the %I channels of x %S and %I of w %S", op,
+                          groups, x->d[3], x, w->d[3], w);
+    if (a->transposed ? x->d[3] != w->d[3] : x->d[3] / groups != w->d[2])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "%s: x %S in %I groups needs a w with %I as axis %i, not %S", op, x,
+                          groups, a->transposed ? x->d[3] : x->d[3] / groups, 2 + a->transposed, w);
+    call->shape = *x;
+    call->shape.d[3] = a->transposed ? w->d[2] * groups : w->d[3];
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != call->shape.d[3]))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: w %S needs a bias of shape [%I], not %S", op, w,
+                          call->shape.d[3], bias);
+    for (int i = 0; i < 2 && result == GCKPT_OK; i++)
+        result = gckpti_conv_axis(call, op, i);
+    return result;
+}
+
+GCKPTI_ROW(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
+           GCKPT_IN(0), GCKPT_SUMS);
+
+/* axes: 2 of images, 1 of signals, which are images of one line. */
+static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window, int transposed, int axes)
+{
+    gckpt_tensor *in[3] = { x, w, bias };
+    gckpti_conv2d a;
+    memset(&a, 0, sizeof a);
+    if (window)
+        a.window = *window;
+    a.transposed = transposed;
+    a.window.groups += !a.window.groups;
+    for (int i = 0; i < 2; i++) {
+        if (axes == 1 && i == 0)
+            a.window.size[0] = a.window.stride[0] = a.window.padding[0] = a.window.dilation[0] =
+                a.window.output_padding[0] = 0;
+        a.window.stride[i] += !a.window.stride[i];
+        a.window.dilation[i] += !a.window.dilation[i];
+    }
+    if (axes == 2 || !x || !w)
+        return gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
+    if (x->shape.n != 3 || w->shape.n != 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE, "conv1d%s: x %S must be (B,T,I), w %S (K,%s)",
+                           transposed ? "_transposed" : "", &x->shape, &w->shape,
+                           transposed ? "O/groups,I" : "I/groups,O");
+    in[0] = gckpt_reshape(x, gckpt_shape4(x->shape.d[0], 1, x->shape.d[1], x->shape.d[2]));
+    in[1] = gckpt_reshape(w, gckpt_shape4(1, w->shape.d[0], w->shape.d[1], w->shape.d[2]));
+    x = gckpt_apply(&gckpti_op_conv2d, in, bias ? 3 : 2, &a, sizeof a);
+    return x ? gckpt_reshape(x, gckpt_shape3(x->shape.d[0], x->shape.d[2], x->shape.d[3])) : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 0, 2);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                     const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 0, 1);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 1, 2);
+}
+
+GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias, const gckpt_window *window)
+{
+    return gckpti_conv_new(x, w, bias, window, 1, 1);
+}
 
 /* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
 static gckpt_result gckpti_gather_shape(gckpt_call *call)
@@ -8355,7 +9259,7 @@ static void gckpti_sequence_backward(const gckpt_call *call,
         for (int64_t t = s.steps; t-- > 0;) {
             gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
             slopes(&cell);
-            gckpti_chains(cell.da, s.wh->data, s.gates, s.units, s.gates, d);
+            gckpti_chains(cell.da, 1, s.wh->data, s.gates, s.units, s.gates, d);
         }
         gckpti_sequence_end(&s, b, d);
         for (int64_t t = 0; t < s.steps; t++) {
@@ -8475,14 +9379,18 @@ typedef struct {
 
 typedef struct {
     int64_t elements;
-    uint32_t init[3]; /* bits of gckpt_init */
+    uint32_t init[3];  /* bits of gckpt_init */
+    uint32_t momentum; /* of a gckpt_running, bits */
     gckpti_nth name;
     gckpti_id node;
-    gckpti_id place; /* in the store it was planned with */
+    gckpti_id place;    /* in the store it was planned with */
+    gckpti_id measured; /* not trained but measured by so many ops; 0: neither */
     gckpti_byte trained;
     gckpti_byte external; /* its values are the program's */
     gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
+
+static int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
 typedef struct {
     unsigned char kind;             /* gckpt_kind */
@@ -9279,8 +10187,8 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* A parameter that is updated. */
-static int gckpti_is_trained(const gckpti_planner *p, int id)
+/* A parameter that is updated: trained or measured. */
+static int gckpti_is_updated(const gckpti_planner *p, int id)
 {
     const gckpt_tensor *t = p->tensors[id];
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
@@ -9926,7 +10834,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (gckpti_is_trained(p, i) && !p->looped && !p->desc->update_in_backward)
+        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
@@ -10444,7 +11352,7 @@ static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int 
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (!gckpti_is_trained(p, q) || last[q] < 0 || last[q] > x)
+        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -10511,7 +11419,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (gckpti_is_trained(p, id))
+        if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -11175,13 +12083,18 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
             const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
+            int updated = gckpti_is_updated(p, i), uses = 0;
+            for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
+                k = p->target[k].next;
             gckpti_plan_param q = { gckpti_elements(&t->shape),
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) },
+                                    gckpti_bits(t->momentum),
                                     (gckpti_nth)gckpti_name_add(plan, stored),
                                     (gckpti_id)i,
                                     (gckpti_id)t->index,
-                                    (gckpti_byte)gckpti_is_trained(p, i),
+                                    (gckpti_id)uses,
+                                    (gckpti_byte)(updated && !t->running),
                                     (gckpti_byte)p->g->store->params[t->index].external,
                                     (gckpti_byte)p->g->store->params[t->index].p.storage };
             index = (int)plan->param_count++;
@@ -11210,19 +12123,22 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->check = gckpti_hash_planned(plan->check, plan, i);
 }
 
-/* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
- * does. */
+/* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
+ * does so always; -1 when none does. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
+    int measures = -1;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
-        if (t->mixes)
+        if (t->mixes & GCKPTI_ALWAYS)
             return t->id;
+        if (t->mixes && !p->inference && measures < 0)
+            measures = t->id;
         for (int i = 0; i < t->inputs; i++)
-            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes)
+            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
                 return t->in[i]->id;
     }
-    return -1;
+    return measures;
 }
 
 static int gckpti_state_floats(const gckpt_plan_desc *d)
@@ -11243,7 +12159,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
             caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
-        if (!gckpti_is_trained(p, i))
+        if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
@@ -12092,7 +13008,7 @@ typedef struct {
     gckpti_schedule now, next;
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule, when passed */
+    int first_backward;  /* its position in the present schedule */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -12322,7 +13238,6 @@ static void gckpti_step(gckpti_search *s, int x)
     s->looked += count + 1;
     if (i < 0) {
         s->note[~i].from = s->p->unit[~i].reads_aux ? x : s->note[~i].from;
-        s->first_backward = s->first_backward < 0 ? x : s->first_backward;
         return;
     }
     gckpti_note *v = &s->note[gckpti_unit_of(s->p, i)];
@@ -12349,15 +13264,18 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
     }
     s->moves = s->sets = 0;
     s->worst = UINT64_MAX;
-    s->first_backward = -1;
+    s->first_backward = 0;
+    while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
+        s->first_backward++;
     gckpti_begin_pass(s, -1);
     return 1;
 }
 
-/* Whether gckpt_recompute asks for a unit's value anew: the last is from before the backwards. */
-static int gckpti_is_stale(const gckpti_search *s, int unit)
+/* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
+ * before is from before the backwards. */
+static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && s->first_backward >= 0 &&
+    return s->p->unit[unit].recompute && x >= s->first_backward &&
            s->note[unit].start < s->first_backward;
 }
 
@@ -12447,7 +13365,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                           2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int stale = gckpti_is_stale(s, q);
+            int stale = gckpti_is_stale(s, q, x - 1);
             int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
@@ -12883,7 +13801,8 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->note[self].runs == 0 || gckpti_is_stale(s, self))
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self, s->now.value_end[x]) ||
+            gckpti_is_stale(s, self, s->now.aux_end[x]))
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
@@ -13780,6 +14699,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    s->items = s->looked = 0;
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
@@ -14090,7 +15010,6 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
     if (slot->state != GCKPTI_BEGUN)
         return;
-    s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
     s->items = s->looked = s->attempts = 0;
@@ -14143,14 +15062,13 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->extra = p->draft.work - p->draft.least_work; /* pins may ask for more than the list has */
     slot->moved = p->draft.moved;
     return large ? GCKPT_OK : result;
 }
 
 /* Makes a slot the winner if it fits in `most` bytes, `floor` being the least it counts for, and
  * has less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t floor, size_t most)
+static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
     gckpt_result result = GCKPT_OK;
@@ -14164,7 +15082,7 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
         return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
-    size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
+    size_t bytes = slot->arena > floor ? slot->arena : floor;
     int better = !old->length ||
                  (s->hunting ? bytes < s->bytes
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
@@ -14175,20 +15093,22 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     return result;
 }
 
-/* The least budget for which rung k counts: the limit of the rung below. */
-static int64_t gckpti_below(const gckpti_search *s, int k)
+/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+static size_t gckpti_below(const gckpti_search *s, int k)
 {
-    return k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
 /* Considers what rung k offers, for budgets above the rung below: its schedule; when that has a
- * larger arena than the limit, the same squeezed a little further; and, where it is not certified,
- * the seeds between the two rungs. */
+ * larger arena than the limit, the same squeezed a little further; and, where it is not certified
+ * or the last, below which arenas may still differ, the seeds between the two rungs. */
 static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    int64_t below = gckpti_below(s, k);
+    const size_t below = gckpti_below(s, k);
+    const int last = k + 1 == s->slots;
     gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     if (result == GCKPT_OK && slot->length && slot->arena == 0) /* it tells of all that follows */
         result = gckpti_lay(s, slot);
@@ -14205,26 +15125,42 @@ static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
     }
     if (result == GCKPT_OK && slot->tight)
         result = gckpti_consider(s, slot->tight, below, most);
+    if (last && s->seeds == 0)
+        gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds && result == GCKPT_OK; i++)
-        if (s->whole || (!gckpti_certified(s, slot) && s->seed[i].peak > below &&
-                         s->seed[i].peak <= slot->limit))
+        if (s->whole ||
+            (s->seed[i].peak <= slot->limit &&
+             (last || (!gckpti_certified(s, slot) && s->seed[i].peak > s->slot[k + 1].limit))))
             result = gckpti_consider(s, &s->seed[i], below, most);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Considers cuts of an instant themselves, `tries` of them at the most: those with least work that
- * may lie within `most` bytes. */
+/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
+ * the first time later, and what gckpt_recompute lets go. */
+static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+{
+    int64_t bytes = 0;
+    for (int u = p->prologue; u < p->units; u++)
+        if (p->when[u] > rank || p->unit[u].recompute)
+            bytes += p->unit[u].out + p->unit[u].aux;
+    return bytes;
+}
+
+/* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
+ * work that may lie within `most` bytes. */
 static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
-    int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t room = limit - t->gradients + (tries ? 0 : gckpti_absent(s->p, t->rank));
     gckpti_known *known = s->known[at];
     gckpt_result result = GCKPT_OK;
     if (!known && all->n > 0)
         s->known[at] = known =
             (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
-    for (int e = gckpti_cut_within(all, limit - t->gradients);
+    tries = tries ? tries : INT32_MAX;
+    for (int e = gckpti_cut_within(all, room);
          known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
@@ -14282,7 +15218,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         result = gckpti_consider_rung(s, i, most);
     }
     if (result == GCKPT_OK)
-        result = gckpti_consider_instants(s, most, INT32_MAX);
+        result = gckpti_consider_instants(s, most, 0);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -14295,14 +15231,14 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
-        if ((size_t)gckpti_below(s, k) >= enough)
+        if (gckpti_below(s, k) >= enough)
             break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
     }
     if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->bytes - 1, INT32_MAX);
+        result = gckpti_consider_instants(s, s->bytes - 1, 0);
     *least = s->winner.length ? s->bytes : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -16472,7 +17408,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
                                 gckpti_storage_name((gckpt_storage)p->params[i].storage));
-        if (p->params[i].trained && q->frozen)
+        if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
@@ -17837,20 +18773,22 @@ static float gckpti_setting(float value, float fallback)
 /* The gradients an update finds: sums in their accumulators, or divided already. */
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
-/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
+ * measured, from sums weighted by rows to the mean. */
 static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
+    const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
     gckpti_operands_of(e->plan->operands, ins, 0, &o);
     memset(pass, 0, sizeof *pass);
-    pass->elements = e->plan->params[ins->id].elements;
+    pass->elements = q->elements;
     pass->gradient = gckpti_at(e, o.gradient);
     pass->base = e->arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
-    pass->count = (float)gckpti_count(e);
+    pass->count = q->measured ? (float)(q->measured * e->row_end) : (float)gckpti_count(e);
     pass->write_back = e->writes_back;
-    pass->squares = e->squares + e->params[ins->id].square;
+    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -17887,23 +18825,47 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
 }
 
+/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
+ * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+static void gckpti_pass_rates(const gckpt_exec *e, const gckpti_plan_param *param,
+                              const gckpti_param *q, uint64_t step, gckpt_pass *pass)
+{
+    const gckpt_hyper *h = &e->hyper;
+    gckpt_rates *a = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
+          beta2 = gckpti_setting(h->beta2, 0.999f);
+    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_setting(h->momentum, 0.9f);
+    a->scale = param->measured ? 1 : e->clip_scale;
+    a->decay =
+        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    a->rate = param->measured ? -a->decay : lr;
+    if (pass->optimiser != GCKPT_ADAMW)
+        return;
+    a->beta1 = beta1;
+    a->rest1 = (float)(1 - (double)beta1);
+    a->beta2 = beta2;
+    a->rest2 = (float)(1 - (double)beta2);
+    a->eps = gckpti_setting(h->eps, 1e-8f);
+    a->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+    a->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+}
+
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_hyper *h = &e->hyper;
+    const gckpti_plan_param *param = &p->params[ins->id];
     gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
-          beta2 = gckpti_setting(h->beta2, 0.999f);
     uint64_t step = e->step + 1;
     gckpt_call c;
     gckpt_pass pass;
-    if (p->state_slots > 0) { /* state that was nobody's is new */
+    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (p->optimiser == GCKPT_OWN_OPTIMISER) {
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -17918,23 +18880,10 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     }
     pass.update = 1;
     pass.unless = e->nonfinite;
-    pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
-    for (int i = 0; i < p->state_slots; i++)
+    for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
-    pass.momentum = gckpti_setting(h->momentum, 0.9f);
-    pass.rates.scale = e->clip_scale;
-    pass.rates.decay = lr * h->weight_decay * q->p.decay_scale;
-    pass.rates.rate = lr;
-    if (p->optimiser == GCKPT_ADAMW) {
-        pass.rates.beta1 = beta1;
-        pass.rates.rest1 = (float)(1 - (double)beta1);
-        pass.rates.beta2 = beta2;
-        pass.rates.rest2 = (float)(1 - (double)beta2);
-        pass.rates.eps = gckpti_setting(h->eps, 1e-8f);
-        pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
-        pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
-    }
+    gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
@@ -18455,7 +19404,9 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             e->row_end ? " (all calls of the step together)" : " (desc.batch)");
-    if (p->mixer >= 0 && rows % p->rows)
+    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
+    int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
+    if (whole && rows % p->rows) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
@@ -18519,7 +19470,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
                                 gckpti_storage_name((gckpt_storage)p->params[i].storage));
-        if (p->params[i].trained && q->p.frozen)
+        if (gckpti_updates(&p->params[i]) && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
@@ -19221,12 +20172,13 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     return result;
 }
 
-/* Elements of the largest parameter that is trained. */
-static int64_t gckpti_most_elements(const gckpt_plan *p)
+/* Elements of the largest parameter that is trained (or, too, measured). */
+static int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
+        if ((measured ? gckpti_updates(&p->params[i]) : p->params[i].trained) &&
+            p->params[i].elements > most)
             most = p->params[i].elements;
     return most;
 }
@@ -19478,7 +20430,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_most_elements(p);
+    int64_t most = gckpti_most_elements(p, 0);
     if (most == 0)
         return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
@@ -19561,14 +20513,15 @@ static void gckpti_time_step(void *context)
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
+        gckpti_update_undo(e->store, q, t->copy, slots, 0);
         gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         *rest += gckpti_lap(t);
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
+        gckpti_update_undo(e->store, q, t->copy, slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
@@ -19643,7 +20596,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
+    size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
@@ -21201,7 +22154,12 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
 #else
         (void)mode;
         errno = 0;
+#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
+        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
         FILE *f = fopen(name, "wbx"); /* x: must not exist */
+#endif
         if (f || errno != EEXIST)
             return f;
 #endif
@@ -21432,7 +22390,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check,
-                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
+                          2 * (uint64_t)plan->params[i].storage +
+                              (uint64_t)gckpti_updates(&plan->params[i]));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -21628,7 +22587,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != gckpti_is_trained(&r->p, (int)i))
+        if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
@@ -22014,9 +22973,10 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %I, { %zU, %zU, %zU }, %z, %i, %i, %i, %i, %i },\n", q->elements,
-                     (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2], (size_t)q->name,
-                     q->node, q->place, q->trained, q->external, q->storage);
+        gckpti_print(k, "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n",
+                     q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
+                     (size_t)q->momentum, (size_t)q->name, q->node, q->place, q->measured,
+                     q->trained, q->external, q->storage);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
@@ -22312,8 +23272,8 @@ typedef struct {
 /* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
  * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
  * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
+static inline void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                                     uint16_t odd, uint32_t *d, int64_t width)
 {
     for (int64_t p = 0; p < k; p += 2, d += width)
         for (int64_t i = 0; i < width; i++) {
@@ -22342,7 +23302,7 @@ static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 }
 
 /* What the backward of a norm adds up over a row: u h. */
-static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
@@ -23230,7 +24190,7 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
     for (int i = 0; i < M; i++) {
         float row[N];
         memcpy(row, b, sizeof row);
-        gckpti_chains(a + i * K, b, K, N, K, row);
+        gckpti_chains(a + i * K, 1, b, K, N, K, row);
         same = same && !memcmp(row, c + i * N, sizeof row);
     }
     return same;
@@ -23499,7 +24459,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT DEFAULT
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"
 #pragma float_control(pop)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC pop_options

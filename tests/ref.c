@@ -194,6 +194,46 @@ ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *b
     return y;
 }
 
+/* Each x times each tap goes where they meet; the transpose has x and y exchanged. */
+ref_value *ref_convolution(const ref_value *x, const ref_value *w, const ref_value *bias,
+                           const ref_window *z)
+{
+    ref_value *y;
+    long d[6], place[2];
+    if (!x || !w)
+        return NULL;
+    d[0] = x->d[0];
+    for (int i = 0; i < 2; i++) {
+        long over = (w->d[i] - 1) * z->dilation[i] + 1 - 2 * z->padding[i];
+        d[1 + i] = z->transposed ? (x->d[1 + i] - 1) * z->stride[i] + over + z->more[i]
+                                 : (x->d[1 + i] - over) / z->stride[i] + 1;
+    }
+    d[3] = z->transposed ? w->d[2] * z->groups : w->d[3];
+    y = ref_new(4, d);
+    const ref_value *image = z->transposed ? y : x, *places = z->transposed ? x : y;
+    const long c = w->d[2], o = w->d[3] / z->groups;
+    for (long i = 0; i < ref_elements(y); i++)
+        y->v[i] = bias ? bias->v[i % d[3]] : 0;
+    for (long p = 0; p < places->d[0] * places->d[1] * places->d[2]; p++)
+        for (long k = 0; k < w->d[0] * w->d[1]; k++) {
+            place[0] = p / places->d[2] % places->d[1], place[1] = p % places->d[2];
+            for (int i = 0; i < 2; i++)
+                place[i] = place[i] * z->stride[i] - z->padding[i] +
+                           (i ? k % w->d[1] : k / w->d[1]) * z->dilation[i];
+            if (place[0] < 0 || place[0] >= image->d[1] || place[1] < 0 || place[1] >= image->d[2])
+                continue;
+            long row = p / places->d[2] / places->d[1];
+            long at = ((row * image->d[1] + place[0]) * image->d[2] + place[1]) * image->d[3];
+            for (long g = 0; g < z->groups; g++)
+                for (long i = 0; i < c * o; i++) {
+                    double by = w->v[(k * c + i / o) * w->d[3] + g * o + i % o];
+                    long a = at + g * c + i / o, b = p * places->d[3] + g * o + i % o;
+                    y->v[z->transposed ? a : b] += by * x->v[z->transposed ? b : a];
+                }
+        }
+    return y;
+}
+
 ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias)
 {
     ref_value *y;

@@ -27,6 +27,10 @@ ref_value *ref_lstm(const ref_value *p, const ref_value *wh, const ref_value *h0
 ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed);
 ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *bias,
                       int transposed);
+/* x (B,H,W,I), w (KH,KW,I/groups,O), or transposed (KH,KW,O/groups,I); of [2]: rows, columns. */
+typedef struct { int stride[2], padding[2], dilation[2], groups, more[2], transposed; } ref_window;
+ref_value *ref_convolution(const ref_value *x, const ref_value *w, const ref_value *bias,
+                           const ref_window *z);
 ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias);
 ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain);
 ref_value *ref_map(const ref_value *x, double (*f)(double));    /* one of the functions below */

@@ -252,6 +252,21 @@ static pair linear(pair x, pair w, pair b, int transposed)
     return both(transposed ? gckpt_linear_transposed(x.t, w.t, b.t) : gckpt_linear(x.t, w.t, b.t),
                 ref_linear(x.r, w.r, b.r, transposed));
 }
+/* axes: 1 for signals */
+static pair convolution(pair x, pair w, pair b, const ref_window *z, int axes)
+{
+    gckpt_window to = { .groups = z->groups };
+    memcpy(to.stride, z->stride, sizeof to.stride);
+    memcpy(to.padding, z->padding, sizeof to.padding);
+    memcpy(to.dilation, z->dilation, sizeof to.dilation);
+    memcpy(to.output_padding, z->more, sizeof to.output_padding);
+    gckpt_tensor *(*const make[])(gckpt_tensor *, gckpt_tensor *, gckpt_tensor *,
+                                  const gckpt_window *) = {
+        gckpt_conv1d, gckpt_conv1d_transposed, gckpt_conv2d, gckpt_conv2d_transposed
+    };
+    return both(make[2 * axes - 2 + z->transposed](x.t, w.t, b.t, &to),
+                ref_convolution(x.r, w.r, b.r, z));
+}
 static pair layernorm(pair x, pair gain, pair bias)
 {
     return both(gckpt_layernorm(x.t, gain.t, bias.t), ref_layernorm(x.r, gain.r, bias.r));
@@ -603,6 +618,36 @@ static void build_linear(net *n, const int *a)
     pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
     pair w = a[4] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
     finish(n, linear(x, w, a[3] ? param(n, "b", 1, a[2], 0, 0) : none, a[4]), 1);
+}
+/* H, W, rows and columns of w, whether x is a parameter, number of the window. A signal's
+ * reference has an axis more. */
+static void build_convolution(net *n, const int *a)
+{
+    static const struct { ref_window z; int i, o, bias, axes; } list[] = {
+        { { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 2 },
+        { { { 2, 3 }, { 1, 0 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 2, 3, 1, 2 },
+        { { { 1, 2 }, { 2, 1 }, { 2, 3 }, 1, { 0, 0 }, 0 }, 2, 3, 0, 2 },
+        { { { 2, 1 }, { 1, 1 }, { 1, 1 }, 2, { 0, 0 }, 0 }, 4, 6, 1, 2 },
+        { { { 1, 1 }, { 1, 1 }, { 1, 1 }, 5, { 0, 0 }, 0 }, 5, 5, 1, 2 },  /* depthwise */
+        { { { 2, 2 }, { 3, 2 }, { 2, 1 }, 3, { 0, 0 }, 0 }, 3, 6, 0, 2 },
+        { { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0, 0 }, 1 }, 3, 2, 1, 2 },  /* transposed */
+        { { { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 1, 0 }, 1 }, 3, 2, 1, 2 },
+        { { { 3, 2 }, { 1, 0 }, { 2, 2 }, 2, { 2, 1 }, 1 }, 4, 6, 0, 2 },
+        { { { 4, 6 }, { 0, 1 }, { 6, 4 }, 2, { 0, 0 }, 1 }, 2, 4, 1, 2 },
+        { { { 2, 1 }, { 1, 2 }, { 1, 2 }, 3, { 0, 0 }, 1 }, 3, 3, 1, 2 },
+        { { { 1, 2 }, { 0, 1 }, { 1, 1 }, 1, { 0, 0 }, 0 }, 3, 4, 1, 1 },  /* signals */
+        { { { 1, 3 }, { 0, 1 }, { 1, 2 }, 2, { 0, 1 }, 1 }, 4, 2, 1, 1 },
+    };
+    const ref_window *z = &list[a[5]].z;
+    const int i = list[a[5]].i, o = list[a[5]].o, axes = list[a[5]].axes;
+    const int c = (z->transposed ? o : i) / z->groups, across = z->transposed ? i : o;
+    pair x = a[4] ? param(n, "x", 1, 2, a[0] * a[1] * i, 0) : batched(n, "x", a[0] * a[1] * i, 0, 0);
+    pair w = param(n, "w", 0.5, a[2] * a[3] * c, across, 0);
+    pair b = list[a[5]].bias ? param(n, "b", 1, o, 0, 0) : none;
+    x = axes == 2 || x.r ? reshape(x, -1, a[0], a[1], i) : reshape(x, -1, a[1], i, 0);
+    w = axes == 2 || w.r ? reshape(w, a[2], a[3], c, -1) : reshape(w, a[3], c, -1, 0);
+    x = convolution(x, w, b, z, axes);
+    finish(n, reshape(x, a[4] ? 2 : n->graph ? (int)n->rows : n->c->batch, -1, 0, 0), !a[4]);
 }
 /* rows, I, O, transposed: parameters only */
 static void build_linear_free(net *n, const int *a)
@@ -1118,6 +1163,24 @@ static const test_case cases[] = {
     { "linear_transposed, tiles and edges", build_linear, { 11, 37, 67, 1, 1 }, 2, 0, 0, 0 },
     { "linear of parameters", build_linear_free, { 4, 5, 6, 0 }, 3, 0, 0, 0 },
     { "linear_transposed of parameters", build_linear_free, { 4, 5, 6, 1 }, 3, 0, 0, 0 },
+    { "conv2d", build_convolution, { 5, 4, 3, 3, 0, 0 }, 3, 0, 0, 0 },
+    { "conv2d of 1 x 1", build_convolution, { 1, 1, 1, 2, 0, 0 }, 3, 0, 0, 0 },
+    { "conv2d, strides", build_convolution, { 6, 8, 3, 2, 0, 1 }, 3, 0, 0, 0 },
+    { "conv2d, dilation", build_convolution, { 5, 7, 2, 3, 0, 2 }, 3, 0, 0, 0 },
+    { "conv2d, groups", build_convolution, { 5, 4, 3, 2, 0, 3 }, 3, 0, 0, 0 },
+    { "conv2d, depthwise", build_convolution, { 4, 5, 3, 3, 0, 4 }, 3, 0, 0, 0 },
+    { "conv2d, depthwise to more", build_convolution, { 4, 5, 3, 3, 0, 5 }, 3, 0, 0, 0 },
+    { "conv2d, w beyond x", build_convolution, { 1, 2, 3, 2, 0, 0 }, 3, 0, 0, 0 },
+    { "conv2d of parameters", build_convolution, { 3, 3, 2, 2, 1, 1 }, 3, 0, 0, 0 },
+    { "conv2d_transposed", build_convolution, { 3, 4, 3, 2, 0, 6 }, 3, 0, 0, 0 },
+    { "conv2d_transposed, strides", build_convolution, { 3, 3, 3, 3, 0, 7 }, 3, 0, 0, 0 },
+    { "conv2d_transposed, dilation, groups", build_convolution, { 3, 3, 3, 3, 0, 8 }, 2, 0, 0, 0 },
+    { "conv2d_transposed, common factors", build_convolution, { 3, 2, 3, 4, 0, 9 }, 2, 0, 0, 0 },
+    { "conv2d_transposed, w below the stride", build_convolution, { 3, 3, 2, 3, 0, 9 }, 2, 0, 0, 0 },
+    { "conv2d_transposed, depthwise", build_convolution, { 3, 4, 3, 3, 0, 10 }, 3, 0, 0, 0 },
+    { "conv2d_transposed of parameters", build_convolution, { 2, 2, 3, 3, 1, 7 }, 3, 0, 0, 0 },
+    { "conv1d", build_convolution, { 1, 9, 1, 3, 0, 11 }, 3, 0, 0, 0 },
+    { "conv1d_transposed", build_convolution, { 1, 4, 1, 3, 0, 12 }, 3, 0, 0, 0 },
     { "linear, tied", build_linear_tied, { 6 }, 3, 0, 0, 0 },
     { "matmul", build_matmul, { 3, 5, 4, 0, 0 }, 3, 0, 0, 0 },
     { "matmul, shared", build_matmul, { 3, 5, 4, 1, 0 }, 3, 0, 0, 0 },

@@ -80,6 +80,7 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_rmsnorm(gckpt_layernorm(x, one, one), one);
     x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one), 2, 0);
     x = gckpt_attention(x, x, x, 2, 1);
+    x = gckpt_conv1d(x, gckpt_reshape(weight(g, 8, 8), gckpt_shape3(1, 8, 8)), one, NULL);
     for (int i = 0; more && i < 1; i++)
         x = gckpt_apply(more, &x, 1, NULL, 0);
     gckpt_term terms[9] = { { gckpt_cross_entropy(x, ids), 1, 0 },
@@ -170,7 +171,7 @@ static uint64_t backward_flops(const gckpt_call *call)
     return sum;
 }
 
-static gckpt_cost cost_of(const gckpt_plan *p, const T *t) { return p->nodes[gckpt_id(t)].cost; }
+static gckpt_cost cost_of(const gckpt_plan *p, const T *t) { return p->told[gckpt_id(t)].cost; }
 
 /* An op of three inputs; bit i of wanted: input i is trained. */
 static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *), uint64_t *work)

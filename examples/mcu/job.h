@@ -1,0 +1,142 @@
+/* job.h - what the jobs have in common. Each is one file that is compiled three ways: with PLAN it
+ * is a program of the host that prints its plan as C (JOB_plan.h); with cortex_m.c or riscv.c it is
+ * firmware; with host.c it is that firmware's job on this machine, which prints the same losses and
+ * the same hash of the weights. */
+#ifndef JOB_H
+#define JOB_H
+#ifndef PLAN
+#define GCKPT_NO_HEAP
+#define GCKPT_NO_STDIO
+#define GCKPT_NO_FAST
+#endif
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "board.h"
+
+#ifdef PLAN
+#include <stdio.h>
+static size_t job_to_stdout(void *user, const void *bytes, size_t size)
+{
+    (void)user;
+    return fwrite(bytes, 1, size, stdout);
+}
+
+/* What a plan's program ends with: its exit status. */
+static int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
+{
+    desc->plain = 1;
+    desc->alignment = 8;
+    gckpt_plan *p = gckpt_plan_new(g, term, 1, desc);
+    if (!p || gckpt_plan_c(p, "plan", job_to_stdout, NULL) != GCKPT_OK) {
+        fprintf(stderr, "%s\n", gckpt_error_text(g));
+        return 1;
+    }
+    printf("/* %s, %lu bytes, %d %% computed again */\n", gckpt_mode_name(gckpt_plan_mode(p)),
+           (unsigned long)gckpt_plan_bytes(p), (int)(100 * gckpt_plan_recompute(p) + 0.5));
+    return 0;
+}
+#else
+
+static void job_number(uint64_t n)
+{
+    char text[21];
+    int i = 20;
+    text[20] = 0;
+    do
+        text[--i] = (char)('0' + n % 10);
+    while (n /= 10);
+    board_text(text + i);
+}
+
+static void job_real(double x) /* 0 or more; four digits behind the point */
+{
+    const uint64_t n = (uint64_t)(x * 10000 + 0.5);
+    char digits[6] = { '.', 0, 0, 0, 0, 0 };
+    uint64_t rest = n % 10000;
+    for (int i = 4; i > 0; rest /= 10)
+        digits[i--] = (char)('0' + rest % 10);
+    job_number(n / 10000);
+    board_text(digits);
+}
+
+static void job_hash(uint64_t hash)
+{
+    char text[18];
+    for (int i = 0; i < 16; i++)
+        text[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
+    text[16] = '\n', text[17] = 0;
+    board_text(text);
+}
+
+/* A training under way, and what is told of it in the end. */
+typedef struct {
+    gckpt_store *store;
+    gckpt_exec *exec;
+    double first, last;    /* losses */
+    uint64_t instructions; /* of all steps */
+    int steps;
+} job;
+
+/* What failed goes to the board's text; 1: it did. */
+static int job_failed(const job *j, gckpt_result result)
+{
+    if (result == GCKPT_OK)
+        return 0;
+    board_text(gckpt_error_text(j->exec ? (const void *)j->exec : (const void *)j->store));
+    board_text("\n");
+    return 1;
+}
+
+/* The store and its parameters, in a block; and then the executor, in another one. Between the two,
+ * state that was saved is read (power.c). */
+static int job_store(job *j, const gckpt_plan *plan, void *block, size_t size)
+{
+    const gckpt_store_desc desc = { { NULL, NULL, block, size }, 1 };
+    memset(j, 0, sizeof *j);
+    j->store = gckpt_store_new(&desc);
+    return job_failed(j, j->store ? gckpt_plan_params(plan, j->store) : GCKPT_E_MEMORY);
+}
+
+static int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
+{
+    static gckpt_exec_desc desc;
+    desc.memory.memory = block;
+    desc.memory.size = size;
+    j->exec = gckpt_exec_new(plan, j->store, &desc);
+    return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
+}
+
+static void job_count(job *j, double loss, uint64_t instructions)
+{
+    j->first = j->steps ? j->first : loss;
+    j->last = loss;
+    j->instructions += instructions;
+    j->steps++;
+}
+
+static void job_line(const char *what, uint64_t n)
+{
+    board_text(what);
+    job_number(n);
+    board_text("\n");
+}
+
+/* Two lines that are the same everywhere, then what the board says. */
+static int job_report(const job *j)
+{
+    board_text("loss ");
+    job_real(j->first);
+    board_text(" ");
+    job_real(j->last);
+    board_text("\nweights ");
+    job_hash(gckpt_store_hash(j->store));
+    if (board_ram() > 0) {
+        job_line("ram ", board_ram());
+        job_line("stack ", board_stack());
+        job_line("flash ", board_flash());
+        job_line("instructions ", j->steps ? j->instructions / (uint64_t)j->steps : 0);
+    }
+    return j->last < j->first ? 0 : 1;
+}
+#endif
+#endif

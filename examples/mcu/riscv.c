@@ -1,0 +1,70 @@
+/* riscv.c - start-up, clock and watchdog of a bare 32-bit RISC-V core on QEMU's virt board. That
+ * one has no watchdog: the machine timer's interrupt takes its place, and the board's test device
+ * resets it. */
+#include "board.h"
+#include "start.h"
+
+#define MTIMECMP ((volatile uint32_t *)0x02004000u)
+#define MTIME    ((volatile uint32_t *)0x0200bff8u) /* 10 MHz */
+#define FINISHER (*(volatile uint32_t *)0x00100000u)
+
+__asm__(".section .vectors, \"ax\"\n.global board_reset\n"
+        "board_reset:\n la sp, board_stack_top\n"
+        " li t0, 0x2000\n csrs mstatus, t0\n" /* the FPU is off at first */
+        " la t0, on_trap\n csrw mtvec, t0\n j start\n.text\n");
+
+void start(void)
+{
+    start_memory();
+    board_exit(main());
+}
+
+__attribute__((interrupt, aligned(4))) void on_trap(void)
+{
+    uint32_t cause;
+    __asm__ volatile("csrr %0, mcause" : "=r"(cause));
+    if (cause == 0x80000007u) { /* the timer */
+        start_bitten();
+        FINISHER = 0x7777; /* reset */
+    }
+    board_text("fault\n");
+    board_exit(99);
+}
+
+#define COUNTER(name)                                                                              \
+    __extension__({                                                                                \
+        uint32_t value;                                                                            \
+        __asm__ volatile("csrr %0, " name : "=r"(value));                                          \
+        value;                                                                                     \
+    })
+uint64_t board_instructions(void)
+{
+    uint32_t high, low;
+    do {
+        high = COUNTER("minstreth");
+        low = COUNTER("minstret");
+    } while (high != COUNTER("minstreth"));
+    return ((uint64_t)high << 32) + low;
+}
+
+static uint32_t patience; /* ticks of mtime */
+
+void board_feed(void)
+{
+    uint32_t high, low;
+    do {
+        high = MTIME[1];
+        low = MTIME[0];
+    } while (high != MTIME[1]);
+    const uint64_t at = ((uint64_t)high << 32) + low + patience;
+    MTIMECMP[1] = 0xffffffffu; /* never below both the old and the new one */
+    MTIMECMP[0] = (uint32_t)at;
+    MTIMECMP[1] = (uint32_t)(at >> 32);
+}
+
+void board_watchdog(unsigned milliseconds)
+{
+    patience = milliseconds * 10000u;
+    board_feed();
+    __asm__ volatile("csrs mie, %0\n csrs mstatus, %1" ::"r"(0x80), "r"(8));
+}

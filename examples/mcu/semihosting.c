@@ -1,0 +1,97 @@
+/* semihosting.c - text, exit and a file by way of the debugger, here QEMU, for both kinds of core
+ * (Arm, Semihosting for AArch32 and AArch64; RISC-V Semihosting). A board without a debugger has a
+ * UART and its own flash instead: this file is what such a board replaces. Also what start-up has
+ * in common. */
+#include "board.h"
+#include "start.h"
+
+enum { OPEN = 1, WRITE0 = 4, WRITE = 5, READ = 6, SEEK = 10, COMMAND_LINE = 21, EXIT = 32 };
+
+#if defined(__riscv) /* these three mark the call only side by side, uncompressed, in one page */
+__asm__(".text\n.option push\n.option norvc\n.balign 16\n"
+        "semihosting:\n slli x0, x0, 0x1f\n ebreak\n srai x0, x0, 7\n ret\n.option pop\n");
+#else
+__asm__(".text\n.syntax unified\n.thumb\n.thumb_func\n"
+        "semihosting:\n bkpt 0xab\n bx lr\n");
+#endif
+uintptr_t semihosting(uintptr_t operation, const void *arguments);
+
+void board_text(const char *text) { semihosting(WRITE0, text); }
+
+void board_exit(int status)
+{
+    const uintptr_t stop[2] = { 0x20026, (uintptr_t)status }; /* the application's own exit */
+    for (;;)
+        semihosting(EXIT, stop);
+}
+
+int board_argument(void)
+{
+    char line[80];
+    uintptr_t arguments[2] = { (uintptr_t)line, sizeof line };
+    int n = -1, i = 0;
+    if (semihosting(COMMAND_LINE, arguments))
+        return -1;
+    while (line[i] && line[i] != ' ')
+        i++;
+    for (i += line[i] == ' '; line[i] >= '0' && line[i] <= '9'; i++)
+        n = (n < 0 ? 0 : n) * 10 + (line[i] - '0');
+    return n;
+}
+
+/* A file that must be there, in the folder where QEMU runs. */
+static size_t transfer(uintptr_t operation, size_t at, uintptr_t bytes, size_t size)
+{
+    static uintptr_t file; /* 0: not open yet; else handle + 1 */
+    const uintptr_t name[3] = { (uintptr_t) "flash.bin", 3 /* "r+b" */, 9 };
+    if (!file)
+        file = semihosting(OPEN, name) + 1;
+    const uintptr_t seek[2] = { file - 1, at }, move[3] = { file - 1, bytes, size };
+    if (!file || semihosting(SEEK, seek))
+        return 0;
+    return size - semihosting(operation, move);
+}
+
+size_t board_read(size_t at, void *bytes, size_t size)
+{
+    return transfer(READ, at, (uintptr_t)bytes, size);
+}
+
+size_t board_write(size_t at, const void *bytes, size_t size)
+{
+    return transfer(WRITE, at, (uintptr_t)bytes, size);
+}
+
+enum { PAINT = 0x5a };
+
+/* What each start does once there is a stack, from within its first function. */
+void start_memory(void)
+{
+    char *here = (char *)__builtin_frame_address(0) - 64; /* below: nobody's yet */
+    for (char *p = board_ram_begin; p < here; p++)
+        *p = PAINT;
+    for (char *p = board_data_begin; p < board_data_end; p++)
+        *p = board_data_load[p - board_data_begin];
+    for (char *p = board_bss_begin; p < board_bss_end; p++)
+        *p = 0;
+}
+
+size_t board_stack(void)
+{
+    const char *p = board_ram_begin;
+    while (*p == PAINT)
+        p++;
+    return (size_t)(board_stack_top - p);
+}
+
+size_t board_ram(void) { return (size_t)(board_ram_end - board_ram_begin); }
+size_t board_flash(void) { return (size_t)(board_flash_end - board_flash_begin); }
+
+static uint32_t bites[2] __attribute__((section(".noinit"))); /* a mark, and how many */
+enum { MARK = 0x0b17e5 };
+int board_bites(void) { return bites[0] == MARK ? (int)bites[1] : 0; }
+void start_bitten(void)
+{
+    bites[1] = (uint32_t)board_bites() + 1;
+    bites[0] = MARK;
+}

@@ -1,0 +1,101 @@
+/* transformer.h - a small causal transformer and the text that it learns, letter by letter. */
+#ifndef TRANSFORMER_H
+#define TRANSFORMER_H
+
+typedef struct {
+    int time, width, heads, hidden, blocks; /* hidden: the feed-forward layer's width */
+    int rank;                               /* of adapters on queries and values; 0: none */
+} transformer_size;
+
+enum { TRANSFORMER_LETTERS = 28 }; /* a to z, space, full stop */
+
+#ifdef PLAN
+static gckpt_tensor *transformer_param(gckpt_graph *g, int block, const char *what, int rows,
+                                       int columns, float deviation)
+{
+    char name[32] = { 'h', (char)('0' + block), '.', 0 };
+    const gckpt_init init = { deviation, 0, 0 };
+    strcat(name, what);
+    return gckpt_param(g, block < 0 ? what : name, gckpt_shape2(rows, columns), init);
+}
+
+/* x w, and with an adapter (Hu 2021) x w + (x a) b, b being 0 at first */
+static gckpt_tensor *transformer_linear(gckpt_tensor *x, const transformer_size *z, int block,
+                                        const char *what, int adapted)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    const int c = z->width;
+    gckpt_tensor *y = gckpt_linear(x, transformer_param(g, block, what, c, c, 0.2f), NULL);
+    if (adapted && z->rank > 0) {
+        char a[8] = { what[0], '.', 'a', 0 }, b[8] = { what[0], '.', 'b', 0 };
+        x = gckpt_linear(x, transformer_param(g, block, a, c, z->rank, 0.2f), NULL);
+        x = gckpt_linear(x, transformer_param(g, block, b, z->rank, c, 0), NULL);
+        y = gckpt_add(y, x);
+    }
+    return y;
+}
+
+static gckpt_tensor *transformer_block(gckpt_tensor *x, const transformer_size *z, int block)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *n = gckpt_rmsnorm(x, NULL);
+    gckpt_tensor *q = transformer_linear(n, z, block, "q", 1);
+    gckpt_tensor *k = transformer_linear(n, z, block, "k", 0);
+    gckpt_tensor *v = transformer_linear(n, z, block, "v", 1);
+    gckpt_tensor *a = gckpt_attention(q, k, v, z->heads, 1);
+    x = gckpt_add(x, transformer_linear(a, z, block, "o", 0));
+    n = gckpt_rmsnorm(x, NULL);
+    n = gckpt_linear(n, transformer_param(g, block, "up", z->width, z->hidden, 0.2f), NULL);
+    n = gckpt_gelu(n);
+    n = gckpt_linear(n, transformer_param(g, block, "down", z->hidden, z->width, 0.1f), NULL);
+    return gckpt_add(x, n);
+}
+
+/* Graph of `rows` rows; inputs "tokens" and "targets". */
+static gckpt_term transformer_build(gckpt_graph *g, const transformer_size *z, int rows)
+{
+    gckpt_term term = { NULL, 1, 0 };
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, z->time));
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, z->time));
+    gckpt_tensor *letters =
+        transformer_param(g, -1, "letters", TRANSFORMER_LETTERS, z->width, 0.3f);
+    gckpt_tensor *x = gckpt_embed(letters, tokens);
+    x = gckpt_positions(x, transformer_param(g, -1, "places", z->time, z->width, 0.1f));
+    for (int i = 0; i < z->blocks; i++)
+        x = transformer_block(x, z, i);
+    term.loss = gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL), letters, targets);
+    return term;
+}
+#endif
+
+/* Mother Goose, as of 1755 and 1806. */
+static const char transformer_jack[] =
+    "this is the house that jack built. this is the malt that lay in the house that jack built. "
+    "this is the rat that ate the malt that lay in the house that jack built. this is the cat "
+    "that killed the rat that ate the malt that lay in the house that jack built. this is the dog "
+    "that worried the cat that killed the rat that ate the malt that lay in the house that jack "
+    "built. this is the cow with the crumpled horn that tossed the dog that worried the cat. ";
+static const char transformer_star[] =
+    "twinkle twinkle little star how i wonder what you are. up above the world so high like a "
+    "diamond in the sky. when the blazing sun is gone when he nothing shines upon then you show "
+    "your little light twinkle twinkle all the night. ";
+
+static int32_t transformer_letter(char c)
+{
+    return c == ' ' ? 26 : c == '.' ? 27 : c - 'a';
+}
+
+/* Rows of a step: pieces of the text from places that depend on the step and the row only. */
+static void transformer_rows(const char *text, size_t length, uint64_t step, int rows, int time,
+                             int32_t *tokens, int32_t *targets)
+{
+    for (int row = 0; row < rows; row++) {
+        const uint32_t draw = ((uint32_t)step * 64 + (uint32_t)row + 1) * 2654435761u;
+        const char *from = text + (draw >> 16) % (length - 1 - (size_t)time);
+        for (int t = 0; t < time; t++) {
+            *tokens++ = transformer_letter(from[t]);
+            *targets++ = transformer_letter(from[t + 1]);
+        }
+    }
+}
+#endif

@@ -1,0 +1,104 @@
+#!/bin/sh
+# examples/mcu in QEMU: every job on every board whose tools are installed, each with the losses and the hash
+# of the weights that the same source has on this machine; the table of docs/device.md (SHOW=1, make mcu).
+# LINKED compiles what only uses the header's public names (make mcu: against build/gradckpt.o).
+#
+#     sh tests/test_mcu.sh                   all
+#     sh tests/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
+CC=${CC:-cc}
+LINKED=${LINKED:-$CC -O1 -I.}
+jobs="gpt64"
+boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
+work=build/mcu
+warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
+in=examples/mcu
+
+ram()                   # ram JOB: what its linker is given
+{
+    case $1 in
+    gpt64) echo 64K ;;
+    esac
+}
+
+board()                 # board NAME: its core, compiler, QEMU
+{
+    cross="arm-none-eabi-gcc -mthumb -specs=nano.specs"
+    qemu=qemu-system-arm start=cortex_m flash=0 ram=0x20000000 hz=25000000 watchdog=0x40008000 slow=25000000
+    case $1 in
+    mps2-an385) core="Cortex-M0's code, on an M3" cross="$cross -mcpu=cortex-m0" ;;
+    mps2-an386) core=Cortex-M4F cross="$cross -mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16" ;;
+    mps2-an500) core=Cortex-M7 cross="$cross -mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-d16" ;;
+    mps3-an547) core=Cortex-M55 cross="$cross -mcpu=cortex-m55 -mfloat-abi=hard"
+        hz=32000000 watchdog=0x4802e000 slow=32768 ;;
+    virt) core="RISC-V RV32IMAFC" cross="riscv64-unknown-elf-gcc -march=rv32imafc -mabi=ilp32f"
+        cross="$cross -specs=picolibc.specs" qemu="qemu-system-riscv32 -bios none"
+        start=riscv flash=0x80000000 ram=0x80100000 ;;
+    esac
+    cross="$cross -Os -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
+        -DWATCHDOG_HZ=${slow}u $warnings -I. -I$work -nostartfiles -T $in/mcu.ld -Wl,--gc-sections
+        -Wl,--defsym=flash_at=$flash,--defsym=flash_size=512K,--defsym=ram_at=$ram,--defsym=stack_size=3584"
+    qemu="$qemu -M $1 -nographic -monitor none -serial none -no-reboot -icount shift=0
+        -semihosting-config enable=on,target=native"
+}
+
+build()                 # build JOB RAM OUTPUT
+{
+    $cross -Wl,--defsym=ram_size="$2" $in/"$1".c $in/semihosting.c $in/$start.c -o "$3"
+}
+
+run()                   # run BOARD JOB
+{
+    board "$1"
+    build "$2" "$(ram "$2")" "$work/$1.$2.elf" && timeout 120 $qemu -kernel "$work/$1.$2.elf"
+}
+
+if [ "$1" = run ]; then
+    run "$2" "$3" > "$work/$2.$3.out" 2>&1 || echo "exit status $?" >> "$work/$2.$3.out"
+    exit 0
+fi
+. tests/checks.sh
+
+# What is here.
+found=
+for board in $boards; do
+    board "$board"
+    printf '#include <string.h>\nint f(void) { return 0; }\n' > "$work/t.c"
+    if ! command -v "${qemu%% *}" > /dev/null; then
+        echo "skip $board: no ${qemu%% *}"
+    elif ! $cross -c "$work/t.c" -o "$work/t.o" 2> /dev/null; then
+        echo "skip $board: ${cross%% *} with its C library does not build here"
+    else
+        found="$found $board"
+    fi
+done
+
+# The plans, and what the host does with them.
+for job in $jobs; do
+    check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
+    check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
+    check "$job runs here" sh -c "$work/$job > $work/$job.want"
+done
+
+for board in $found; do
+    for job in $jobs; do
+        echo "$board $job"
+    done
+done | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}" -n 2 sh "$0" run
+
+same()                  # same BOARD JOB: it ran, and what it computed is what the host did
+{
+    cat "$work/$1.$2.out"
+    ! grep -q '^exit status' "$work/$1.$2.out" && grep -E '^(loss|weights) ' "$work/$1.$2.out" | diff "$work/$2.want" -
+}
+
+[ -z "$SHOW" ] || printf '| job | board | loss: first, last | RAM | of it stack | flash | instructions a step | weights |\n|---|---|---|--:|--:|--:|--:|---|\n'
+for job in $jobs; do
+    for board in $found; do
+        board "$board"
+        check "$board $job" same "$board" "$job"
+        [ -z "$SHOW" ] || awk -v job="$job" -v core="$core" '{ v[$1] = $2 } /^loss/ { last = $3 } END {
+            print "| " job " | " core " | " v["loss"] ", " last " | " v["ram"] " | " v["stack"] " | " v["flash"] " | " \
+                v["instructions"] " | " v["weights"] " |" }' "$work/$board.$job.out"
+    done
+done
+report mcu
