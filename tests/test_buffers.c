@@ -183,12 +183,12 @@ static int net_feed(const void *user, int64_t row, gckpt_feed *f)
     return 2;
 }
 
-static double evaluate(net *n, int64_t rows)
+static double evaluate(net *n, int64_t rows, gckpt_isa isa)
 {
     net v = { .s = n->s };
     net_graph(&v, rows);
     gckpt_plan *p = gckpt_plan_new(v.g, &v.term, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
-    gckpt_exec *e = gckpt_exec_new(p, v.s, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, v.s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feeds[2] = { { gckpt_id(v.x), x_data[0] }, { gckpt_id(v.t), t_data[0] } };
     gckpt_report report = { 0 };
     const char *op = "";
@@ -223,7 +223,8 @@ static void test_golden_net(void)
         double d = distance(values(&n, statistics[i]), golden_running + i * C, C);
         CHECK_MSG(d < 4e-6, "%s is off by %.2g", statistics[i], d);
     }
-    double one = evaluate(&n, 1), all = evaluate(&n, BATCH_ROWS), short_last = evaluate(&n, 4);
+    double one = evaluate(&n, 1, GCKPT_ISA_AUTO), all = evaluate(&n, BATCH_ROWS, GCKPT_ISA_PLAIN);
+    double short_last = evaluate(&n, 4, GCKPT_ISA_AUTO);
     CHECK_MSG(fabs(all - golden_losses[STEPS]) < 2e-6 && one == all && all == short_last,
               "inference: %.9g, %.9g, %.9g, PyTorch %.9g", one, all, short_last, golden_losses[STEPS]);
     rig_free(e, p, n.g, n.s);
