@@ -113,6 +113,37 @@ static void test_case(int i)
         free(data[k]);
 }
 
+/* The first greatest of each window, or the first NaN, has the gradient; 40 channels alike. */
+static void test_greatest(gckpt_isa isa)
+{
+    const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
+    const float pairs[8][2] = { { nan, 1 }, { 1, nan }, { nan, nan }, { 2, 2 }, { -0.0f, 0 }, { 0, -0.0f },
+                                { -inf, -inf }, { -1, inf } };
+    const int first[8] = { 1, 0, 1, 1, 1, 1, 1, 0 };
+    enum { WIDE_C = 40 };
+    float x[8 * 2 * WIDE_C];
+    for (int i = 0; i < 8 * 2 * WIDE_C; i++)
+        x[i] = pairs[i / WIDE_C / 2][i / WIDE_C % 2];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 2, WIDE_C));
+    gckpt_tensor *y = gckpt_max_pool(t, &(gckpt_window){ .size = { 0, 2 } });
+    gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+    gckpt_pick picks[2] = { { y, 0 }, { t, 1 } };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
+    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
+    gckpt_feed feed = { gckpt_id(t), x };
+    CHECK(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK);
+    const float *out = gckpt_fetch(e, gckpt_id(y), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
+    for (int i = 0; i < 8 * WIDE_C; i++) {
+        float want = pairs[i / WIDE_C][!first[i / WIDE_C]], got = out[i];
+        CHECK(bits_of(got) == bits_of(want) || (got != got && want != want));
+    }
+    for (int i = 0; i < 8 * 2 * WIDE_C; i++)
+        CHECK(dx[i] == (i / WIDE_C % 2 != first[i / WIDE_C / 2]));
+    rig_free(e, p, g, s);
+}
+
 /* == a net with two batch norms ================================================================ */
 enum { BATCH_ROWS = 6, HIGH = 4, WIDE = 5, IN = 3, C = 4, STEPS = 3 };
 static float *x_data[STEPS], *t_data[STEPS];
@@ -572,6 +603,8 @@ int main(void)
     }
     for (int i = 0; i < CASES; i++)
         test_case(i);
+    test_greatest(GCKPT_ISA_PLAIN);
+    test_greatest(GCKPT_ISA_AUTO);
     test_golden_net();
     test_ways();
     test_nothing();
