@@ -68,6 +68,7 @@ help:
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make flash     what a device needs, by what it trains: the table of docs/device.md'
+	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
 	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
@@ -146,6 +147,9 @@ depth: build/depth
 
 plans: build/plans
 	build/plans docs/plans.md docs/plans.svg
+
+fits: build/fits
+	build/fits
 
 stack: build/stack
 	build/stack
@@ -262,6 +266,9 @@ build/bench: tests/bench/peak.h examples/convolution.h
 build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
+build/fits: tests/bench/fits.c gradckpt.h build/options
+	$(COMPILE) -o $@ $<
+
 build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h build/options
 	$(COMPILE) -o $@ $< $(BLAS_LIBS)
 
@@ -296,4 +303,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans stack flash methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans fits stack flash methods curves pictures readme install dist clean
