@@ -26,30 +26,30 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1330
- *     >>base       configuration, errors, memory, shapes, threads                        940
+ *     >>api        public API: every function, where it is declared                     1340
+ *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
- *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 640
+ *     >>store      parameters and optimiser state                                       1200
+ *     >>graph      tensors, views, segments, gckpt_apply                                 690
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers          750
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3020
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1350
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3070
  *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            240
+ *     >>cpu        the processor as a backend                                            230
  *     >>exec       runs a plan over one arena                                           1610
- *     >>training   division, norm, clipping, optimisers, steps                          1380
+ *     >>training   division, norm, clipping, optimisers, steps                          1370
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
- *     >>tables     plans as files and as C constants                                     780
- *     >>fast       fast ops: work cut into items for threads                            1340
- *     >>kernels    what is done with an item, for each instruction set                  2190
+ *     >>tables     plans as files and as C constants                                     830
+ *     >>fast       fast ops: work cut into items for threads                            1510
+ *     >>kernels    what is done with an item, for each instruction set                  2330
  *     manual       this comment                                                          370
- *                  in all                                                              25940
+ *                  in all                                                              27090
  *
  * == MANUAL =======================================================================================
  *
@@ -203,6 +203,10 @@
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
  *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
  *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
+ *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
+ *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
+ *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
+ *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -260,18 +264,18 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best possible
  *    (there the search ends); the same plan on every machine; the least budget that an error names
- *    works; gckpt_plan_new has no more work than the frontier's point in these bytes (0.6 % was
- *    seen on 2 of 120 random graphs), and between points it may have less. Segments are no limits
- *    but hints: their schedules are among those to start from. gckpt_keep and gckpt_recompute are
- *    obeyed. Where a graph branches, backwards may come in another order than the reverse of
- *    creation, one branch after the other, and what one of several losses keeps may be gone before
- *    the next is computed; what is added to a gradient keeps its order (5f), so the bits are the
- *    same. Planning for one budget takes, as a median, 1.5 ms for 148 ops as built, some 5 ms with
- *    forms, 15 ms for 2,002 ops and 0.15 s for 12,004; in few bytes, where proofs are weak, up to
- *    40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and
- *    12 s; memory is 5 to 20 MB, 25 MB and 260 MB. Graphs up to 64 ops are searched more
- *    thoroughly. What is looked at for one byte limit is limited and counted, never timed
- *    (gckpt_frontier_complete). Without a budget there is no search.
+ *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and between
+ *    points it may have less. Segments are no limits but hints: their schedules are among those to
+ *    start from. gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may
+ *    come in another order than the reverse of creation, one branch after the other, and what one
+ *    of several losses keeps may be gone before the next is computed; what is added to a gradient
+ *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
+ *    1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for 12,004;
+ *    in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once
+ *    (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260 MB.
+ *    Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
+ *    limited and counted, never timed (gckpt_frontier_complete). Without a budget there is no
+ *    search.
  *
  *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
  *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
@@ -370,7 +374,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      6 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      7 /* version of saved and printed plans */
 
 #ifdef GCKPT_SMALL
 #ifndef GCKPT_NO_HEAP
@@ -385,6 +389,8 @@
 #ifndef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
 #endif
+#pragma push_macro("int64_t")
+#define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
 
 #ifndef GCKPT_API
@@ -638,8 +644,9 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 /* A parameter that is measured, not trained: running statistics. Ops that measure (batchnorm) hand
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
- * the way to the mean of it. It has no optimiser state and no part in norm, clipping and decay;
- * files, hashes and gckpt_store_freeze treat it as any parameter (frozen: it stays as it is). */
+ * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
+ * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, picked, is that
+ * mean. For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
@@ -919,6 +926,9 @@ struct gckpt_call {
  * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
  * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
 #define GCKPT_SUMS (1u << 10)
+/* besides: the input is a gckpt_running, and its gradient what the backward measured in this
+ * micro-batch (call->training 0: it is to be used instead), times rows. Mixes rows in training. */
+#define GCKPT_MEASURES (1u << 11)
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 /* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
@@ -1680,6 +1690,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #ifdef __cplusplus
 }
 #endif
+#ifdef GCKPT_SMALL
+#pragma pop_macro("int64_t")
+#endif
 #endif /* GRADCKPT_H */
 
 #if defined(GRADCKPT_IMPLEMENTATION) && !defined(GRADCKPT_IMPLEMENTED)
@@ -1702,6 +1715,11 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #include <unistd.h>
 #else
 #define GCKPTI_POSIX 0
+#endif
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <sys/stat.h>
 #endif
 #endif
 #ifdef _OPENMP
@@ -1758,8 +1776,11 @@ extern int madvise(void *start, size_t size, int advice);
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* for ARM, RISC-V, wasm: unknown */
 #pragma float_control(push)
 #pragma float_control(precise, on)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
@@ -1816,6 +1837,11 @@ extern "C" {
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
 #define GCKPTI_LEAN 1
+#pragma push_macro("int64_t")
+#pragma push_macro("INT64_MAX")
+#undef INT64_MAX
+#define int64_t   int32_t
+#define INT64_MAX INT32_MAX
 #else
 #define GCKPTI_LEAN 0
 #endif
@@ -2567,6 +2593,8 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
     return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
 }
 
+enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
+
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                        void *context)
@@ -3294,6 +3322,8 @@ GCKPTI_INLINE int gckpti_self_test(void)
     if ((step + sum) - sum != 0.0f || (step - sum) + sum != 0.0f)
         return 3;
     uint64_t hash = GCKPTI_FNV_START;
+    if (GCKPTI_LEAN) /* nothing is called that the plan does not need */
+        return 0;
     for (int i = 0; i < 64; i++) {
         volatile float input = (float)(i - 32) * 0.40625f;
         float x = input, a = x * x + 0.015625f; /* exact */
@@ -3338,10 +3368,18 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
+/* What packed values need; reached only where something packs them, or a plan that has some. */
+typedef struct {
+    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    void (*unpack_piece)(const gckpti_param *q, int64_t at, int64_t n, float *x);
+    void (*draw)(const gckpt_store *s, gckpti_param *q);
+} gckpti_packing;
+
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
+    const gckpti_packing *packing; /* NULL: all values are floats */
     uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
@@ -3658,7 +3696,7 @@ static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
-    return i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+    return !GCKPTI_LEAN && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
 /* One of the two copies was changed. */
@@ -4110,14 +4148,38 @@ static int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gc
     return fits;
 }
 
+static void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
+{
+    (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
+}
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+static void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
+}
+
+static const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
+                                              gckpti_packed_draw };
+
 /* Draws all raw values. */
 static void gckpti_values_draw(gckpt_store *s)
 {
-    for (size_t i = 0; i < s->count; i++)
-        if (s->params[i].raw) {
-            (void)gckpti_values_copy(s, &s->params[i], &s->params[i]); /* fits: gckpti_pack_start */
-            s->params[i].raw = 0;
-        }
+    for (size_t i = 0; i < s->count; i++) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw && q->p.storage == GCKPT_STORED_F32)
+            gckpti_draw_values(s, q, 0, q->p.elements, q->p.values);
+        else if (q->raw)
+            s->packing->draw(s, q);
+        q->raw = 0;
+    }
 }
 
 /* Gives all raw values back, newest first, as a block wants it. */
@@ -4287,6 +4349,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
     s->elements += q->external ? (size_t)q->p.elements : 0;
     q->external = q->locked = 0;
     q->p.storage = q->next_storage;
+    s->packing = &gckpti_packed;
     gckpti_set_block(q, q->next_block);
     q->next_block = NULL;
 }
@@ -4391,6 +4454,7 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
     if (result != GCKPT_OK)
         return result;
     q->p.storage = storage;
+    store->packing = &gckpti_packed;
     q->p.packed = values;
     q->p.scales = scales;
     return result;
@@ -4484,12 +4548,17 @@ struct gckpt_tensor {
     gckpt_type type;
     int id, kind, inputs;
     gckpt_init init; /* of a parameter */
+    float momentum;  /* of a gckpt_running */
+    int running;     /* it is one */
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes;        /* rows: splits of the batch are not exact */
+    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
     int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
+
+/* Ops that measure mix rows by statistics, which inference has from before. */
+enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
 
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
@@ -4782,6 +4851,26 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     return t;
 }
 
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum)
+{
+    size_t before = graph ? graph->count : 0;
+    if (graph && !(momentum >= 0 && momentum <= 1))
+        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
+                           name ? name : "", (double)momentum);
+    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
+    if (t && graph->count > before) {
+        t->running = 1;
+        t->momentum = momentum;
+    } else if (t && (!t->running || t->momentum != momentum)) {
+        return gckpti_fail(graph, GCKPT_E_ARG,
+                           "running \"%s\": the graph has it already, as %s; all that use it need "
+                           "one momentum",
+                           name, t->running ? "one of another momentum" : "a gckpt_param");
+    }
+    return t;
+}
+
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
@@ -4918,7 +5007,9 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->inputs = 1;
     t->batchless = x->batchless;
     t->capacity = x->capacity;
-    t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
+    t->mixes = x->mixes;
+    if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
+        t->mixes |= GCKPTI_ALWAYS;
     return t;
 }
 
@@ -4949,6 +5040,7 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
 {
     for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
         gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -4956,6 +5048,12 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
                         in[i]);
         else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
             gckpti_cached_fail(g, op->name, in[i]);
+        else if (in[i]->base->running != measures && (measures || op->backward))
+            gckpti_fail(g, GCKPT_E_ARG,
+                        measures ? "%s: input %i, %T, must be a gckpt_running"
+                                 : "%s: input %i, %T, is measured, not trained: ops that measure "
+                                   "can read it, and gckpt_detach",
+                        op->name, i, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -4975,6 +5073,15 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
         gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
     gckpti_text_add(&t, ")");
     return NULL;
+}
+
+/* Whether an op hands in running statistics. */
+static int gckpti_hands_in(const gckpt_op *op)
+{
+    unsigned needs = 0;
+    for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
+        needs |= op->needs[i];
+    return (needs & GCKPT_MEASURES) != 0;
 }
 
 /* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
@@ -5039,6 +5146,12 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->batchless = t->batchless && in[i]->batchless;
     }
     t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    if (gckpti_hands_in(op) && t->batchless)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "%s: %T depends on no input: there is nothing to measure", op->name,
+                           in[0]);
+    if (gckpti_hands_in(op))
+        t->mixes = GCKPTI_IN_TRAINING;
     t->aux_bytes = call.aux_bytes;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes)
@@ -5052,6 +5165,7 @@ typedef gckpt_rates gckpti_adamw; /* Loshchilov & Hutter 2019 */
 /* What section kernels has for each instruction set; NULL: the processor lacks it. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
+struct gckpti_windows;
 struct gckpti_columns;
 struct gckpti_heads;
 struct gckpti_classes;
@@ -5062,6 +5176,9 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
@@ -5117,7 +5234,8 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm) plain(conv2d)
+    fast(gather) fast(gru) fast(lstm)                                                              \
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) fast(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -6219,6 +6337,7 @@ enum {
     GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
     GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB: on the stack */
 };
 
@@ -6232,6 +6351,16 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
         return 0;
     return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+}
+
+/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
+               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
+           GCKPTI_PANEL * 16;
 }
 
 /* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
@@ -7086,9 +7215,9 @@ GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
     const double turn = 18446744073709551616.0;
     if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
         return 0;
-    x -= turn * (double)(int64_t)(x / turn); /* exact */
+    x -= turn * (double)(uint64_t)(x / turn); /* exact */
     uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
-    return half + (uint64_t)(int64_t)(half ? x - 0.5 * turn : x);
+    return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
 
 /* Whole heads of an even size; work is the table of cosines and sines. */
@@ -7969,6 +8098,498 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+/* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
+ * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
+ * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
+ * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
+ * dx += g there, or g / size at each tap; from +0, or what is there. */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+/* A pool's sizes: of x and y, rows and columns; channels. */
+typedef struct {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+} gckpti_pooling;
+
+static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_pooling s;
+    memcpy(&s.o, call->attributes, sizeof s.o);
+    s.images = x->d[0];
+    s.in[0] = x->n > 3 ? x->d[1] : 1;
+    s.in[1] = x->d[x->n - 2];
+    s.channels = gckpti_last(x);
+    for (int i = 0; i < 2; i++)
+        s.out[i] = (s.in[i] + 2 * (int64_t)s.o.padding[i] - s.o.size[i]) / s.o.stride[i] + 1;
+    return s;
+}
+
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first tap is at *first. */
+static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                           int64_t *end)
+{
+    *first = at * s->o.stride[axis] - s->o.padding[axis];
+    *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
+    return *first < 0 ? -*first : 0;
+}
+
+/* Each window has a tap within x: its padding is less than its size, and x has room for one. */
+static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    if (x->n != 3 && x->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,H,W,C) or (B,T,C)", name, x);
+    for (int i = 0; i < 2; i++)
+        if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: window.size %i, stride %i, padding %i: size must be given, "
+                              "padding less than it",
+                              name, o->size[i], o->stride[i], o->padding[i]);
+    gckpti_pooling s = gckpti_pooling_of(call);
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: x %S has %I places where the window needs %i (padding %i)", name,
+                              x, s.in[i], o->size[i], o->padding[i]);
+    call->shape = *x;
+    call->shape.d[x->n - 2] = s.out[1];
+    if (x->n == 4)
+        call->shape.d[1] = s.out[0];
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    gckpt_result result = gckpti_pool_shape(call, "max_pool");
+    if (result == GCKPT_OK && (int64_t)o->size[0] * o->size[1] > 65536)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
+                          o->size[1]);
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
+    return result;
+}
+
+static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
+{
+    return gckpti_pool_shape(call, "average_pool");
+}
+
+/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                              float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);
+    for (int64_t c = 0; c < s->channels; c++) {
+        float best = 0;
+        int64_t at = -1;
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                float v = x[((h + i) * s->in[1] + w + j) * s->channels + c];
+                if (at < 0 || (best == best && !(v <= best))) {
+                    best = v;
+                    at = i * s->o.size[1] + j;
+                }
+            }
+        if (y)
+            y[c] = best;
+        if (tap)
+            tap[c] = (uint16_t)at;
+    }
+}
+
+static void gckpti_max_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    float *y = call->out;
+    uint16_t *tap = (uint16_t *)call->aux;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                int64_t at = ((b * s.out[0] + p) * s.out[1] + q) * s.channels;
+                gckpti_max_window(&s, call->in[0].data + b * s.in[0] * s.in[1] * s.channels, p, q,
+                                  y ? y + at : NULL, tap ? tap + at : NULL);
+            }
+}
+
+static void gckpti_max_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float *g = call->grad_out;
+    const uint16_t *tap = (const uint16_t *)call->aux;
+    int64_t image = s.in[0] * s.in[1] * s.channels, h, w, end;
+    gckpti_start(call->in[0].grad, s.images * image, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                (void)gckpti_taps(&s, 0, p, &h, &end);
+                (void)gckpti_taps(&s, 1, q, &w, &end);
+                for (int64_t c = 0; c < s.channels; c++, g++, tap++) {
+                    int64_t i = h + *tap / s.o.size[1], j = w + *tap % s.o.size[1];
+                    call->in[0].grad[b * image + (i * s.in[1] + j) * s.channels + c] += *g;
+                }
+            }
+}
+
+static void gckpti_average_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1];
+    float *y = call->out;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, y += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                memset(y, 0, (size_t)s.channels * sizeof *y);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            y[c] += call->in[0].data[at + c];
+                    }
+                for (int64_t c = 0; c < s.channels; c++)
+                    y[c] /= size;
+            }
+}
+
+static void gckpti_average_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
+    int64_t n = s.images * s.in[0] * s.in[1] * s.channels;
+    gckpti_start(call->in[0].grad, n, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, g += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            call->in[0].grad[at + c] += g[c] / size;
+                    }
+            }
+}
+
+static uint64_t gckpti_pool_flops(const gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
+}
+
+GCKPTI_ROW(max_pool, GCKPTI_PLAIN, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
+GCKPTI_ROW(average_pool, GCKPTI_PLAIN, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+
+static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
+                                     const gckpt_window *window)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpt_window w;
+    memset(&w, 0, sizeof w);
+    if (window)
+        w = *window;
+    if (x && (w.groups || w.dilation[0] > 1 || w.dilation[1] > 1 || w.output_padding[0] ||
+              w.output_padding[1]))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "%s: a pool's window has size, stride and padding; groups, dilation "
+                           "and output_padding are a convolution's",
+                           op->name);
+    for (int i = x && x->shape.n == 3; i < 2; i++) {
+        o.size[i] = w.size[i];
+        o.stride[i] = w.stride[i] ? w.stride[i] : w.size[i];
+        o.padding[i] = w.padding[i];
+    }
+    return gckpt_apply(op, &x, 1, &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_max_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_average_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
+{
+    if (x && x->shape.n < 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "global_average_pool: x %S has no axes between batch and channels",
+                           &x->shape);
+    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
+                          1)
+             : NULL;
+}
+
+/* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
+ * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
+ * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
+ * 5e), products rounded first; then over the m channels by lanes; N = places * m.
+ *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
+ *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
+ * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of fma(s,
+ * gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h, b,
+ * u - a)). In training batchnorm's backward sums rows * mean and rows * (variance * (N / (N - 1)))
+ * (of one value: rows * variance, 0) for its running statistics, rounded after each operation; in
+ * inference they are mean and variance. */
+typedef struct {
+    int groups;     /* 0: batchnorm */
+    int gain, bias; /* which input, 0: none */
+} gckpti_channel_norm;
+
+typedef struct {
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *gain, *bias;
+} gckpti_channels;
+
+static gckpti_channels gckpti_channels_of(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_channels s;
+    s.channels = gckpti_last(x);
+    s.images = o->groups ? x->d[0] : 1;
+    s.places = gckpti_rows(x) / s.images;
+    s.groups = o->groups ? o->groups : s.channels;
+    s.m = s.channels / s.groups;
+    s.n = (float)(s.places * s.m);
+    s.gain = o->gain ? call->in[o->gain].data : NULL;
+    s.bias = o->bias ? call->in[o->bias].data : NULL;
+    return s;
+}
+
+/* All inputs behind x are (C). */
+static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    int64_t channels = gckpti_last(x);
+    if (x->n < 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
+    if (o->groups < 0 || (o->groups && channels % o->groups))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S: %I channels are not %i equal groups",
+                          name, x, channels, o->groups);
+    for (int i = 1; i < call->inputs; i++)
+        if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != channels)
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
+                              i == o->gain   ? "gain"
+                              : i == o->bias ? "bias"
+                              : i == 1       ? "mean"
+                                             : "variance",
+                              channels, &call->in[i].shape);
+    call->shape = *x;
+    int64_t means = o->groups ? x->d[0] * o->groups : channels;
+    call->aux_bytes = 2 * (size_t)means * sizeof(float);
+    call->work_forward = (size_t)(4 * channels) * sizeof(float);
+    call->work_backward = (size_t)(4 * channels) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_groupnorm_shape(gckpt_call *call)
+{
+    return gckpti_channels_shape(call, "groupnorm");
+}
+
+static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
+{
+    call->mixes_rows = 1;
+    return gckpti_channels_shape(call, "batchnorm");
+}
+
+/* The sum over m channels: of s, or with gain of gain s. */
+static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t k = 0; k < m; k++)
+        lane[k & 31] = gain ? gckpti_fma(s[k], gain[k], lane[k & 31]) : lane[k & 31] + s[k];
+    return gckpti_lanes_sum(lane);
+}
+
+/* Means (squares 0), or variances of what is left without them, of an image's groups. sum: room for
+ * 2 channels. */
+static void gckpti_channels_means(const gckpti_channels *s, const float *x, int squares,
+                                  const float *mean, float *to, float *sum)
+{
+    int64_t n = s->channels;
+    memset(sum, 0, 2 * (size_t)n * sizeof *sum);
+    for (int64_t p = 0; p < s->places; p++)
+        for (int64_t c = 0; c < n; c++) {
+            float d = x[p * n + c];
+            if (squares)
+                d -= mean[c / s->m];
+            gckpti_sum_add(&sum[c], &sum[n + c], squares ? gckpti_mul(d, d) : d);
+        }
+    for (int64_t g = 0; g < s->groups; g++)
+        to[g] = gckpti_channels_sum(sum + g * s->m, NULL, s->m) / s->n;
+}
+
+/* y of an image. */
+static void gckpti_channels_out(const gckpti_channels *s, const float *x, const float *mean,
+                                const float *variance, float *y)
+{
+    for (int64_t g = 0; g < s->groups; g++) {
+        float rstd = gckpti_rsqrt(variance[g] + 1e-5f);
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = g * s->m; c < (g + 1) * s->m; c++) {
+                int64_t i = p * s->channels + c;
+                float d = x[i] - mean[g], h = d * rstd;
+                y[i] = s->gain && s->bias ? gckpti_fma(h, s->gain[c], s->bias[c])
+                       : s->gain          ? h * s->gain[c]
+                       : s->bias          ? gckpti_fma(d, rstd, s->bias[c])
+                                          : h;
+            }
+    }
+}
+
+static void gckpti_groupnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t image = s.places * s.channels;
+    float *sum = (float *)call->work, *own = sum + 2 * s.channels, *aux = (float *)call->aux;
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *x = call->in[0].data + b * image;
+        float *mean = aux ? aux + b * s.groups : own;
+        float *variance = aux ? aux + (s.images + b) * s.groups : own + s.groups;
+        gckpti_channels_means(&s, x, 0, NULL, mean, sum);
+        gckpti_channels_means(&s, x, 1, mean, variance, sum);
+        if (call->out)
+            gckpti_channels_out(&s, x, mean, variance, call->out + b * image);
+    }
+}
+
+static void gckpti_batchnorm_forward(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    if (call->training)
+        gckpti_groupnorm_forward(call);
+    else if (call->out)
+        gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
+}
+
+/* Adds n sums to a gradient. */
+static void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
+{
+    for (int64_t c = 0; c < n && to->grad; c++)
+        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
+}
+
+/* An image's dx, where the first two of `sum` are its sums of g and g h by channel. */
+static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const float *g,
+                               const float *mean, const float *variance, const float *sum,
+                               float *dx, int accumulate)
+{
+    for (int64_t k = 0; k < s->groups; k++) {
+        const int64_t first = k * s->m, end = first + s->m;
+        const float *gain = s->gain ? s->gain + first : NULL;
+        float rstd = gckpti_rsqrt(variance[k] + 1e-5f);
+        float a = gckpti_channels_sum(sum + first, gain, s->m) / s->n;
+        float b = gckpti_channels_sum(sum + s->channels + first, gain, s->m) / s->n;
+        for (int64_t p = 0; p < s->places; p++)
+            for (int64_t c = first; c < end; c++) {
+                int64_t i = p * s->channels + c;
+                float h = (x[i] - mean[k]) * rstd, u = gain ? gckpti_mul(g[i], s->gain[c]) : g[i];
+                gckpti_put_product(&dx[i], rstd, gckpti_fma(-h, b, u - a), accumulate);
+            }
+    }
+}
+
+/* Image by image: its sums, what they add to dgain and dbias, its dx. */
+static void gckpti_groupnorm_backward(const gckpt_call *call)
+{
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const gckpti_channels s = gckpti_channels_of(call);
+    int64_t n = s.channels, image = s.places * n;
+    float *sum = (float *)call->work;
+    const gckpt_arg *x = &call->in[0], *dgain = o->gain ? &call->in[o->gain] : NULL;
+    const gckpt_arg *dbias = o->bias ? &call->in[o->bias] : NULL;
+    const float *aux = (const float *)call->aux;
+    int norms = x->grad || (dgain && dgain->grad); /* else x and aux need not be there */
+    if (dgain && dgain->grad)
+        gckpti_start(dgain->grad, n, dgain->accumulate);
+    if (dbias && dbias->grad)
+        gckpti_start(dbias->grad, n, dbias->accumulate);
+    for (int64_t b = 0; b < s.images; b++) {
+        const float *mean = norms ? aux + b * s.groups : NULL;
+        const float *variance = norms ? mean + s.images * s.groups : NULL;
+        memset(sum, 0, 4 * (size_t)n * sizeof *sum);
+        for (int64_t c = 0; c < n; c++) {
+            float rstd = norms ? gckpti_rsqrt(variance[c / s.m] + 1e-5f) : 0;
+            for (int64_t i = b * image + c; i < (b + 1) * image; i += n) {
+                float g = call->grad_out[i];
+                gckpti_sum_add(&sum[c], &sum[2 * n + c], g);
+                if (norms)
+                    gckpti_sum_add(&sum[n + c], &sum[3 * n + c],
+                                   gckpti_mul(g, (x->data[i] - mean[c / s.m]) * rstd));
+            }
+        }
+        if (dbias)
+            gckpti_channels_add(dbias, sum, n);
+        if (dgain)
+            gckpti_channels_add(dgain, sum + n, n);
+        if (x->grad)
+            gckpti_channels_dx(&s, x->data + b * image, call->grad_out + b * image, mean, variance,
+                               sum, x->grad + b * image, x->accumulate);
+    }
+}
+
+/* What was measured, times rows, to the running statistics; then as groupnorm. */
+static void gckpti_batchnorm_measured(const gckpt_call *call)
+{
+    const gckpti_channels s = gckpti_channels_of(call);
+    const float *aux = (const float *)call->aux;
+    for (int k = 0; k < 2; k++) {
+        const gckpt_arg *to = &call->in[1 + k];
+        float unbiased = k && s.n > 1 ? s.n / (s.n - 1) : 1;
+        if (to->grad)
+            gckpti_start(to->grad, s.channels, to->accumulate);
+        for (int64_t c = 0; c < s.channels && to->grad; c++)
+            gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL,
+                           gckpti_mul((float)call->rows, aux[k * s.channels + c] * unbiased));
+    }
+}
+
+static void gckpti_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_groupnorm_backward(call);
+}
+
+/* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
+ * less than this says. */
+GCKPTI_ROW(groupnorm, GCKPTI_PLAIN, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_ROW(batchnorm, GCKPTI_PLAIN, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
+           GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
+           GCKPT_SUMS);
+
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { groups ? groups : -1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance)
+{
+    gckpt_tensor *in[5] = { x, mean, variance, gain ? gain : bias, bias };
+    gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
+    return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
 
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
@@ -8061,93 +8682,183 @@ static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
 }
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
-/* Result (i, j) of a row of the batch, `from` being the source's: the chains of d go on over all
- * taps. Of dw, `from` is the image, w the place, d dw. */
-static void gckpti_conv_links(const gckpti_conv_sizes *z, const gckpti_reach *r, int kind,
-                              const float *from, int64_t i, int64_t j, const float *w, float *d)
+
+/* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
+static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
+                                      int64_t kx, const float *from, int64_t channels)
 {
-    const int64_t gc = z->group_c, go = z->group_o;
-    const float nothing = 0.0f;
-    for (int64_t tap = 0; tap < r[0].taps * r[1].taps; tap++) {
-        int64_t ky = tap / r[1].taps, kx = tap % r[1].taps;
-        int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-        int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-        int inside = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
-        const int64_t step = inside;
-        const float *s = &nothing;
-        if (inside)
-            s = from + (y * r[1].size + x) * (kind == GCKPTI_CONV_UP ? z->o : z->c);
-        ky = r[0].tap_at + ky * r[0].tap_each, kx = r[1].tap_at + kx * r[1].tap_each;
-        for (int64_t g = 0, at; g < z->window.groups; g++) {
-            at = (ky * z->taps[1] + kx) * gc * z->o + g * go;
-            if (kind == GCKPTI_CONV_UP)
-                gckpti_chains(s + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
-            for (int64_t c = g * gc; kind != GCKPTI_CONV_UP && c < (g + 1) * gc; c++, at += z->o)
-                if (kind == GCKPTI_CONV_DW)
-                    gckpti_link(s[c * step], w + g * go, go, d + at);
-                else
-                    gckpti_link(s[c * step], w + at, go, d + g * go);
+    int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+    int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+    if (y < 0 || y >= r[0].size || x < 0 || x >= r[1].size)
+        return NULL;
+    return from + (y * r[1].size + x) * channels;
+}
+
+/* The tap's number in w. */
+static int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                               int64_t kx)
+{
+    return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
+}
+
+/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
+typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
+static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
+}
+
+/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
+typedef struct {
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    int kind, accumulate;
+    const float *from, *start, *w;
+    float *out;
+    gckpti_multiply_add run;
+} gckpti_conv;
+
+/* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
+ * of w; of dw, those of all taps in d over the place w. First for groups of one channel each, of
+ * which it takes n. */
+static void gckpti_conv_depthwise(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
+                                  const float *w, float *d, int64_t n)
+{
+    const int64_t dw = s->kind == GCKPTI_CONV_DW;
+    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
+        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
+            int64_t at = gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->c;
+            s->run(d + dw * at, gckpti_conv_meets(s->r, i, j, ky, kx, from, s->z->c),
+                   w + (1 - dw) * at, n);
         }
+}
+
+static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
+                              const float *w, float *d)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t gc = z->group_c, go = z->group_o, up = s->kind == GCKPTI_CONV_UP;
+    const float nothing = 0.0f;
+    if (gc == 1 && go == 1) {
+        gckpti_conv_depthwise(s, from, i, j, w, d, z->c);
+        return;
+    }
+    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
+        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
+            const float *met = gckpti_conv_meets(s->r, i, j, ky, kx, from, up ? z->o : z->c);
+            const float *x = met ? met : &nothing;
+            const int64_t step = met != NULL, tap = gckpti_conv_tap(z, s->r, ky, kx);
+            for (int64_t g = 0, at; g < z->window.groups; g++) {
+                at = tap * gc * z->o + g * go;
+                if (up)
+                    gckpti_chains(x + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
+                for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += z->o)
+                    if (s->kind == GCKPTI_CONV_DW)
+                        gckpti_link(x[c * step], w + g * go, go, d + at);
+                    else
+                        gckpti_link(x[c * step], w + at, go, d + g * go);
+            }
+        }
+}
+
+/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
+static void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const gckpti_reach *r = s->r;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t *side = up ? z->image : z->places, n = up ? z->c : z->o;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+        int64_t row = at / r[1].results / r[0].results, line = row * side[0] + i * r[0].each;
+        float *d = s->out + ((line + r[0].at) * side[1] + r[1].at + j * r[1].each) * n;
+        if (s->start)
+            memcpy(d, s->start, (size_t)n * sizeof *d);
+        else
+            gckpti_start(d, n, s->accumulate);
+        gckpti_conv_links(s, s->from + row * r[0].size * r[1].size * (up ? z->o : z->c), i, j, s->w,
+                          d);
     }
 }
 
-/* All results of a side: out's chains begin at `start`, at what is there, or at +0. */
-static void gckpti_conv_plain(const gckpt_call *call, int up, const float *from, const float *start,
-                              int accumulate, float *out)
+/* dw, place after place; of groups of one channel, those from c on, n of them. */
+static void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const float *from = s->from + c, *w = s->w + c;
+    for (int64_t row = 0; row < z->rows; row++, from += z->image[0] * z->image[1] * z->c)
+        for (int64_t i = 0; i < z->places[0]; i++)
+            for (int64_t j = 0; j < z->places[1]; j++, w += z->o)
+                if (n < z->c)
+                    gckpti_conv_depthwise(s, from, i, j, w, s->out + c, n);
+                else
+                    gckpti_conv_links(s, from, i, j, w, s->out);
+}
+
+/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
+typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
+static void gckpti_conv_all(const gckpt_call *call, int kind, const float *from, const float *w,
+                            const gckpt_arg *bias, const gckpt_arg *grad, gckpti_conv_run run)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int64_t *side = up ? z.image : z.places, n = up ? z.c : z.o;
+    const int up = kind == GCKPTI_CONV_UP;
     const int64_t across = gckpti_conv_phases(&z, 1, up);
+    gckpti_conv s = { &z,
+                      { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 } },
+                      kind,
+                      grad ? grad->accumulate : 0,
+                      from,
+                      bias ? bias->data : NULL,
+                      w,
+                      grad ? grad->grad : call->out,
+                      gckpti_plain_multiply_add };
     for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
-        gckpti_reach r[2];
-        for (int axis = 0; axis < 2; axis++)
-            r[axis] = up ? gckpti_reach_up(&z, axis, axis ? phase % across : phase / across)
-                         : gckpti_reach_down(&z, axis);
-        for (int64_t at = 0; at < z.rows * r[0].results * r[1].results; at++) {
-            int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
-            int64_t row = at / r[1].results / r[0].results;
-            int64_t line = row * side[0] + r[0].at + i * r[0].each;
-            float *d = out + (line * side[1] + r[1].at + j * r[1].each) * n;
-            if (start)
-                memcpy(d, start, (size_t)n * sizeof *d);
-            else
-                gckpti_start(d, n, accumulate);
-            gckpti_conv_links(&z, r, up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN,
-                              from + row * r[0].size * r[1].size * (up ? z.o : z.c), i, j,
-                              call->in[1].data, d);
-        }
+        for (int i = 0; i < 2; i++)
+            s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % across : phase / across)
+                        : gckpti_reach_down(&z, i);
+        run(call, &s);
     }
+}
+
+static void gckpti_conv_plain(const gckpt_call *call, const gckpti_conv *s)
+{
+    if (s->kind != GCKPTI_CONV_DW) {
+        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results);
+        return;
+    }
+    gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    gckpti_conv_weights(s, 0, s->z->c);
+}
+
+static void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN, call->in[0].data,
+                    call->in[1].data, call->inputs == 3 ? &call->in[2] : NULL, NULL, run);
+}
+
+/* dx, dw. */
+static void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    if (x->grad)
+        gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_DOWN : GCKPTI_CONV_UP, call->grad_out,
+                        w->data, NULL, x, run);
+    if (w->grad)
+        gckpti_conv_all(call, GCKPTI_CONV_DW, a->transposed ? call->grad_out : x->data,
+                        a->transposed ? x->data : call->grad_out, NULL, w, run);
 }
 
 static void gckpti_conv2d_forward(const gckpt_call *call)
 {
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    gckpti_conv_plain(call, a->transposed, call->in[0].data,
-                      call->inputs == 3 ? call->in[2].data : NULL, 0, call->out);
-}
-
-/* dw, place after place. */
-static void gckpti_conv_weights(const gckpt_call *call, const float *image, const float *places)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const gckpti_reach r[2] = { gckpti_reach_down(&z, 0), gckpti_reach_down(&z, 1) };
-    float *dw = call->in[1].grad;
-    gckpti_start(dw, gckpti_elements(&call->in[1].shape), call->in[1].accumulate);
-    for (int64_t row = 0; row < z.rows; row++, image += z.image[0] * z.image[1] * z.c)
-        for (int64_t i = 0; i < z.places[0]; i++)
-            for (int64_t j = 0; j < z.places[1]; j++, places += z.o)
-                gckpti_conv_links(&z, r, GCKPTI_CONV_DW, image, i, j, places, dw);
+    gckpti_conv_forward(call, gckpti_conv_plain);
 }
 
 static void gckpti_conv2d_backward(const gckpt_call *call)
 {
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    if (x->grad)
-        gckpti_conv_plain(call, !a->transposed, call->grad_out, NULL, x->accumulate, x->grad);
-    if (call->in[1].grad)
-        gckpti_conv_weights(call, a->transposed ? call->grad_out : x->data,
-                            a->transposed ? x->data : call->grad_out);
+    gckpti_conv_backward(call, gckpti_conv_plain);
     gckpti_bias_backward(call);
 }
 
@@ -8187,7 +8898,7 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 /* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
 static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
 {
-    const int64_t LIMIT = INT64_C(1) << 56;
+    const int64_t LIMIT = INT64_MAX / 128;
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_window *w = &a->window;
     const gckpt_shape *x = &call->in[0].shape, *taps = &call->in[1].shape;
@@ -8213,6 +8924,22 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
                           "less",
                           op, w->padding[i], 1 + i, x, taps);
     return GCKPT_OK;
+}
+
+/* Scratch for the fast kernels: what the products by which they go want. */
+static void gckpti_conv_work(gckpt_call *call, int transposed)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const int64_t taps = z.taps[0] * z.taps[1], places = z.rows * z.places[0] * z.places[1];
+    if (call->plain || z.group_c * z.group_o == 1)
+        return;
+    int64_t down = gckpti_windows_room(places, z.group_o, taps * z.group_c);
+    int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
+    int64_t dw = gckpti_windows_room(taps * z.group_c, z.group_o, places);
+    size_t unit = (size_t)call->threads * sizeof(float);
+    call->work_forward = (size_t)(transposed ? up : down) * unit;
+    down = transposed ? down : up;
+    call->work_backward = (size_t)(down > dw ? down : dw) * unit;
 }
 
 static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
@@ -8244,10 +8971,12 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
+    if (result == GCKPT_OK)
+        gckpti_conv_work(call, a->transposed);
     return result;
 }
 
-GCKPTI_ROW(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
+GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
            GCKPT_IN(0), GCKPT_SUMS);
 
 /* axes: 2 of images, 1 of signals, which are images of one line. */
@@ -8741,41 +9470,58 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
  * ============================================================================================== */
+#if GCKPTI_LEAN /* flash is short; gckpt_plan_c sees to it that nothing is cut */
+typedef unsigned char gckpti_byte;
+typedef int16_t gckpti_id;
+typedef uint16_t gckpti_nth;
+#else
+typedef int gckpti_byte, gckpti_id;
+typedef size_t gckpti_nth;
+#endif
+#define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
+
 typedef struct {
     const gckpt_op *op;
-    const void *data;                   /* of constants */
-    size_t attributes, attribute_bytes; /* first of the plan's words */
-    size_t name;                        /* offset into the plan's names; GCKPTI_NONE: none */
+    const void *data; /* of constants */
     size_t aux_bytes;
-    gckpt_shape shape; /* with all rows of the micro-batch */
-    int base, kind, inputs;
-    int index; /* of the parameter or input in the plan; -1: of an op that does not run */
-    int in[GCKPT_MAX_INPUTS];
-    gckpt_type type;
-    int batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
+    gckpt_shape shape;                      /* with all rows of the micro-batch */
+    gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
+    gckpti_id base;
+    gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
+    gckpti_id in[GCKPT_MAX_INPUTS];
+    gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
+} gckpti_node;
+
+/* What else is known of a node; nothing of it runs, but for offloading. */
+typedef struct {
     gckpt_cost cost;
     size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
     uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
-} gckpti_node;
+} gckpti_told;
 
 typedef struct {
-    size_t name;
     int64_t elements;
-    int trained, node;
-    int place;    /* in the store it was planned with */
-    int external; /* its values are the program's */
-    gckpt_storage storage;
-    uint32_t init[3]; /* bits of gckpt_init */
+    uint32_t init[3];  /* bits of gckpt_init */
+    uint32_t momentum; /* of a gckpt_running, bits */
+    gckpti_nth name;
+    gckpti_id node;
+    gckpti_id place;    /* in the store it was planned with */
+    gckpti_id measured; /* not trained but measured by so many ops; 0: neither */
+    gckpti_byte trained;
+    gckpti_byte external; /* its values are the program's */
+    gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
+
+static int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
 typedef struct {
     unsigned char kind;             /* gckpt_kind */
     unsigned char first;            /* the first forward of its tensor */
     unsigned char accumulate, zero; /* bit i: input i's gradient is added to; is cleared before */
-    int id;                         /* tensor; UPDATE: parameter of the plan */
-    int uses;                       /* accumulators to add up first */
-    size_t live;                    /* bytes live while it runs */
-    size_t operands;                /* where its offsets begin: gckpti_operands_of */
+    gckpti_id id;                   /* tensor; UPDATE: parameter of the plan */
+    gckpti_id uses;                 /* accumulators to add up first */
+    gckpti_nth operands;            /* where its offsets begin: gckpti_operands_of */
 } gckpti_ins;
 
 /* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
@@ -8828,6 +9574,7 @@ typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
+    int64_t unit;     /* elements of input 0 that count as one, or 1 */
     gckpt_cost built; /* of the op that was built, if not of the one that runs */
 } gckpti_plan_term;
 typedef struct {
@@ -8853,8 +9600,10 @@ struct gckpt_plan {
     uint64_t work, least_work, proven_work, offload_work;
     size_t proven_bytes, offloaded; /* offloaded: bytes of slower memory */
     const gckpti_node *nodes;
+    const gckpti_told *told; /* by node; NULL, as `live` and `lives`: left out (GCKPT_SMALL) */
     const gckpti_plan_param *params;
     const gckpti_ins *list;
+    const size_t *live;     /* bytes live while an instruction runs */
     const size_t *operands; /* of all instructions */
     const gckpti_plan_term *terms;
     const gckpti_plan_pick *picks;
@@ -8864,8 +9613,9 @@ struct gckpt_plan {
     size_t node_count, param_count, length, operand_count, term_count, pick_count, life_count,
         word_count, name_bytes;
     size_t inputs;
-    int body, epilogue; /* where these parts of the list begin */
-    int mixer;          /* node that mixes rows, or -1 */
+    int body, epilogue;            /* where these parts of the list begin */
+    int mixer;                     /* node that mixes rows, or -1 */
+    const gckpti_packing *packing; /* NULL: no parameter is packed */
 };
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
@@ -8911,7 +9661,7 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
 static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
 {
     gckpti_node node = p->nodes[i], *q = &node;
-    const char *name = q->name == GCKPTI_NONE ? NULL : p->names + q->name;
+    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
     if (q->kind == GCKPTI_PARAM)
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
@@ -9089,6 +9839,7 @@ typedef struct {
     gckpti_schedule s;
     int *place; /* the instruction of each item of the schedule, and of its end */
     gckpti_ins *ins;
+    size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
@@ -9559,8 +10310,8 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* A parameter that is updated. */
-static int gckpti_is_trained(const gckpti_planner *p, int id)
+/* A parameter that is updated: trained or measured. */
+static int gckpti_is_updated(const gckpti_planner *p, int id)
 {
     const gckpt_tensor *t = p->tensors[id];
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
@@ -10206,7 +10957,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (gckpti_is_trained(p, i) && !p->looped && !p->desc->update_in_backward)
+        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
@@ -10693,6 +11444,7 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     operands += (size_t)(2 * p->targets + p->n) + 2 * spans; /* added up, of updates and offloads */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n + spans, sizeof *d->ins);
+    d->live = (size_t *)gckpti_scratch_take(s, n + (size_t)p->n + spans, sizeof *d->live);
     d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
                                                      sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
@@ -10709,7 +11461,7 @@ static void gckpti_add_instruction(gckpti_draft *d, gckpt_kind kind, int id)
 {
     gckpti_ins *ins = &d->ins[d->length++];
     ins->kind = (unsigned char)kind;
-    ins->id = id;
+    ins->id = (gckpti_id)id;
     ins->uses = 1;
 }
 
@@ -10723,7 +11475,7 @@ static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int 
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (!gckpti_is_trained(p, q) || last[q] < 0 || last[q] > x)
+        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -10790,7 +11542,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (gckpti_is_trained(p, id))
+        if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -10903,7 +11655,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
-    ins->uses = gckpti_sum_operands(p, d, u->id, 1, x);
+    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
@@ -10933,7 +11685,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         d->buffers[gckpti_gradient_buffer(p, d, v, 0)].end = end;
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
-        ins->operands = d->operand_count;
+        ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, d->s.at[x++], y);
         } else if (ins->kind == GCKPT_OFFLOAD) {
@@ -10944,7 +11696,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
         } else {
             gckpti_sum_operands(p, d, ins->id, 0, y);
-            ins->uses = gckpti_sum_operands(p, d, ins->id, 1, y);
+            ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -10989,7 +11741,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
         if (d->most > (double)GCKPTI_ADDRESSABLE)
             continue;
         if (x < d->length)
-            d->ins[x].live = (size_t)sum;
+            d->live[x] = (size_t)sum;
         for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
             d->kind_bytes[k] = (size_t)live[k];
     }
@@ -11375,9 +12127,11 @@ static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     size_t n = sizeof p;
     p.block = block;
     p.nodes = (gckpti_node *)gckpti_part(block, &n, p.nodes, p.node_count, sizeof *p.nodes);
+    p.told = (gckpti_told *)gckpti_part(block, &n, p.told, p.node_count, sizeof *p.told);
     p.params =
         (gckpti_plan_param *)gckpti_part(block, &n, p.params, p.param_count, sizeof *p.params);
     p.list = (gckpti_ins *)gckpti_part(block, &n, p.list, p.length, sizeof *p.list);
+    p.live = (size_t *)gckpti_part(block, &n, p.live, p.length, sizeof *p.live);
     p.operands = (size_t *)gckpti_part(block, &n, p.operands, p.operand_count, sizeof *p.operands);
     p.terms = (gckpti_plan_term *)gckpti_part(block, &n, p.terms, p.term_count, sizeof *p.terms);
     p.picks = (gckpti_plan_pick *)gckpti_part(block, &n, p.picks, p.pick_count, sizeof *p.picks);
@@ -11413,16 +12167,16 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     memset(&node, 0, sizeof node);
     node.op = t->op;
     node.data = t->data;
-    node.attribute_bytes = t->attribute_bytes;
+    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
     node.aux_bytes = t->aux_bytes;
     node.shape = t->shape;
-    node.base = t->base->id;
-    node.kind = t->kind;
-    node.inputs = t->inputs;
+    node.base = (gckpti_id)t->base->id;
+    node.kind = (gckpti_byte)t->kind;
+    node.inputs = (gckpti_byte)t->inputs;
     for (int k = 0; k < t->inputs; k++)
-        node.in[k] = t->in[k]->id;
-    node.type = t->type;
-    node.batchless = t->batchless;
+        node.in[k] = (gckpti_id)t->in[k]->id;
+    node.type = (gckpti_byte)t->type;
+    node.batchless = (gckpti_byte)t->batchless;
     return node;
 }
 
@@ -11445,23 +12199,29 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
-        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NONE;
+        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
         int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
             const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
-            gckpti_plan_param q = { gckpti_name_add(plan, stored),
-                                    gckpti_elements(&t->shape),
-                                    gckpti_is_trained(p, i),
-                                    i,
-                                    t->index,
-                                    p->g->store->params[t->index].external,
-                                    p->g->store->params[t->index].p.storage,
+            int updated = gckpti_is_updated(p, i), uses = 0;
+            for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
+                k = p->target[k].next;
+            gckpti_plan_param q = { gckpti_elements(&t->shape),
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                      gckpti_bits(t->init.constant) } };
+                                      gckpti_bits(t->init.constant) },
+                                    gckpti_bits(t->momentum),
+                                    (gckpti_nth)gckpti_name_add(plan, stored),
+                                    (gckpti_id)i,
+                                    (gckpti_id)t->index,
+                                    (gckpti_id)uses,
+                                    (gckpti_byte)(updated && !t->running),
+                                    (gckpti_byte)p->g->store->params[t->index].external,
+                                    (gckpti_byte)p->g->store->params[t->index].p.storage };
             index = (int)plan->param_count++;
+            plan->packing = q.storage != GCKPT_STORED_F32 ? &gckpti_packed : plan->packing;
             if (plan->block)
                 ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
         }
@@ -11470,13 +12230,14 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
-        node->hash = plan->hash;
-        node->attributes = at;
-        node->name = name;
-        node->index = index;
-        node->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
+        node->attributes = (gckpti_nth)at;
+        node->name = (gckpti_nth)name;
+        node->index = (gckpti_id)index;
         node->rounding = p->rounding[i];
-        node->far_value = node->far_aux = GCKPTI_NONE;
+        told->hash = plan->hash;
+        told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        told->far_value = told->far_aux = GCKPTI_NONE;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
                    t->attribute_bytes);
@@ -11485,19 +12246,22 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->check = gckpti_hash_planned(plan->check, plan, i);
 }
 
-/* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
- * does. */
+/* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
+ * does so always; -1 when none does. */
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
+    int measures = -1;
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
-        if (t->mixes)
+        if (t->mixes & GCKPTI_ALWAYS)
             return t->id;
+        if (t->mixes && !p->inference && measures < 0)
+            measures = t->id;
         for (int i = 0; i < t->inputs; i++)
-            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes)
+            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
                 return t->in[i]->id;
     }
-    return -1;
+    return measures;
 }
 
 static int gckpti_state_floats(const gckpt_plan_desc *d)
@@ -11518,7 +12282,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
             caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
-        if (!gckpti_is_trained(p, i))
+        if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
@@ -11605,6 +12369,15 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     gckpti_resident(p, plan->kind_bytes);
 }
 
+/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+static int gckpti_counted(const gckpt_op *op)
+{
+    int i = GCKPT_MAX_INPUTS - 1;
+    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
+        i--;
+    return i;
+}
+
 /* The plan's other arrays: instructions, operands, terms, what is fetched, buffers in an order. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d, const int *order,
                                  gckpt_plan *plan)
@@ -11614,13 +12387,15 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     gckpti_plan_term *term = (gckpti_plan_term *)gckpti_written(plan, plan->terms);
     gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
     gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
-    gckpti_node *nodes = (gckpti_node *)gckpti_written(plan, plan->nodes);
+    gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told);
+    size_t *live = (size_t *)gckpti_written(plan, plan->live);
     for (int u = 0; u < p->units; u++) {
-        nodes[p->unit[u].id].far_value = d->far[2 * u];
-        nodes[p->unit[u].id].far_aux = d->far[2 * u + 1];
+        told[p->unit[u].id].far_value = d->far[2 * u];
+        told[p->unit[u].id].far_aux = d->far[2 * u + 1];
     }
     for (size_t x = 0; x < d->length; x++) {
         list[x] = d->ins[x];
+        live[x] = d->live[x];
         if (list[x].kind == GCKPT_UPDATE)
             list[x].id = plan->nodes[list[x].id].index;
     }
@@ -11629,7 +12404,12 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
     for (size_t i = 0; i < plan->term_count; i++) {
         int id = p->terms[i].loss->id;
+        const gckpt_tensor *t = p->tensors[id];
+        gckpt_call call; /* it fits: its graph was built */
+        (void)gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, 1, 1, GCKPT_FP32, NULL,
+                                &call);
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
+                               !gckpti_counted(t->op) && call.unit > 1 ? call.unit : 1,
                                p->built ? p->built[id] : p->cost[id] };
         term[i] = q;
     }
@@ -12231,7 +13011,7 @@ static void gckpti_open_bounds(gckpti_planner *p)
 static uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
 {
     int at;
-    int64_t most = arena < PTRDIFF_MAX / 2 ? (int64_t)arena : PTRDIFF_MAX / 2;
+    int64_t most = (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
     return gckpti_add_work(gckpti_bound_work(b, most + b->spare, &at), b->work);
 }
 
@@ -12239,7 +13019,7 @@ static uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
 static size_t gckpti_prove_bytes(const gckpti_bound *b)
 {
     int64_t least = b->least - b->spare;
-    return least < 0 ? 0 : least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
+    return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 
 /* =================================================================================================
@@ -12351,7 +13131,7 @@ typedef struct {
     gckpti_schedule now, next;
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule, when passed */
+    int first_backward;  /* its position in the present schedule */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -12581,7 +13361,6 @@ static void gckpti_step(gckpti_search *s, int x)
     s->looked += count + 1;
     if (i < 0) {
         s->note[~i].from = s->p->unit[~i].reads_aux ? x : s->note[~i].from;
-        s->first_backward = s->first_backward < 0 ? x : s->first_backward;
         return;
     }
     gckpti_note *v = &s->note[gckpti_unit_of(s->p, i)];
@@ -12608,15 +13387,18 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
     }
     s->moves = s->sets = 0;
     s->worst = UINT64_MAX;
-    s->first_backward = -1;
+    s->first_backward = 0;
+    while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
+        s->first_backward++;
     gckpti_begin_pass(s, -1);
     return 1;
 }
 
-/* Whether gckpt_recompute asks for a unit's value anew: the last is from before the backwards. */
-static int gckpti_is_stale(const gckpti_search *s, int unit)
+/* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
+ * before is from before the backwards. */
+static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && s->first_backward >= 0 &&
+    return s->p->unit[unit].recompute && x >= s->first_backward &&
            s->note[unit].start < s->first_backward;
 }
 
@@ -12706,7 +13488,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                           2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int stale = gckpti_is_stale(s, q);
+            int stale = gckpti_is_stale(s, q, x - 1);
             int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
@@ -13142,7 +13924,8 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->note[self].runs == 0 || gckpti_is_stale(s, self))
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self, s->now.value_end[x]) ||
+            gckpti_is_stale(s, self, s->now.aux_end[x]))
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
@@ -14039,6 +14822,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    s->items = s->looked = 0;
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
@@ -14349,7 +15133,6 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
     if (slot->state != GCKPTI_BEGUN)
         return;
-    s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
     s->items = s->looked = s->attempts = 0;
@@ -14402,14 +15185,13 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->extra = p->draft.work - p->draft.least_work; /* pins may ask for more than the list has */
     slot->moved = p->draft.moved;
     return large ? GCKPT_OK : result;
 }
 
 /* Makes a slot the winner if it fits in `most` bytes, `floor` being the least it counts for, and
  * has less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t floor, size_t most)
+static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
     gckpt_result result = GCKPT_OK;
@@ -14423,7 +15205,7 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
         return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
-    size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
+    size_t bytes = slot->arena > floor ? slot->arena : floor;
     int better = !old->length ||
                  (s->hunting ? bytes < s->bytes
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
@@ -14434,20 +15216,22 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     return result;
 }
 
-/* The least budget for which rung k counts: the limit of the rung below. */
-static int64_t gckpti_below(const gckpti_search *s, int k)
+/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+static size_t gckpti_below(const gckpti_search *s, int k)
 {
-    return k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
 /* Considers what rung k offers, for budgets above the rung below: its schedule; when that has a
- * larger arena than the limit, the same squeezed a little further; and, where it is not certified,
- * the seeds between the two rungs. */
+ * larger arena than the limit, the same squeezed a little further; and, where it is not certified
+ * or the last, below which arenas may still differ, the seeds between the two rungs. */
 static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    int64_t below = gckpti_below(s, k);
+    const size_t below = gckpti_below(s, k);
+    const int last = k + 1 == s->slots;
     gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     if (result == GCKPT_OK && slot->length && slot->arena == 0) /* it tells of all that follows */
         result = gckpti_lay(s, slot);
@@ -14464,26 +15248,42 @@ static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
     }
     if (result == GCKPT_OK && slot->tight)
         result = gckpti_consider(s, slot->tight, below, most);
+    if (last && s->seeds == 0)
+        gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds && result == GCKPT_OK; i++)
-        if (s->whole || (!gckpti_certified(s, slot) && s->seed[i].peak > below &&
-                         s->seed[i].peak <= slot->limit))
+        if (s->whole ||
+            (s->seed[i].peak <= slot->limit &&
+             (last || (!gckpti_certified(s, slot) && s->seed[i].peak > s->slot[k + 1].limit))))
             result = gckpti_consider(s, &s->seed[i], below, most);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Considers cuts of an instant themselves, `tries` of them at the most: those with least work that
- * may lie within `most` bytes. */
+/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
+ * the first time later, and what gckpt_recompute lets go. */
+static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+{
+    int64_t bytes = 0;
+    for (int u = p->prologue; u < p->units; u++)
+        if (p->when[u] > rank || p->unit[u].recompute)
+            bytes += p->unit[u].out + p->unit[u].aux;
+    return bytes;
+}
+
+/* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
+ * work that may lie within `most` bytes. */
 static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
-    int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t room = limit - t->gradients + (tries ? 0 : gckpti_absent(s->p, t->rank));
     gckpti_known *known = s->known[at];
     gckpt_result result = GCKPT_OK;
     if (!known && all->n > 0)
         s->known[at] = known =
             (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
-    for (int e = gckpti_cut_within(all, limit - t->gradients);
+    tries = tries ? tries : INT32_MAX;
+    for (int e = gckpti_cut_within(all, room);
          known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
@@ -14541,7 +15341,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         result = gckpti_consider_rung(s, i, most);
     }
     if (result == GCKPT_OK)
-        result = gckpti_consider_instants(s, most, INT32_MAX);
+        result = gckpti_consider_instants(s, most, 0);
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -14554,14 +15354,14 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
-        if ((size_t)gckpti_below(s, k) >= enough)
+        if (gckpti_below(s, k) >= enough)
             break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
     }
     if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->bytes - 1, INT32_MAX);
+        result = gckpti_consider_instants(s, s->bytes - 1, 0);
     *least = s->winner.length ? s->bytes : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
@@ -14634,10 +15434,12 @@ static size_t gckpti_node_bytes(const gckpti_node *q)
 
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
-    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+    if (!plan || !plan->told || !out || i < 0 || (size_t)i >= plan->length)
         return GCKPT_E_ARG;
     const gckpti_ins *ins = &plan->list[i];
-    const gckpti_node *node = &plan->nodes[gckpti_ins_tensor(plan, ins)];
+    const int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    const gckpt_cost *cost = &plan->told[id].cost;
     gckpti_operands o;
     size_t planned = 0; /* as the work is reckoned, rounded up */
     out->moved = 0;
@@ -14649,11 +15451,11 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
-    out->work = ins->kind == GCKPT_FORWARD ? node->cost.forward
+    out->work = ins->kind == GCKPT_FORWARD ? cost->forward
                 : ins->kind == GCKPT_BACKWARD
-                    ? node->cost.backward
+                    ? cost->backward
                     : gckpti_copy_work(plan->offload_work, (int64_t)planned);
-    out->live = ins->live;
+    out->live = plan->live[i];
     out->again = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
     return GCKPT_OK;
@@ -14733,7 +15535,9 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 static const char *gckpti_node_name(const gckpt_plan *plan, int id)
 {
     const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NONE ? plan->names + node->name : node->op ? node->op->name : "";
+    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
+           : node->op                    ? node->op->name
+                                         : "";
 }
 
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
@@ -14794,7 +15598,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
                  u.again ? " again" : "");
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
@@ -16095,9 +16899,9 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
     const gckpti_node *node = &plan->nodes[id];
     if (node->op) {
         gckpti_print_name(k, node->op->name);
-        gckpti_print(k, node->name == GCKPTI_NONE ? " #%i" : " ", id);
+        gckpti_print(k, node->name == GCKPTI_NAMELESS ? " #%i" : " ", id);
     }
-    if (node->name != GCKPTI_NONE)
+    if (node->name != GCKPTI_NAMELESS)
         gckpti_print_name(k, plan->names + node->name);
 }
 
@@ -16256,8 +17060,6 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  * What is done between ops, as the numeric contract has it. This is the plain one; that of section
  * fast differs by the kernels of an instruction set.
  * ============================================================================================== */
-enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread */
-
 static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
 {
     (void)context;
@@ -16355,19 +17157,6 @@ static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c
 {
     gckpti_converting s = { call, c };
     gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
-}
-
-static void gckpti_cpu_unpack_item(void *context, int64_t i)
-{
-    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
-    int64_t at = i * GCKPTI_JOB;
-    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
-}
-
-static void gckpti_cpu_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
-{
-    gckpt_unpacking u = *unpacking;
-    gckpti_cpu_jobs(call, u.n, gckpti_cpu_unpack_item, &u);
 }
 
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
@@ -16484,8 +17273,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    gckpti_cpu_unpack };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -16737,13 +17525,13 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
         const gckpt_parameter *q = &e->store->params[index].p;
-        if (p->params[i].storage != q->storage)
+        if (p->params[i].storage != (gckpti_byte)q->storage)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
-                                gckpti_storage_name(p->params[i].storage));
-        if (p->params[i].trained && q->frozen)
+                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
+        if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
@@ -17099,9 +17887,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: printed by another version of gradckpt.h (format %i, contract "
                             "%i; here %i, %i): print it again with gckpt_plan_c",
                             p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count; i++)
+    for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
         hash = gckpti_hash_planned(hash, p, i);
-    if (hash != p->check || (p->node_count && p->nodes[p->node_count - 1].hash != p->hash))
+    if (!GCKPTI_LEAN &&
+        (hash != p->check || (p->node_count && p->told[p->node_count - 1].hash != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: the graph's hash is not what it was made with: an op or the "
                             "table was changed; print it again with gckpt_plan_c");
@@ -17111,9 +17900,6 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
-    if (GCKPTI_LEAN && (p->precision != GCKPT_FP32 || p->offloaded > 0))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: GCKPT_SMALL runs those in f32 that offload nothing");
 #ifdef GCKPT_NO_FAST
     if (p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
@@ -17222,6 +18008,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
         b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
     e->isa = (gckpt_isa)isa;
     e->backend = *b;
+    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -17236,6 +18023,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 
     e->isa = GCKPT_ISA_PLAIN;
     e->kernels = NULL;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->backend.unpack;
     e->backend = *b;
     e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
     e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
@@ -17246,7 +18034,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->backend.convert = b->convert ? b->convert : plain->convert;
     e->backend.update = b->update ? b->update : plain->update;
     e->backend.finish = b->finish ? b->finish : plain->finish;
-    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : plain->unpack;
+    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
 
@@ -17446,7 +18234,7 @@ static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
         q.shape = plan->nodes[plan->params[i].node].shape;
         q.elements = plan->params[i].elements;
-        q.storage = plan->params[i].storage;
+        q.storage = (gckpt_storage)plan->params[i].storage;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++)
@@ -17791,11 +18579,14 @@ static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float
     }
     if (u.storage == GCKPT_STORED_F32)
         b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
+    else if (GCKPTI_LEAN)
+        e->plan->packing->unpack(&c, &u);
     else if (b->unpack)
         b->unpack(&c, &u);
-    for (int64_t at = 0, n; u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n; at += n) {
+    for (int64_t at = 0, n; !GCKPTI_LEAN && u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n;
+         at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
-        gckpti_unpack_piece(q, at, n, (float *)piece);
+        e->plan->packing->unpack_piece(q, at, n, (float *)piece);
         b->copy_in(b->context, to + at, piece, (size_t)n * sizeof *to);
     }
 }
@@ -17912,9 +18703,9 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (!node->batchless)
         value = value / (size_t)p->rows * (size_t)rows;
     if (o.out != GCKPTI_NONE)
-        result = gckpti_copy_far(e, ins, node->far_value, o.out, value);
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
-        result = gckpti_copy_far(e, ins, node->far_aux, o.aux, node->aux_bytes);
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
         return result;
     gckpti_join(e);
@@ -18105,20 +18896,22 @@ static float gckpti_setting(float value, float fallback)
 /* The gradients an update finds: sums in their accumulators, or divided already. */
 typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 
-/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
+ * measured, from sums weighted by rows to the mean. */
 static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
+    const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
     gckpti_operands_of(e->plan->operands, ins, 0, &o);
     memset(pass, 0, sizeof *pass);
-    pass->elements = e->plan->params[ins->id].elements;
+    pass->elements = q->elements;
     pass->gradient = gckpti_at(e, o.gradient);
     pass->base = e->arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
-    pass->count = (float)gckpti_count(e);
+    pass->count = q->measured ? (float)(q->measured * e->row_end) : (float)gckpti_count(e);
     pass->write_back = e->writes_back;
-    pass->squares = e->squares + e->params[ins->id].square;
+    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -18155,23 +18948,47 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
 }
 
+/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
+ * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+static void gckpti_pass_rates(const gckpt_exec *e, const gckpti_plan_param *param,
+                              const gckpti_param *q, uint64_t step, gckpt_pass *pass)
+{
+    const gckpt_hyper *h = &e->hyper;
+    gckpt_rates *a = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
+          beta2 = gckpti_setting(h->beta2, 0.999f);
+    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_setting(h->momentum, 0.9f);
+    a->scale = param->measured ? 1 : e->clip_scale;
+    a->decay =
+        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    a->rate = param->measured ? -a->decay : lr;
+    if (pass->optimiser != GCKPT_ADAMW)
+        return;
+    a->beta1 = beta1;
+    a->rest1 = (float)(1 - (double)beta1);
+    a->beta2 = beta2;
+    a->rest2 = (float)(1 - (double)beta2);
+    a->eps = gckpti_setting(h->eps, 1e-8f);
+    a->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+    a->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+}
+
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
 static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_hyper *h = &e->hyper;
+    const gckpti_plan_param *param = &p->params[ins->id];
     gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
-          beta2 = gckpti_setting(h->beta2, 0.999f);
     uint64_t step = e->step + 1;
     gckpt_call c;
     gckpt_pass pass;
-    if (p->state_slots > 0) { /* state that was nobody's is new */
+    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (p->optimiser == GCKPT_OWN_OPTIMISER) {
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -18186,23 +19003,10 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     }
     pass.update = 1;
     pass.unless = e->nonfinite;
-    pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
-    for (int i = 0; i < p->state_slots; i++)
+    for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
-    pass.momentum = gckpti_setting(h->momentum, 0.9f);
-    pass.rates.scale = e->clip_scale;
-    pass.rates.decay = lr * h->weight_decay * q->p.decay_scale;
-    pass.rates.rate = lr;
-    if (p->optimiser == GCKPT_ADAMW) {
-        pass.rates.beta1 = beta1;
-        pass.rates.rest1 = (float)(1 - (double)beta1);
-        pass.rates.beta2 = beta2;
-        pass.rates.rest2 = (float)(1 - (double)beta2);
-        pass.rates.eps = gckpti_setting(h->eps, 1e-8f);
-        pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
-        pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
-    }
+    gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
@@ -18505,15 +19309,6 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 
 /* ---- a step ---- */
 
-/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
-static int gckpti_counted(const gckpt_op *op)
-{
-    int i = GCKPT_MAX_INPUTS - 1;
-    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
-        i--;
-    return i;
-}
-
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
@@ -18633,18 +19428,9 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     return result;
 }
 
-/* Elements of the input that a loss counts, for each one that it counts: what its shape() says. */
-static int64_t gckpti_loss_unit(const gckpt_exec *e, int id)
-{
-    const gckpti_node *node = &e->plan->nodes[id];
-    gckpt_call c;
-    gckpti_call_start(e, node, id, e->plan->rows, &c);
-    return !gckpti_counted(node->op) && node->op->shape(&c) == GCKPT_OK && c.unit > 1 ? c.unit : 1;
-}
-
 /* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
  * counted once a micro-batch. */
-static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t rows)
+static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[id];
@@ -18656,7 +19442,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t rows)
     }
     for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
         ignored += gckpti_indices(e, q)[k] < 0;
-    return (n - ignored) / gckpti_loss_unit(e, id) * times;
+    return (n - ignored) / unit * times;
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
@@ -18666,7 +19452,8 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
         if (e->terms[i].expected >= 0)
-            e->terms[i].expected += gckpti_expected_count(e, p->terms[i].id, rows);
+            e->terms[i].expected +=
+                gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
@@ -18694,10 +19481,9 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
         const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
         int same = a->type == b->type &&
-                   (a->type == GCKPT_I32
-                        ? a->base == b->base
-                        : gckpti_elements(&a->shape) / gckpti_loss_unit(e, p->terms[0].id) ==
-                              gckpti_elements(&b->shape) / gckpti_loss_unit(e, p->terms[i].id));
+                   (a->type == GCKPT_I32 ? a->base == b->base
+                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
+                                               gckpti_elements(&b->shape) / p->terms[i].unit);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -18741,7 +19527,9 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             e->row_end ? " (all calls of the step together)" : " (desc.batch)");
-    if (p->mixer >= 0 && rows % p->rows)
+    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
+    int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
+    if (whole && rows % p->rows) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
@@ -18799,13 +19587,13 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = &e->store->params[e->params[i].index];
-        if (p->params[i].storage != q->p.storage)
+        if (p->params[i].storage != (gckpti_byte)q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
-                                gckpti_storage_name(p->params[i].storage));
-        if (p->params[i].trained && q->p.frozen)
+                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
+        if (gckpti_updates(&p->params[i]) && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
@@ -19507,12 +20295,13 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     return result;
 }
 
-/* Elements of the largest parameter that is trained. */
-static int64_t gckpti_most_elements(const gckpt_plan *p)
+/* Elements of the largest parameter that is trained (or, too, measured). */
+static int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
+        if ((measured ? gckpti_updates(&p->params[i]) : p->params[i].trained) &&
+            p->params[i].elements > most)
             most = p->params[i].elements;
     return most;
 }
@@ -19764,7 +20553,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_most_elements(p);
+    int64_t most = gckpti_most_elements(p, 0);
     if (most == 0)
         return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;
@@ -19847,14 +20636,15 @@ static void gckpti_time_step(void *context)
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
+        gckpti_update_undo(e->store, q, t->copy, slots, 0);
         gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         *rest += gckpti_lap(t);
-        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
+        gckpti_update_undo(e->store, q, t->copy, slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
@@ -19886,14 +20676,14 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
     double measured = 0, planned = 0, unit;
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind < GCKPT_UPDATE) {
-            const gckpt_cost *c = &p->nodes[p->list[x].id].cost;
+            const gckpt_cost *c = &p->told[p->list[x].id].cost;
             measured += median[x];
             planned += (double)(p->list[x].kind == GCKPT_FORWARD ? c->forward : c->backward);
         }
     unit = planned > 0 ? measured / planned : 0;
     for (size_t i = 0; i < p->node_count; i++) {
-        costs[i].forward = gckpti_nanoseconds((double)p->nodes[i].cost.forward * unit);
-        costs[i].backward = gckpti_nanoseconds((double)p->nodes[i].cost.backward * unit);
+        costs[i].forward = gckpti_nanoseconds((double)p->told[i].cost.forward * unit);
+        costs[i].backward = gckpti_nanoseconds((double)p->told[i].cost.backward * unit);
     }
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
@@ -19903,7 +20693,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
     for (size_t i = 0; i < p->term_count && p->variant.form; i++) { /* a form's, as built */
-        const gckpt_cost *built = &p->terms[i].built, *ran = &p->nodes[p->terms[i].id].cost;
+        const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)
             continue;
@@ -19929,7 +20719,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots) + 1;
+    size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
@@ -20969,6 +21759,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
+    l->store->packing = &gckpti_packed;
     q->p.packed = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
@@ -21486,7 +22277,12 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
 #else
         (void)mode;
         errno = 0;
+#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
+        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
         FILE *f = fopen(name, "wbx"); /* x: must not exist */
+#endif
         if (f || errno != EEXIST)
             return f;
 #endif
@@ -21673,14 +22469,14 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     uint64_t check = GCKPTI_FNV_START;
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpt_instruction in;
-    if (!plan || !write || plan->made_for > GCKPTI_FOR_PLAIN)
+    if (!plan || !plan->told || !write || plan->made_for > GCKPTI_FOR_PLAIN)
         return GCKPT_E_ARG;
     const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
                               plan->node_count };
     gckpti_put_numbers(&k, &check, head, 4);
     for (size_t i = 0; i < plan->node_count; i++) {
-        const gckpt_cost *cost = &plan->nodes[i].cost;
-        const uint64_t tensor[] = { plan->nodes[i].hash, cost->forward, cost->backward };
+        const gckpt_cost *cost = &plan->told[i].cost;
+        const uint64_t tensor[] = { plan->told[i].hash, cost->forward, cost->backward };
         gckpti_put_numbers(&k, &check, tensor, 3);
     }
     const uint64_t request[] = { (uint64_t)plan->mode,
@@ -21717,7 +22513,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check,
-                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
+                          2 * (uint64_t)plan->params[i].storage +
+                              (uint64_t)gckpti_updates(&plan->params[i]));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -21913,7 +22710,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != gckpti_is_trained(&r->p, (int)i))
+        if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
@@ -22111,8 +22908,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
                             gckpti_float(next->init[2]) };
         gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
         if (q) {
-            q->p.storage = next->storage;
+            q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
+            store->packing = plan->packing ? plan->packing : store->packing;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
@@ -22186,7 +22984,7 @@ static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size
     for (; *name; name++)
         gckpti_text_put(&t, gckpti_c_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_",
                         1);
-    if (t.at == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NONE))
+    if (t.at == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
         gckpti_text_add(&t, "_%i", id);
 }
 
@@ -22239,19 +23037,17 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
         gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
-        gckpti_c_offset(k, q->name, ", ");
-        gckpti_print(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
+        gckpti_print(k, ", %z, { %i, {", q->aux_bytes, q->shape.n);
         for (int d = 0; d < GCKPT_MAX_DIMS; d++)
             gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->inputs, q->index);
+        gckpti_print(k, " } }, %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
+                     (size_t)q->name);
+        gckpti_print(k, ", %i, %i, {", q->base, q->index);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) }, ",
-                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward);
-        gckpti_c_offset(k, q->far_value, ", ");
-        gckpti_c_offset(k, q->far_aux, ", ");
-        gckpti_print(k, "UINT64_C(%u) },\n", q->hash);
+        gckpti_print(k, " }, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type, q->batchless,
+                     q->rounding);
     }
     gckpti_print(k, "};\n");
 }
@@ -22266,22 +23062,51 @@ static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, c
 
 static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
 
+/* What does not run, for builds that have it: GCKPT_SMALL has not. */
+static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    gckpti_print(k, "#ifndef GCKPT_SMALL\n");
+    gckpti_c_begin(k, "gckpti_told", name, "told", p->node_count);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_told *q = &p->told[i];
+        gckpti_print(k, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
+                     q->cost.backward);
+        gckpti_c_offset(k, q->far_value, ", ");
+        gckpti_c_offset(k, q->far_aux, ", ");
+        gckpti_print(k, "UINT64_C(%u) },\n", q->hash);
+    }
+    gckpti_c_end(k, p->node_count);
+    gckpti_c_begin(k, "size_t", name, "live", p->length);
+    for (size_t x = 0; x < p->length; x++)
+        gckpti_print(k, x % 8 == 7 ? "%z,\n" : "%z, ", p->live[x]);
+    gckpti_c_end(k, p->length);
+    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *b = &p->lives[i];
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
+                     b->offset, b->size, b->id, (int)b->kind);
+    }
+    gckpti_c_end(k, p->life_count);
+    gckpti_print(k, "#endif\n");
+}
+
 /* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
-                     q->name, q->elements, q->trained, q->node, q->place, q->external,
-                     (int)q->storage, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
+        gckpti_print(k, "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n",
+                     q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
+                     (size_t)q->momentum, (size_t)q->name, q->node, q->place, q->measured,
+                     q->trained, q->external, q->storage);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
-        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
-                     ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
+        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
+                     ins->accumulate, ins->zero, ins->id, ins->uses, (size_t)ins->operands);
     }
     gckpti_c_end(k, p->length);
     gckpti_c_begin(k, "size_t", name, "operands", p->operand_count);
@@ -22290,9 +23115,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_end(k, p->operand_count);
     gckpti_c_begin(k, "gckpti_plan_term", name, "terms", p->term_count);
     for (size_t i = 0; i < p->term_count; i++)
-        gckpti_print(k, "    { %i, %zU, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", p->terms[i].id,
-                     (size_t)p->terms[i].weight, p->terms[i].regulariser, p->terms[i].built.forward,
-                     p->terms[i].built.backward);
+        gckpti_print(k, "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n",
+                     p->terms[i].id, (size_t)p->terms[i].weight, p->terms[i].regulariser,
+                     p->terms[i].unit, p->terms[i].built.forward, p->terms[i].built.backward);
     gckpti_c_end(k, p->term_count);
     gckpti_c_begin(k, "gckpti_plan_pick", name, "picks", p->pick_count);
     for (size_t i = 0; i < p->pick_count; i++) {
@@ -22300,13 +23125,6 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
         gckpti_c_offset(k, p->picks[i].offset, " },\n");
     }
     gckpti_c_end(k, p->pick_count);
-    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
-    for (size_t i = 0; i < p->life_count; i++) {
-        const gckpt_buffer *b = &p->lives[i];
-        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
-                     b->offset, b->size, b->id, (int)b->kind);
-    }
-    gckpti_c_end(k, p->life_count);
 }
 
 /* Attributes, aligned for any of them, and names: at least one of each. */
@@ -22330,16 +23148,17 @@ static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const 
 /* The plan itself, field by field. */
 static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const char *const arrays[] = {
-        "nodes", "params", "list", "operands", "terms", "picks", "lives"
-    };
-    const size_t counts[] = { p->node_count,    p->param_count, p->length,
-                              p->operand_count, p->term_count,  p->pick_count,
-                              p->life_count,    p->word_count,  p->name_bytes };
+    const char *const arrays[] = { "nodes",    "told",  "params", "list", "live",
+                                   "operands", "terms", "picks",  "lives" };
+    const size_t counts[] = { p->node_count, p->node_count, p->param_count,
+                              p->length,     p->length,     p->operand_count,
+                              p->term_count, p->pick_count, p->life_count };
+    const size_t numbers[] = { p->node_count,    p->param_count, p->length,
+                               p->operand_count, p->term_count,  p->pick_count };
     uint64_t work[2] = { 0, 0 }; /* of forwards: again, the first time */
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD)
-            work[p->list[x].first] += p->nodes[p->list[x].id].cost.forward;
+            work[p->list[x].first] += p->told[p->list[x].id].cost.forward;
     gckpti_print(k,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
@@ -22358,12 +23177,27 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         work[0], work[1] ? work[1] : 1, p->work, p->least_work);
     gckpti_print(k, "    UINT64_C(%u), UINT64_C(%u), %z, %z,\n   ", p->proven_work, p->offload_work,
                  p->proven_bytes, p->offloaded);
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 9; i++) {
+        int told = i == 1 || i == 4 || i == 8;
+        gckpti_print(k, told ? "\n#ifdef GCKPT_SMALL\n    NULL,\n#else\n   " : "");
         gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
-    gckpti_print(k, "\n    gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
-    for (int i = 0; i < 9; i++)
-        gckpti_print(k, " %z,", counts[i]);
-    gckpti_print(k, " %z, %i, %i, %i\n};\n", p->inputs, p->body, p->epilogue, p->mixer);
+        gckpti_print(k, told ? "\n#endif\n   " : "");
+    }
+    gckpti_print(k, " gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
+    for (int i = 0; i < 6; i++)
+        gckpti_print(k, " %z,", numbers[i]);
+    gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
+                 p->life_count, p->word_count, p->name_bytes);
+    gckpti_print(k, " %z, %i, %i, %i, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packing ? "&gckpti_packed" : "NULL");
+}
+
+/* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
+static int gckpti_c_fits_small(const gckpt_plan *p)
+{
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->batch <= INT32_MAX &&
+           p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
+           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -22372,7 +23206,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     const char *wrong = NULL;
     size_t i = 0;
-    if (!plan || !name || !write)
+    if (!plan || !plan->told || !name || !write)
         return GCKPT_E_ARG;
     if (plan->made_for > GCKPTI_FOR_PLAIN)
         wrong = "#error \"plan: it was made for another backend than the processor\"\n";
@@ -22399,6 +23233,12 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
                  gckpt_plan_bytes(plan), name);
+    if (!gckpti_c_fits_small(plan))
+        gckpti_print(&k,
+                     "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
+                     "offload nothing and have fewer than 32768 tensors, and 65536 operands\"\n"
+                     "#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -22407,6 +23247,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
+    gckpti_c_told(&k, plan, name);
     gckpti_c_arrays(&k, plan, name);
     gckpti_c_words_and_names(&k, plan, name);
     gckpti_c_plan(&k, plan, name);
@@ -22444,6 +23285,40 @@ typedef struct gckpti_product {
     float *c;
     int64_t c_row;
 } gckpti_product;
+
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
 
 /* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
 typedef struct {
@@ -22554,8 +23429,8 @@ typedef struct {
 /* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
  * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
  * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
+static inline void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                                     uint16_t odd, uint32_t *d, int64_t width)
 {
     for (int64_t p = 0; p < k; p += 2, d += width)
         for (int64_t i = 0; i < width; i++) {
@@ -22584,7 +23459,7 @@ static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 }
 
 /* What the backward of a norm adds up over a row: u h. */
-static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
@@ -23092,6 +23967,127 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
+/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
+ * results, of dw 64 channels ---- */
+typedef struct {
+    gckpti_products cut;
+    gckpti_windows w;
+} gckpti_windows_job;
+
+static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_products *cut = &s->cut;
+    gckpti_windows w = s->w;
+    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
+    int64_t j0 = i % cut->across * cut->cols;
+    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
+    if (w.t.from)
+        w.t.from += group * w.c_next;
+    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
+                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
+}
+
+static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
+    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
+}
+
+static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
+{
+    gckpti_windows_job s;
+    gckpti_products *cut = &s.cut;
+    memset(&s, 0, sizeof s);
+    s.w = *w;
+    cut->call = call, cut->t = w->t, cut->batch = w->z->window.groups;
+    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
+    gckpti_products_cut(cut);
+    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
+                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
+}
+
+/* What lies where, of one kind and phase. */
+static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t channels = up ? z->o : z->c, group = up ? z->group_o : z->group_c;
+    const gckpti_reach *x = &s->r[1];
+    gckpti_windows w;
+    gckpti_product *t = &w.t;
+    memset(&w, 0, sizeof w);
+    w.kind = s->kind, w.z = z, w.from = s->from;
+    w.r[0] = s->r[0], w.r[1] = s->r[1];
+    w.width = x->size * channels, w.image = w.r[0].size * w.width;
+    w.step = x->step * channels, w.tap = x->tap * channels, w.first = x->first * channels;
+    w.run = group, w.across = x->taps + !x->taps;
+    if (w.tap == group)
+        w.run *= w.across, w.across = 1;
+    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
+    t->n = w.c_next, t->a_step = 1;
+    if (s->kind == GCKPTI_CONV_DW) {
+        const int64_t places = t->m;
+        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
+    }
+    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
+    t->c = s->out, t->c_row = up ? z->c : z->o;
+    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
+    return w;
+}
+
+/* Groups of one channel: a line of results, 64 channels of dw. */
+static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_conv *s = (const gckpti_conv *)context;
+    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
+    (void)worker;
+    if (s->kind == GCKPTI_CONV_DW)
+        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+    else
+        gckpti_conv_results(s, i * line, (i + 1) * line);
+}
+
+/* gckpti_conv_plain */
+static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
+    if (z->group_c > 1 || z->group_o > 1) {
+        gckpti_windows w = gckpti_windows_of(s);
+        gckpti_windows_run(call, &w);
+        return;
+    }
+    gckpti_conv one = *s;
+    one.run = gckpti_kernels_of(call)->multiply_add;
+    if (s->kind == GCKPTI_CONV_DW) {
+        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
+                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
+                       &one);
+    } else {
+        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
+    }
+}
+
+static void gckpti_fast_conv2d_forward(const gckpt_call *call)
+{
+    gckpti_conv_forward(call, gckpti_conv_fast);
+}
+
+static void gckpti_fast_conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_backward(call, gckpti_conv_fast);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
     gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
@@ -23590,8 +24586,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    gckpti_cpu_unpack };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
@@ -23704,15 +24699,18 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_HEADER_MAX
 #undef GCKPTI_INFINITY
 #undef GCKPTI_INLINE
+#undef GCKPTI_LEAN
 #undef GCKPTI_LN2_HI
 #undef GCKPTI_LN2_LO
 #undef GCKPTI_LOG2E
 #undef GCKPTI_MAGIC
+#undef GCKPTI_NAMELESS
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
+#undef GCKPTI_PLANS
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
 #undef GCKPTI_HEAP_WHOLE
@@ -23739,10 +24737,23 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT DEFAULT
 #if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"
 #pragma float_control(pop)
+#pragma clang diagnostic pop
 #endif
 #elif defined(__GNUC__)
 #pragma GCC pop_options
+#endif
+#ifdef GCKPT_SMALL
+#pragma pop_macro("int64_t")
+#pragma pop_macro("INT64_MAX")
+#endif
+#ifdef GCKPT_NO_TEXT
+#undef gckpti_error
+#undef gckpti_fail
+#undef gckpti_tell_block
+#undef gckpt_fail
 #endif
 #endif /* GRADCKPT_IMPLEMENTATION */
 
@@ -24398,6 +25409,144 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         }
         p = next_p, j = next_j;
     } while (p < t->k || j > j0);
+}
+
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the matrix of all windows. */
+static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
+                                    int64_t first, int64_t links, float *d, int64_t d_row)
+{
+    const gckpti_reach *r = s->r;
+    const int64_t tap = first / s->run;
+    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
+    const float *from = s->from + row / r[1].results / r[0].results * s->image;
+    for (; rows > 0; rows--, d += d_row) {
+        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
+        for (int64_t l = 0, n; l < links; l += n, c = 0) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            const int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *line = from + y * s->width + x;
+            n = gckpti_min(links - l, s->run - c);
+            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
+            if (y < 0 || y >= r[0].size || end < at)
+                at = end = n;
+            for (int64_t e = 0; e < at; e++)
+                d[l + e] = 0.0f;
+            for (; at < end; at += W)
+                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
+            for (int64_t e = end; e < n; e++)
+                d[l + e] = 0.0f;
+            if (++kx == s->across)
+                kx = 0, ky++;
+        }
+        if (++j == r[1].results) {
+            j = 0;
+            if (++i == r[0].results)
+                i = 0, from += s->image;
+        }
+    }
+}
+
+/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
+                                       int64_t n, float *d, int64_t deep)
+{
+    const gckpti_product *t = &s->t;
+    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
+        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+        for (int64_t l = 0, links; l < k; l += links) {
+            const int64_t tap = (p + l) / run, o = (p + l) % run;
+            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            links = gckpti_min(run - o, k - l);
+            if (s->kind == GCKPTI_CONV_UP)
+                b += gckpti_windows_b(s, tap);
+            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+        }
+    }
+}
+
+/* The tiles of some rows of c, whose part of a is gathered. */
+static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
+                                           int64_t n, const float *b, const float *panels,
+                                           int64_t deep, int in_place)
+{
+    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
+    const gckpti_tile first = u;
+    for (int64_t i = 0, high; i < rows; i += high) {
+        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        u.a = first.a + i * u.a_row;
+        for (int64_t q = 0; q < count; q++) {
+            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+            u.last = gckpti_min(n - at - width + W, W);
+            u.b = panels + at * deep, u.b_step = width;
+            if (in_place && u.last == W)
+                u.b = b + at, u.b_step = s->t.b_step;
+            u.c = first.c + i * u.c_row + at;
+            u.from = first.from ? first.from + i * u.from_row + at : NULL;
+            u.next = q + 1 < count ? u.c + width : u.c;
+            V(tiles)[width / W - 1][high - 1](&u);
+        }
+    }
+}
+
+/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
+ * their tiles; where c has those of other phases between them, no
+ * more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+{
+    const gckpti_product *t = &s->t;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
+    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
+    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
+    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
+    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
+    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
+    float *const panels = pack + most * by.deep;
+    int64_t p = 0;
+    do {
+        const int64_t k = gckpti_min(t->k - p, by.deep);
+        for (int64_t j = j0, n; j < j1; j += n) {
+            const float *b = t->b + p * t->b_step + j * t->b_col;
+            n = gckpti_min(j1 - j, by.wide);
+            if (!by.in_place || n % W)
+                V(pack_taps)(s, p, k, j, n, panels, by.deep);
+            for (int64_t i = i0, some; i < i1; i += some) {
+                const int64_t at = gckpti_windows_c(s, i) + j;
+                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
+                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    0,       NULL };
+                some = gckpti_min(i1 - i, most);
+                if (lines)
+                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                if (dw)
+                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
+                else
+                    V(unfold)(s, i, some, p, k, pack, by.deep);
+                if (!dw)
+                    u.a_row = by.deep, u.a_step = 1;
+                u.c = t->c + at;
+                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
+                if (p || t->from == t->c)
+                    u.from = u.c, u.from_row = u.c_row;
+                else if (t->from)
+                    u.from = t->from + j;
+                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+            }
+        }
+        p += k;
+    } while (p < t->k);
+}
+
+/* gckpti_plain_multiply_add */
+static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
+        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
+    }
 }
 
 /* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
@@ -25905,12 +27054,12 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
-        V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
-        V(log_softmax_forward), V(log_softmax_backward), V(norm_forward), V(norm_backward),        \
-        V(columns), V(attention_forward), V(attention_backward), V(classes_backward),              \
-        V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates), V(gru_slopes),          \
-        V(lstm_gates), V(lstm_slopes), &mixed
+    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(square_sum),      \
+        V(dot), V(adamw), V(add_to), V(elementwise_forward), V(elementwise_backward),              \
+        V(softmax_forward), V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward),  \
+        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
+        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),               \
+        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };

@@ -31,13 +31,14 @@ need()
     done
 }
 
-# Can this compiler, with these options, build and run an empty program?
+# Can this compiler, with these options, build an empty program, which then runs (by $run, if set)?
+run=
 can()
 {
     echo 'int main(void) { return 0; }' > $B/can.$$.c
-    "$@" $B/can.$$.c -o $B/can.$$ > /dev/null 2>&1 && $B/can.$$ > /dev/null 2>&1
+    "$@" $B/can.$$.c -o $B/can.$$.exe > /dev/null 2>&1 && $run $B/can.$$.exe > /dev/null 2>&1
     result=$?
-    rm -f $B/can.$$ $B/can.$$.c
+    rm -f $B/can.$$.exe $B/can.$$.c
     return $result
 }
 
@@ -61,12 +62,13 @@ hash()
     "$@" $(source_of hash) -o "$out" && "$out"
 }
 
-tests_with()            # tests_with OUTPUT compiler options...: all tests, built so
+tests=$(echo tests/test_*.c)
+tests_with()            # tests_with OUTPUT compiler options...: all tests, or $tests, built so, run by $run
 {
     out=$B/$1
     shift
     "$@" -I. -c tests/compile/implementation.c -o "$out.o" || return 1
-    for test in tests/test_*.c; do
+    for test in $tests; do
         name=$(basename "$test" .c)
         [ "$name" != test_cuda ] || continue
         with="-DGRADCKPT_IMPLEMENTED $out.o"
@@ -75,8 +77,19 @@ tests_with()            # tests_with OUTPUT compiler options...: all tests, buil
         part=                   # percent of its cases
         [ "$name" = test_kernels ] && part=20
         echo "== $name"
-        "$@" -I. "$test" $with -lm -lpthread -o "$out-$name" && "$out-$name" $part || return 1
+        "$@" -I. "$test" $with -lm -lpthread -o "$out-$name.exe" && $run "$out-$name.exe" $part || return 1
     done
+}
+
+exchange()              # exchange NAME compiler options...: files go to and fro between its programs ($run) and ours
+{
+    at=$B/$1-file
+    here=$B/$1-here
+    there="$run $B/$1-there.exe"
+    shift
+    "$@" -I. tests/exchange.c -lm -o "${there##* }" && ${CC:-cc} -std=gnu99 -O1 -I. tests/exchange.c -o "$here" &&
+        "$here" 5 - "$at-want" && "$here" 2 - "$at-2" && $there 2 - "$at-2-there" && cmp "$at-2" "$at-2-there" &&
+        $there 2 "$at-2" "$at-4" && "$here" 1 "$at-4" "$at-5" && cmp "$at-want" "$at-5"
 }
 
 symbols_of()            # external and writable symbols of the implementation built with these options
@@ -161,7 +174,7 @@ run_check()
         for name in core fit bf16 order; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of $name) -lm -o "$B/$1-$name" && "$B/$1-$name" wide || return 1
         done ;;
-    # ---- other processors, emulated: the golden hash, numerics, files, failing allocations ----
+    # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
     cross-*)
         machine=${1#cross-}
         emulator=qemu-${machine%%-*}
@@ -197,7 +210,40 @@ run_check()
             for made in small small_there; do
                 grep -v '^#define small_[a-z]*_bytes [0-9]*$' "$B/$1-$made.h" > "$B/$1-$made.cut" || return 1
             done &&
-            cmp "$B/$1-small.cut" "$B/$1-small_there.cut" ;;
+            cmp "$B/$1-small.cut" "$B/$1-small_there.cut" || return 1
+        run=$emulator
+        exchange "$1" "$machine-gcc" -static -O1 -std=gnu99 $options ;;
+    # ---- small compilers and other systems; files exchanged with them; on Windows one of more than 4 GiB ----
+    port-*)
+        port=$1
+        case $port in
+        port-tcc) set -- tcc -Wall -Werror ;;
+        port-musl) set -- musl-gcc -static -std=gnu99 -O1 ;;
+        port-mingw)
+            set -- x86_64-w64-mingw32-gcc -std=gnu99 -O1
+            run=$(command -v wine64 || echo /usr/lib/wine/wine64)
+            export WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= WINEPREFIX="$PWD/$B/wine" ;;
+        port-wasm)
+            set -- clang --target=wasm32-wasi -std=gnu99 -O1
+            run="node --no-warnings tests/wasi.mjs" ;;
+        esac
+        need "$1" ${run%% *}
+        can "$@" || skip "what $1 builds does not run here${run:+ by $run}"
+        [ "$1" = tcc ] || "$@" $W -Wstrict-prototypes -fsyntax-only tests/compile/implementation.c || return 1
+        tests=
+        for test in hash numerics save files; do
+            tests="$tests tests/test_$test.c"
+        done
+        tests_with "$port" "$@" && exchange "$port" "$@" || return 1
+        [ $port = port-mingw ] || return 0
+        "$@" -I. tests/large.c -o $B/large.exe && ${CC:-cc} -std=gnu99 -O1 -I. tests/large.c -o $B/large &&
+            truncate -s "$($B/large make $B/large.st)" $B/large.st && $B/large end $B/large.st &&
+            $B/large read $B/large.st && $run $B/large.exe read $B/large.st
+        result=$?
+        "${run%64}server" -k
+        "${run%64}server" -w
+        rm -rf $B/large.st $B/wine
+        return $result ;;
     # ---- ways to include ----
     include-alone)
         for c in "${CC:-cc} -std=c99" "${CXX:-c++} -std=c++11 -x c++"; do
@@ -449,7 +495,7 @@ kernels-listed kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-gcc,-O3,-flto,-mfma
 hash-clang,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 cross-aarch64-linux-gnu cross-arm-linux-gnueabihf cross-riscv64-linux-gnu cross-s390x-linux-gnu
-cross-i686-linux-gnu
+cross-i686-linux-gnu port-tcc port-musl port-mingw port-wasm
 cuda-refused cuda-shim-eager cuda-shim-lazy cuda-asan cuda-nvcc-80 cuda-nvcc-90 cuda-nvcc-100
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2

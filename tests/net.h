@@ -3,13 +3,13 @@
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
 #ifndef NET_KINDS
-#define NET_KINDS 31 /* kinds of growth; 26: without the last five before the table */
+#define NET_KINDS 34 /* kinds of growth; 26: without those behind 24 but the table */
 #endif
 #include "rig.h"
 
 typedef gckpt_tensor T;
 
-enum { MOST = 900, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
+enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 
 /* ---- the graph under construction. No decision may depend on net.rows, nor on the order in which a compiler evaluates
  * arguments: a seed gives the same graph for every micro-batch and everywhere. ---- */
@@ -18,7 +18,7 @@ static struct {
     gckpt_graph *g;
     int64_t rows, batch, t, c;
     int smooth, params, count, pooled, weights, terms, depth, dropout;
-    struct { int in[3], base, is_op, data; T *t; } nodes[MOST];
+    struct { int in[READS], base, is_op, data; T *t; } nodes[MOST];
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2];
     unsigned char used[MOST];
     gckpt_term term[4];
@@ -68,28 +68,47 @@ static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
 
 /* ---- the graph ---- */
 
+/* Notes an op that the graph knows: one of several that a builder made. */
+static void note_made(int id)
+{
+    gckpt_node n;
+    CHECK(gckpt_graph_node(net.g, id, &n) == GCKPT_OK && n.inputs <= READS);
+    net.nodes[id].base = id;
+    net.nodes[id].is_op = 1;
+    net.nodes[id].data = !n.batchless;
+    for (int i = 0; i < READS; i++) {
+        net.nodes[id].in[i] = i < n.inputs ? net.nodes[n.input[i]].base : -1;
+        if (i < n.inputs)
+            net.used[n.input[i]] = net.used[net.nodes[id].in[i]] = 1;
+    }
+}
+
 /* Notes what t reads. */
 static T *note3(T *t, T *a, T *b, T *c)
 {
-    T *in[3] = { a, b, c };
-    int id = gckpt_id(t);
+    T *in[READS] = { a, b, c };
+    int id = gckpt_id(t), made = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
     if (net.nodes[id].t) /* a parameter that was there before */
         return t;
-    for (; net.count < id; net.count++) /* an op made of several: what it reads is not known */
-        net.nodes[net.count].is_op = 1, memset(net.nodes[net.count].in, -1, sizeof net.nodes[net.count].in);
+    for (; net.count < id; net.count++)
+        note_made(net.count);
     net.nodes[id].t = t;
+    net.count = id + 1;
+    if (made) {
+        note_made(id);
+        return t;
+    }
     net.nodes[id].base = id;
     net.nodes[id].is_op = a != NULL;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < READS; i++) {
         net.nodes[id].in[i] = in[i] ? net.nodes[gckpt_id(in[i])].base : -1;
         if (in[i]) {
             net.used[gckpt_id(in[i])] = net.used[net.nodes[id].in[i]] = 1;
             net.nodes[id].data |= net.nodes[gckpt_id(in[i])].data;
         }
     }
-    net.count = id + 1;
     return t;
 }
 static T *note(T *t, T *a) { return note3(t, a, NULL, NULL); }
@@ -207,6 +226,15 @@ static void add_loss(T *x)
     net.terms++;
 }
 
+/* bias, start: or NULL */
+static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
+{
+    gckpt_shape s = gckpt_shape_of(x);
+    T *wx = weight(s.d[2], (gru ? 3 : 4) * units), *wh = weight(units, (gru ? 3 : 4) * units);
+    T *t = gru ? gckpt_gru(x, wx, NULL, wh, bias, start) : gckpt_lstm(x, wx, wh, bias, start, start);
+    return note3(t, x, wx, wh);
+}
+
 /* One random op on x, or a few; NULL when the one drawn does not fit. */
 static T *grow(T *x)
 {
@@ -270,6 +298,16 @@ static T *grow(T *x)
         y = partner(x, 0), z = chance(50) ? note(gckpt_detach(x), x) : x;
         return a ? note2(b ? gckpt_maximum(z, y) : gckpt_minimum(y, z), z, y)
                : b ? note(gckpt_abs(z), z) : note(gckpt_clamp(z, -0.5f, 0.75f), z);
+    case 31: case 32: /* a recurrent layer, whose first state is a mean over its steps */
+        if (s.n != 3)
+            return NULL;
+        o = 1 + (int64_t)below(4), z = a ? note2(gckpt_linear(x, y = weight(c, o), NULL), x, y) : NULL;
+        z = z ? note(gckpt_mean(z, 1), z) : NULL;
+        return recurrent(x, kind == 31, o, b ? vector(kind == 31 ? 3 * o : 4 * o, 0) : NULL, z);
+    case 33: /* rows of x's other shape, by the tokens */
+        y = per_row % (V + 1) == 0 ? view(x, gckpt_shape3(net.rows, V + 1, -1)) : NULL;
+        y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
+        return y ? note2(gckpt_gather(y, net.tokens), y, net.tokens) : NULL;
     default: y = weight(V, net.c); return note2(gckpt_embed(y, net.tokens), y, net.tokens);
     }
 }

@@ -158,6 +158,13 @@ static void test_sqrt(void)
 
 /* ---- transcendentals ---- */
 
+/* Beyond this sin and cos are no reference: MinGW's are the x87's, whose pi has 66 bits. */
+#if defined(_WIN32)
+static const float turns = 1e6f;
+#else
+static const float turns = INFINITY;
+#endif
+
 /* Largest error over random arguments of every binade, and over a sweep of [low, high]. */
 static void accuracy(const char *name, float (*f)(float), double (*g)(double), float low,
                      float high, int odd, double limit)
@@ -170,7 +177,7 @@ static void accuracy(const char *name, float (*f)(float), double (*g)(double), f
                 ? gckpti_float(random32())
                 : (float)((double)low + ((double)high - (double)low) * (random32() / 4294967296.0));
         double e;
-        if (x != x)
+        if (x != x || ((g == sin || g == cos) && !(fabsf(x) <= turns)))
             continue;
         e = ulps(f(x), g((double)x));
         if (odd && !same(f(-x), -f(x)))

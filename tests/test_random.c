@@ -38,7 +38,7 @@ static void verify(const gckpt_plan *p, const char *what)
         runs[in.id] = 1;
     for (int i = 0; i < gckpt_plan_length(p); i++) {
         int good = gckpt_plan_get(p, i, &in) == GCKPT_OK, q = in.id, once = !net.nodes[q].data;
-        for (int k = 0, from; k < 3; k++)
+        for (int k = 0, from; k < READS; k++)
             if ((from = net.nodes[q].in[k]) >= 0) {
                 int form = net.nodes[from].is_op && !runs[from]; /* what the form of a head reads instead: */
                 for (int j = 0, read; j < (form ? 2 : 1); j++) {

@@ -1,0 +1,254 @@
+/* test_recurrent.c - gather, gru and lstm against PyTorch (golden/make_recurrent.py), sequences in
+ * pieces, what is not finite, and what is refused. Their bits are test_kernels' and test_ops'. */
+#include "gradckpt.h"
+#include "rig.h"
+#include "golden/recurrent.h"
+#include <math.h>
+
+enum { B = RECURRENT_ROWS, I = RECURRENT_INPUTS, H = RECURRENT_UNITS, LEAVES = 7 };
+
+/* |a - b| / |b|: see test_golden.c */
+static void near(const float *a, const float *b, int64_t n, const char *name, const char *what)
+{
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; a && i < n; i++) {
+        double d = (double)a[i] - (double)b[i];
+        difference += d * d;
+        norm += (double)b[i] * (double)b[i];
+    }
+    CHECK_MSG(a && difference <= 4e-12 * norm, "%s: %s differs by %g of %g", name, what,
+              sqrt(difference), sqrt(norm));
+}
+
+/* A layer of constants between inputs: leaves in the order of recurrent.h. */
+static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **leaf)
+{
+    const int lstm = recurrent_cases[k].lstm, both = recurrent_cases[k].biases && !lstm;
+    const int64_t gates = (lstm ? 4 : 3) * H;
+    const gckpt_shape shapes[5] = { gckpt_shape3(rows, recurrent_cases[k].steps, I),
+                                    gckpt_shape2(I, gates), gckpt_shape2(H, gates),
+                                    gckpt_shape1(gates), gckpt_shape1(gates) };
+    const int biases = recurrent_cases[k].biases ? 1 + both : 0;
+    gckpt_tensor *bias[2] = { NULL, NULL }, *start[2] = { NULL, NULL };
+    int n = 0;
+    leaf[n++] = gckpt_input(g, "x", GCKPT_F32, shapes[0]);
+    for (; n < 3 + biases; n++)
+        leaf[n] = gckpt_constant(g, "w", GCKPT_F32, shapes[n], recurrent_cases[k].leaf[n].values);
+    for (int i = 0; i < biases; i++)
+        bias[i] = leaf[3 + i];
+    for (int i = 0; recurrent_cases[k].started && i <= lstm; i++)
+        start[i] = leaf[n++] = gckpt_input(g, i ? "c0" : "h0", GCKPT_F32, gckpt_shape2(rows, H));
+    leaf[n] = NULL;
+    return lstm ? gckpt_lstm(leaf[0], leaf[1], leaf[2], bias[0], start[0], start[1])
+                : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], start[0]);
+}
+
+/* The loss sum(out * r), and all gradients, in micro-batches of so many rows. */
+static void test_golden(int k, int64_t rows)
+{
+    const char *name = recurrent_cases[k].name;
+    const int64_t wide = recurrent_cases[k].lstm ? 2 * H : H, steps = recurrent_cases[k].steps;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *leaf[LEAVES + 1], *out = layer(g, k, rows, leaf);
+    gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, steps, wide));
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
+    gckpt_pick pick[LEAVES + 1] = { { out, 0 } };
+    gckpt_feed feed[4] = { { gckpt_id(r), recurrent_cases[k].r } };
+    gckpt_node node;
+    static float all[B * 5 * 2 * H], gradient[LEAVES][B * 5 * I];
+    int n = 0, feeds = 1;
+    for (; leaf[n]; n++) {
+        pick[1 + n] = (gckpt_pick){ leaf[n], 1 };
+        if (gckpt_graph_node(g, gckpt_id(leaf[n]), &node) == GCKPT_OK && !node.batchless)
+            feed[feeds++] = (gckpt_feed){ gckpt_id(leaf[n]), recurrent_cases[k].leaf[n].values };
+    }
+    gckpt_plan_desc desc = { .batch = B, .fetch = pick, .fetches = 1 + n };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_hyper still = gckpt_hyper_lr(0);
+    CHECK_MSG(e != NULL, "%s: %s %s", name, gckpt_error_text(g), gckpt_error_text(s));
+    gckpt_collect(e, gckpt_id(out), 0, all, sizeof all / sizeof *all);
+    for (int i = 0; i < n; i++)
+        gckpt_collect(e, gckpt_id(leaf[i]), 1, gradient[i], sizeof gradient[i] / sizeof(float));
+    CHECK_MSG(gckpt_step(e, feed, feeds, B, &still, NULL) == GCKPT_OK, "%s: %s", name,
+              gckpt_error_text(e));
+    near(all, recurrent_cases[k].out, B * steps * wide, name, "the output");
+    for (int i = 0; i < n && e; i++) {
+        gckpt_shape shape = gckpt_shape_of(leaf[i]);
+        gckpt_graph_node(g, gckpt_id(leaf[i]), &node);
+        char what[32];
+        sprintf(what, "gradient %d", i);
+        near(node.batchless ? gckpt_fetch(e, gckpt_id(leaf[i]), 1) : gradient[i],
+             recurrent_cases[k].leaf[i].gradient,
+             count_of(&shape) / (node.batchless ? 1 : rows) * (node.batchless ? 1 : B), name, what);
+    }
+    rig_free(e, p, g, s);
+}
+
+static void test_gather(int64_t rows)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 6, I));
+    gckpt_tensor *index = gckpt_input(g, "index", GCKPT_I32, gckpt_shape2(rows, 4));
+    gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(rows, 4, I));
+    gckpt_tensor *out = gckpt_gather(x, index);
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, r)), 1, 0 };
+    const gckpt_pick pick[2] = { { out, 0 }, { x, 1 } };
+    gckpt_plan_desc desc = { .batch = B, .fetch = pick, .fetches = 2 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_hyper still = gckpt_hyper_lr(0);
+    float all[B * 4 * I], gradient[B * 6 * I];
+    int32_t wrong[B * 4];
+    gckpt_feed feed[3] = { { gckpt_id(x), gather_x },
+                           { gckpt_id(index), gather_index },
+                           { gckpt_id(r), gather_r } };
+    gckpt_collect(e, gckpt_id(out), 0, all, B * 4 * I);
+    gckpt_collect(e, gckpt_id(x), 1, gradient, B * 6 * I);
+    CHECK(gckpt_step(e, feed, 3, B, &still, NULL) == GCKPT_OK);
+    near(all, gather_out, B * 4 * I, "gather", "the output");
+    near(gradient, gather_grad, B * 6 * I, "gather", "the gradient");
+    for (int i = 0; i < 2; i++) { /* each index is looked at before anything runs */
+        memcpy(wrong, gather_index, sizeof wrong);
+        wrong[B * 4 - 1] = i ? 6 : -1;
+        feed[1].data = wrong;
+        CHECK(gckpt_step(e, feed, 3, B, &still, NULL) == GCKPT_E_DATA);
+        CHECK_MSG(strstr(gckpt_error_text(e), "index"), "%s", gckpt_error_text(e));
+    }
+    rig_free(e, p, g, s);
+}
+
+/* Six steps at once, and three with the state of the three before: the same bits. */
+static void test_pieces(int lstm)
+{
+    enum { T = 6, UNITS = 21 };
+    const gckpt_init init = { 0.4f, 0, 0 };
+    const int64_t gates = (lstm ? 4 : 3) * UNITS, wide = (lstm ? 2 : 1) * UNITS;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(3, T, I)), *y[3], *h = NULL;
+    gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, gates), init), *c = NULL;
+    gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(UNITS, gates), init);
+    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(gates), init);
+    for (int i = 0; i < 3; i++) {
+        gckpt_tensor *in = i < 2 ? gckpt_slice(x, 1, 3 * i, 3 * i + 3) : x;
+        y[i] = lstm ? gckpt_lstm(in, wx, wh, b, i == 1 ? h : NULL, i == 1 ? c : NULL)
+                    : gckpt_gru(in, wx, b, wh, b, i == 1 ? h : NULL);
+        gckpt_tensor *last = gckpt_reshape(gckpt_slice(y[i], 1, 2, 3), gckpt_shape2(3, wide));
+        h = gckpt_slice(last, 1, 0, UNITS);
+        c = lstm ? gckpt_slice(last, 1, UNITS, wide) : NULL;
+    }
+    y[0] = gckpt_concat(y, 2, 1);
+    const gckpt_pick pick[2] = { { y[0], 0 }, { y[2], 0 } };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = pick, .fetches = 2 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float data[3 * T * I];
+    for (int i = 0; i < 3 * T * I; i++)
+        data[i] = (float)((i * 37) % 23 - 11) / 7.0f;
+    gckpt_feed feed = { gckpt_id(x), data };
+    if (CHECK_MSG(e && gckpt_forward(e, &feed, 1, 3, NULL) == GCKPT_OK, "%s", gckpt_error_text(g)))
+        CHECK(!memcmp(gckpt_fetch(e, gckpt_id(y[0]), 0), gckpt_fetch(e, gckpt_id(y[2]), 0),
+                      (size_t)(3 * T * wide) * sizeof(float)));
+    rig_free(e, p, g, s);
+}
+
+/* One number in a row that is not: in this row, from there on, and nowhere else. */
+static void test_not_finite(int lstm)
+{
+    enum { T = 4, UNITS = 5 };
+    const gckpt_init init = { 0.4f, 0, 0 };
+    const int64_t gates = (lstm ? 4 : 3) * UNITS, wide = (lstm ? 2 : 1) * UNITS;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(3, T, I));
+    gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, gates), init);
+    gckpt_tensor *wh = gckpt_param(g, "wh", gckpt_shape2(UNITS, gates), init);
+    gckpt_tensor *y =
+        lstm ? gckpt_lstm(x, wx, wh, NULL, NULL, NULL) : gckpt_gru(x, wx, NULL, wh, NULL, NULL);
+    const gckpt_pick pick = { y, 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    float data[3 * T * I] = { 0 };
+    gckpt_feed feed = { gckpt_id(x), data };
+    for (int i = 0; i < 3; i++) { /* NaN; far ends of the gates, where nothing overflows */
+        data[(T + 2) * I] = i == 0 ? NAN : i == 1 ? 1e30f : -1e30f;
+        CHECK(gckpt_forward(e, &feed, 1, 3, NULL) == GCKPT_OK);
+        const float *out = gckpt_fetch(e, gckpt_id(y), 0);
+        for (int64_t k = 0; out && k < 3 * T * wide; k++) {
+            int lost = i == 0 && k / wide >= T + 2 && k / wide < 2 * T;
+            CHECK_MSG(lost ? out[k] != out[k] : fabsf(out[k]) <= T, "lstm %d, %d: [%ld] is %g",
+                      lstm, i, (long)k, (double)out[k]);
+        }
+    }
+    rig_free(e, p, g, s);
+}
+
+static void refused(gckpt_graph **g, gckpt_store *s, gckpt_tensor *t, gckpt_result result,
+                    const char *text)
+{
+    CHECK_MSG(!t && gckpt_error(*g) == result && strstr(gckpt_error_text(*g), text),
+              "\"%s\", not \"%s\"", gckpt_error_text(*g), text);
+    gckpt_graph_free(*g);
+    *g = gckpt_graph_new(s, NULL);
+}
+
+static void test_refusals(void)
+{
+    const gckpt_init zero = { 0, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+#define X(...)     gckpt_input(g, "x", GCKPT_F32, __VA_ARGS__)
+#define STATE(n)   gckpt_input(g, "state", GCKPT_F32, gckpt_shape2(4, n))
+#define P(name, s) gckpt_param(g, name, s, zero)
+#define WX(gates)  P("wx" #gates, gckpt_shape2(3, gates))
+#define WH(gates)  P("wh" #gates, gckpt_shape2(5, gates))
+    const gckpt_shape sequence = gckpt_shape3(4, 2, 3);
+    gckpt_tensor *x = X(sequence), *index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 2));
+    gckpt_tensor *t = gckpt_gather(gckpt_slice(x, 1, 0, 1), x);
+    refused(&g, s, t, GCKPT_E_ARG, "gather: input 1");
+    index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape3(4, 2, 1)),
+    t = gckpt_gather(X(sequence), index);
+    refused(&g, s, t, GCKPT_E_SHAPE, "gather: x [4,2,3], index [4,2,1] must be (B,N,C), (B,M)");
+    index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(4, 2));
+    t = gckpt_gather(X(gckpt_shape2(4, 3)), index);
+    refused(&g, s, t, GCKPT_E_SHAPE, "gather: x [4,3]");
+    t = gckpt_gru(X(gckpt_shape2(4, 3)), WX(15), NULL, WH(15), NULL, NULL);
+    refused(&g, s, t, GCKPT_E_SHAPE, "gru: x wx [4,15] and wh [5,15] must be (B,T,3H) and (H,3H)");
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(18), NULL, NULL);
+    refused(&g, s, t, GCKPT_E_SHAPE, "gru: x wx [4,2,15] and wh [5,18]");
+    t = gckpt_gru(X(sequence), WX(16), NULL, WH(16), NULL, NULL);
+    refused(&g, s, t, GCKPT_E_SHAPE, "gru: x wx [4,2,16] and wh [5,16]");
+    t = gckpt_lstm(X(sequence), WX(15), WH(15), NULL, NULL, NULL);
+    refused(&g, s, t, GCKPT_E_SHAPE, "lstm: x wx [4,2,15] and wh [5,15] must be (B,T,4H)");
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), P("b", gckpt_shape1(5)), NULL);
+    refused(&g, s, t, GCKPT_E_SHAPE, "need a bias [15], not [5]");
+    t = gckpt_gru(X(sequence), WX(15), NULL, WH(15), NULL, STATE(3));
+    refused(&g, s, t, GCKPT_E_SHAPE, "need a first state [4,5], not [4,3]");
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, NULL, STATE(5));
+    refused(&g, s, t, GCKPT_E_ARG, "lstm: c0");
+    t = gckpt_lstm(X(sequence), WX(20), WH(20), NULL, STATE(5), NULL);
+    refused(&g, s, t, GCKPT_E_ARG, "without c0: give both, or none");
+    t = gckpt_gru(NULL, WX(15), NULL, WH(15), NULL, NULL);
+    refused(&g, s, t, GCKPT_E_ARG, "input 0 is NULL");
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+int main(void)
+{
+    for (int64_t rows = 1; rows <= B; rows++) {
+        for (int k = 0; k < (int)(sizeof recurrent_cases / sizeof *recurrent_cases); k++)
+            test_golden(k, rows);
+        test_gather(rows);
+    }
+    for (int lstm = 0; lstm < 2; lstm++) {
+        test_pieces(lstm);
+        test_not_finite(lstm);
+    }
+    test_refusals();
+    return check_report("recurrent layers");
+}
