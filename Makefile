@@ -36,7 +36,7 @@ CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
 SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
-EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph
+EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn
 CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
 SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs
@@ -57,7 +57,7 @@ help:
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
-	@echo 'make examples  build/gpt, finetune, accumulation, bytes, digits, graph, quickstart, steps, strategies'
+	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, steps, strategies'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
@@ -68,6 +68,7 @@ help:
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make flash     what a device needs, by what it trains: the table of docs/device.md'
+	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
 	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
@@ -146,6 +147,9 @@ depth: build/depth
 
 plans: build/plans
 	build/plans docs/plans.md docs/plans.svg
+
+fits: build/fits
+	build/fits
 
 stack: build/stack
 	build/stack
@@ -262,6 +266,9 @@ build/bench: tests/bench/peak.h examples/convolution.h
 build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
+build/fits: tests/bench/fits.c gradckpt.h build/options
+	$(COMPILE) -o $@ $<
+
 build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h build/options
 	$(COMPILE) -o $@ $< $(BLAS_LIBS)
 
@@ -296,4 +303,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans stack flash methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans fits stack flash methods curves pictures readme install dist clean

@@ -26,30 +26,30 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1330
- *     >>base       configuration, errors, memory, shapes, threads                        950
+ *     >>api        public API: every function, where it is declared                     1340
+ *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
- *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 680
+ *     >>store      parameters and optimiser state                                       1200
+ *     >>graph      tensors, views, segments, gckpt_apply                                 690
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1240
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3030
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1350
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3070
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            240
+ *     >>cpu        the processor as a backend                                            230
  *     >>exec       runs a plan over one arena                                           1610
- *     >>training   division, norm, clipping, optimisers, steps                          1390
+ *     >>training   division, norm, clipping, optimisers, steps                          1370
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
- *     >>tables     plans as files and as C constants                                     780
- *     >>fast       fast ops: work cut into items for threads                            1340
- *     >>kernels    what is done with an item, for each instruction set                  2190
+ *     >>tables     plans as files and as C constants                                     830
+ *     >>fast       fast ops: work cut into items for threads                            1510
+ *     >>kernels    what is done with an item, for each instruction set                  2330
  *     manual       this comment                                                          370
- *                  in all                                                              26560
+ *                  in all                                                              27090
  *
  * == MANUAL =======================================================================================
  *
@@ -5165,6 +5165,7 @@ typedef gckpt_rates gckpti_adamw; /* Loshchilov & Hutter 2019 */
 /* What section kernels has for each instruction set; NULL: the processor lacks it. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
+struct gckpti_windows;
 struct gckpti_columns;
 struct gckpti_heads;
 struct gckpti_classes;
@@ -5175,6 +5176,9 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
@@ -5231,7 +5235,7 @@ struct gckpti_kernels {
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) fast(gru) fast(lstm)                                                              \
-    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) plain(conv2d)
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) fast(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -6333,6 +6337,7 @@ enum {
     GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
     GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB: on the stack */
 };
 
@@ -6346,6 +6351,16 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
         return 0;
     return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+}
+
+/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
+               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
+           GCKPTI_PANEL * 16;
 }
 
 /* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
@@ -8667,93 +8682,183 @@ static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
 }
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
-/* Result (i, j) of a row of the batch, `from` being the source's: the chains of d go on over all
- * taps. Of dw, `from` is the image, w the place, d dw. */
-static void gckpti_conv_links(const gckpti_conv_sizes *z, const gckpti_reach *r, int kind,
-                              const float *from, int64_t i, int64_t j, const float *w, float *d)
+
+/* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
+static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
+                                      int64_t kx, const float *from, int64_t channels)
 {
-    const int64_t gc = z->group_c, go = z->group_o;
-    const float nothing = 0.0f;
-    for (int64_t tap = 0; tap < r[0].taps * r[1].taps; tap++) {
-        int64_t ky = tap / r[1].taps, kx = tap % r[1].taps;
-        int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-        int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-        int inside = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
-        const int64_t step = inside;
-        const float *s = &nothing;
-        if (inside)
-            s = from + (y * r[1].size + x) * (kind == GCKPTI_CONV_UP ? z->o : z->c);
-        ky = r[0].tap_at + ky * r[0].tap_each, kx = r[1].tap_at + kx * r[1].tap_each;
-        for (int64_t g = 0, at; g < z->window.groups; g++) {
-            at = (ky * z->taps[1] + kx) * gc * z->o + g * go;
-            if (kind == GCKPTI_CONV_UP)
-                gckpti_chains(s + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
-            for (int64_t c = g * gc; kind != GCKPTI_CONV_UP && c < (g + 1) * gc; c++, at += z->o)
-                if (kind == GCKPTI_CONV_DW)
-                    gckpti_link(s[c * step], w + g * go, go, d + at);
-                else
-                    gckpti_link(s[c * step], w + at, go, d + g * go);
+    int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+    int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+    if (y < 0 || y >= r[0].size || x < 0 || x >= r[1].size)
+        return NULL;
+    return from + (y * r[1].size + x) * channels;
+}
+
+/* The tap's number in w. */
+static int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                               int64_t kx)
+{
+    return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
+}
+
+/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
+typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
+static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
+}
+
+/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
+typedef struct {
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    int kind, accumulate;
+    const float *from, *start, *w;
+    float *out;
+    gckpti_multiply_add run;
+} gckpti_conv;
+
+/* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
+ * of w; of dw, those of all taps in d over the place w. First for groups of one channel each, of
+ * which it takes n. */
+static void gckpti_conv_depthwise(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
+                                  const float *w, float *d, int64_t n)
+{
+    const int64_t dw = s->kind == GCKPTI_CONV_DW;
+    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
+        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
+            int64_t at = gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->c;
+            s->run(d + dw * at, gckpti_conv_meets(s->r, i, j, ky, kx, from, s->z->c),
+                   w + (1 - dw) * at, n);
         }
+}
+
+static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
+                              const float *w, float *d)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t gc = z->group_c, go = z->group_o, up = s->kind == GCKPTI_CONV_UP;
+    const float nothing = 0.0f;
+    if (gc == 1 && go == 1) {
+        gckpti_conv_depthwise(s, from, i, j, w, d, z->c);
+        return;
+    }
+    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
+        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
+            const float *met = gckpti_conv_meets(s->r, i, j, ky, kx, from, up ? z->o : z->c);
+            const float *x = met ? met : &nothing;
+            const int64_t step = met != NULL, tap = gckpti_conv_tap(z, s->r, ky, kx);
+            for (int64_t g = 0, at; g < z->window.groups; g++) {
+                at = tap * gc * z->o + g * go;
+                if (up)
+                    gckpti_chains(x + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
+                for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += z->o)
+                    if (s->kind == GCKPTI_CONV_DW)
+                        gckpti_link(x[c * step], w + g * go, go, d + at);
+                    else
+                        gckpti_link(x[c * step], w + at, go, d + g * go);
+            }
+        }
+}
+
+/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
+static void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const gckpti_reach *r = s->r;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t *side = up ? z->image : z->places, n = up ? z->c : z->o;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+        int64_t row = at / r[1].results / r[0].results, line = row * side[0] + i * r[0].each;
+        float *d = s->out + ((line + r[0].at) * side[1] + r[1].at + j * r[1].each) * n;
+        if (s->start)
+            memcpy(d, s->start, (size_t)n * sizeof *d);
+        else
+            gckpti_start(d, n, s->accumulate);
+        gckpti_conv_links(s, s->from + row * r[0].size * r[1].size * (up ? z->o : z->c), i, j, s->w,
+                          d);
     }
 }
 
-/* All results of a side: out's chains begin at `start`, at what is there, or at +0. */
-static void gckpti_conv_plain(const gckpt_call *call, int up, const float *from, const float *start,
-                              int accumulate, float *out)
+/* dw, place after place; of groups of one channel, those from c on, n of them. */
+static void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const float *from = s->from + c, *w = s->w + c;
+    for (int64_t row = 0; row < z->rows; row++, from += z->image[0] * z->image[1] * z->c)
+        for (int64_t i = 0; i < z->places[0]; i++)
+            for (int64_t j = 0; j < z->places[1]; j++, w += z->o)
+                if (n < z->c)
+                    gckpti_conv_depthwise(s, from, i, j, w, s->out + c, n);
+                else
+                    gckpti_conv_links(s, from, i, j, w, s->out);
+}
+
+/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
+typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
+static void gckpti_conv_all(const gckpt_call *call, int kind, const float *from, const float *w,
+                            const gckpt_arg *bias, const gckpt_arg *grad, gckpti_conv_run run)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int64_t *side = up ? z.image : z.places, n = up ? z.c : z.o;
+    const int up = kind == GCKPTI_CONV_UP;
     const int64_t across = gckpti_conv_phases(&z, 1, up);
+    gckpti_conv s = { &z,
+                      { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 } },
+                      kind,
+                      grad ? grad->accumulate : 0,
+                      from,
+                      bias ? bias->data : NULL,
+                      w,
+                      grad ? grad->grad : call->out,
+                      gckpti_plain_multiply_add };
     for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
-        gckpti_reach r[2];
-        for (int axis = 0; axis < 2; axis++)
-            r[axis] = up ? gckpti_reach_up(&z, axis, axis ? phase % across : phase / across)
-                         : gckpti_reach_down(&z, axis);
-        for (int64_t at = 0; at < z.rows * r[0].results * r[1].results; at++) {
-            int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
-            int64_t row = at / r[1].results / r[0].results;
-            int64_t line = row * side[0] + r[0].at + i * r[0].each;
-            float *d = out + (line * side[1] + r[1].at + j * r[1].each) * n;
-            if (start)
-                memcpy(d, start, (size_t)n * sizeof *d);
-            else
-                gckpti_start(d, n, accumulate);
-            gckpti_conv_links(&z, r, up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN,
-                              from + row * r[0].size * r[1].size * (up ? z.o : z.c), i, j,
-                              call->in[1].data, d);
-        }
+        for (int i = 0; i < 2; i++)
+            s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % across : phase / across)
+                        : gckpti_reach_down(&z, i);
+        run(call, &s);
     }
+}
+
+static void gckpti_conv_plain(const gckpt_call *call, const gckpti_conv *s)
+{
+    if (s->kind != GCKPTI_CONV_DW) {
+        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results);
+        return;
+    }
+    gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    gckpti_conv_weights(s, 0, s->z->c);
+}
+
+static void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN, call->in[0].data,
+                    call->in[1].data, call->inputs == 3 ? &call->in[2] : NULL, NULL, run);
+}
+
+/* dx, dw. */
+static void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    if (x->grad)
+        gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_DOWN : GCKPTI_CONV_UP, call->grad_out,
+                        w->data, NULL, x, run);
+    if (w->grad)
+        gckpti_conv_all(call, GCKPTI_CONV_DW, a->transposed ? call->grad_out : x->data,
+                        a->transposed ? x->data : call->grad_out, NULL, w, run);
 }
 
 static void gckpti_conv2d_forward(const gckpt_call *call)
 {
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    gckpti_conv_plain(call, a->transposed, call->in[0].data,
-                      call->inputs == 3 ? call->in[2].data : NULL, 0, call->out);
-}
-
-/* dw, place after place. */
-static void gckpti_conv_weights(const gckpt_call *call, const float *image, const float *places)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const gckpti_reach r[2] = { gckpti_reach_down(&z, 0), gckpti_reach_down(&z, 1) };
-    float *dw = call->in[1].grad;
-    gckpti_start(dw, gckpti_elements(&call->in[1].shape), call->in[1].accumulate);
-    for (int64_t row = 0; row < z.rows; row++, image += z.image[0] * z.image[1] * z.c)
-        for (int64_t i = 0; i < z.places[0]; i++)
-            for (int64_t j = 0; j < z.places[1]; j++, places += z.o)
-                gckpti_conv_links(&z, r, GCKPTI_CONV_DW, image, i, j, places, dw);
+    gckpti_conv_forward(call, gckpti_conv_plain);
 }
 
 static void gckpti_conv2d_backward(const gckpt_call *call)
 {
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    if (x->grad)
-        gckpti_conv_plain(call, !a->transposed, call->grad_out, NULL, x->accumulate, x->grad);
-    if (call->in[1].grad)
-        gckpti_conv_weights(call, a->transposed ? call->grad_out : x->data,
-                            a->transposed ? x->data : call->grad_out);
+    gckpti_conv_backward(call, gckpti_conv_plain);
     gckpti_bias_backward(call);
 }
 
@@ -8821,6 +8926,22 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
     return GCKPT_OK;
 }
 
+/* Scratch for the fast kernels: what the products by which they go want. */
+static void gckpti_conv_work(gckpt_call *call, int transposed)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const int64_t taps = z.taps[0] * z.taps[1], places = z.rows * z.places[0] * z.places[1];
+    if (call->plain || z.group_c * z.group_o == 1)
+        return;
+    int64_t down = gckpti_windows_room(places, z.group_o, taps * z.group_c);
+    int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
+    int64_t dw = gckpti_windows_room(taps * z.group_c, z.group_o, places);
+    size_t unit = (size_t)call->threads * sizeof(float);
+    call->work_forward = (size_t)(transposed ? up : down) * unit;
+    down = transposed ? down : up;
+    call->work_backward = (size_t)(down > dw ? down : dw) * unit;
+}
+
 static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
@@ -8850,10 +8971,12 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
+    if (result == GCKPT_OK)
+        gckpti_conv_work(call, a->transposed);
     return result;
 }
 
-GCKPTI_ROW(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
+GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
            GCKPT_IN(0), GCKPT_SUMS);
 
 /* axes: 2 of images, 1 of signals, which are images of one line. */
@@ -23206,6 +23329,40 @@ typedef struct gckpti_product {
     int64_t c_row;
 } gckpti_product;
 
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
+
 /* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
 typedef struct {
     const float *x;
@@ -23850,6 +24007,127 @@ static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
 static void gckpti_fast_linear_backward(const gckpt_call *call)
 {
     gckpti_fast_matmul_backward(call);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+
+/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
+ * results, of dw 64 channels ---- */
+typedef struct {
+    gckpti_products cut;
+    gckpti_windows w;
+} gckpti_windows_job;
+
+static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_products *cut = &s->cut;
+    gckpti_windows w = s->w;
+    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
+    int64_t j0 = i % cut->across * cut->cols;
+    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
+    if (w.t.from)
+        w.t.from += group * w.c_next;
+    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
+                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
+}
+
+static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
+    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
+}
+
+static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
+{
+    gckpti_windows_job s;
+    gckpti_products *cut = &s.cut;
+    memset(&s, 0, sizeof s);
+    s.w = *w;
+    cut->call = call, cut->t = w->t, cut->batch = w->z->window.groups;
+    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
+    gckpti_products_cut(cut);
+    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
+                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
+}
+
+/* What lies where, of one kind and phase. */
+static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t channels = up ? z->o : z->c, group = up ? z->group_o : z->group_c;
+    const gckpti_reach *x = &s->r[1];
+    gckpti_windows w;
+    gckpti_product *t = &w.t;
+    memset(&w, 0, sizeof w);
+    w.kind = s->kind, w.z = z, w.from = s->from;
+    w.r[0] = s->r[0], w.r[1] = s->r[1];
+    w.width = x->size * channels, w.image = w.r[0].size * w.width;
+    w.step = x->step * channels, w.tap = x->tap * channels, w.first = x->first * channels;
+    w.run = group, w.across = x->taps + !x->taps;
+    if (w.tap == group)
+        w.run *= w.across, w.across = 1;
+    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
+    t->n = w.c_next, t->a_step = 1;
+    if (s->kind == GCKPTI_CONV_DW) {
+        const int64_t places = t->m;
+        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
+    }
+    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
+    t->c = s->out, t->c_row = up ? z->c : z->o;
+    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
+    return w;
+}
+
+/* Groups of one channel: a line of results, 64 channels of dw. */
+static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_conv *s = (const gckpti_conv *)context;
+    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
+    (void)worker;
+    if (s->kind == GCKPTI_CONV_DW)
+        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+    else
+        gckpti_conv_results(s, i * line, (i + 1) * line);
+}
+
+/* gckpti_conv_plain */
+static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
+    if (z->group_c > 1 || z->group_o > 1) {
+        gckpti_windows w = gckpti_windows_of(s);
+        gckpti_windows_run(call, &w);
+        return;
+    }
+    gckpti_conv one = *s;
+    one.run = gckpti_kernels_of(call)->multiply_add;
+    if (s->kind == GCKPTI_CONV_DW) {
+        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
+                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
+                       &one);
+    } else {
+        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
+    }
+}
+
+static void gckpti_fast_conv2d_forward(const gckpt_call *call)
+{
+    gckpti_conv_forward(call, gckpti_conv_fast);
+}
+
+static void gckpti_fast_conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_backward(call, gckpti_conv_fast);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
@@ -25175,6 +25453,144 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         }
         p = next_p, j = next_j;
     } while (p < t->k || j > j0);
+}
+
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the matrix of all windows. */
+static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
+                                    int64_t first, int64_t links, float *d, int64_t d_row)
+{
+    const gckpti_reach *r = s->r;
+    const int64_t tap = first / s->run;
+    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
+    const float *from = s->from + row / r[1].results / r[0].results * s->image;
+    for (; rows > 0; rows--, d += d_row) {
+        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
+        for (int64_t l = 0, n; l < links; l += n, c = 0) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            const int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *line = from + y * s->width + x;
+            n = gckpti_min(links - l, s->run - c);
+            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
+            if (y < 0 || y >= r[0].size || end < at)
+                at = end = n;
+            for (int64_t e = 0; e < at; e++)
+                d[l + e] = 0.0f;
+            for (; at < end; at += W)
+                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
+            for (int64_t e = end; e < n; e++)
+                d[l + e] = 0.0f;
+            if (++kx == s->across)
+                kx = 0, ky++;
+        }
+        if (++j == r[1].results) {
+            j = 0;
+            if (++i == r[0].results)
+                i = 0, from += s->image;
+        }
+    }
+}
+
+/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
+                                       int64_t n, float *d, int64_t deep)
+{
+    const gckpti_product *t = &s->t;
+    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
+        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+        for (int64_t l = 0, links; l < k; l += links) {
+            const int64_t tap = (p + l) / run, o = (p + l) % run;
+            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            links = gckpti_min(run - o, k - l);
+            if (s->kind == GCKPTI_CONV_UP)
+                b += gckpti_windows_b(s, tap);
+            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+        }
+    }
+}
+
+/* The tiles of some rows of c, whose part of a is gathered. */
+static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
+                                           int64_t n, const float *b, const float *panels,
+                                           int64_t deep, int in_place)
+{
+    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
+    const gckpti_tile first = u;
+    for (int64_t i = 0, high; i < rows; i += high) {
+        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        u.a = first.a + i * u.a_row;
+        for (int64_t q = 0; q < count; q++) {
+            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+            u.last = gckpti_min(n - at - width + W, W);
+            u.b = panels + at * deep, u.b_step = width;
+            if (in_place && u.last == W)
+                u.b = b + at, u.b_step = s->t.b_step;
+            u.c = first.c + i * u.c_row + at;
+            u.from = first.from ? first.from + i * u.from_row + at : NULL;
+            u.next = q + 1 < count ? u.c + width : u.c;
+            V(tiles)[width / W - 1][high - 1](&u);
+        }
+    }
+}
+
+/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
+ * their tiles; where c has those of other phases between them, no
+ * more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+{
+    const gckpti_product *t = &s->t;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
+    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
+    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
+    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
+    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
+    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
+    float *const panels = pack + most * by.deep;
+    int64_t p = 0;
+    do {
+        const int64_t k = gckpti_min(t->k - p, by.deep);
+        for (int64_t j = j0, n; j < j1; j += n) {
+            const float *b = t->b + p * t->b_step + j * t->b_col;
+            n = gckpti_min(j1 - j, by.wide);
+            if (!by.in_place || n % W)
+                V(pack_taps)(s, p, k, j, n, panels, by.deep);
+            for (int64_t i = i0, some; i < i1; i += some) {
+                const int64_t at = gckpti_windows_c(s, i) + j;
+                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
+                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    0,       NULL };
+                some = gckpti_min(i1 - i, most);
+                if (lines)
+                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                if (dw)
+                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
+                else
+                    V(unfold)(s, i, some, p, k, pack, by.deep);
+                if (!dw)
+                    u.a_row = by.deep, u.a_step = 1;
+                u.c = t->c + at;
+                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
+                if (p || t->from == t->c)
+                    u.from = u.c, u.from_row = u.c_row;
+                else if (t->from)
+                    u.from = t->from + j;
+                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+            }
+        }
+        p += k;
+    } while (p < t->k);
+}
+
+/* gckpti_plain_multiply_add */
+static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
+        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
+    }
 }
 
 /* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
@@ -26682,12 +27098,12 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
-        V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
-        V(log_softmax_forward), V(log_softmax_backward), V(norm_forward), V(norm_backward),        \
-        V(columns), V(attention_forward), V(attention_backward), V(classes_backward),              \
-        V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates), V(gru_slopes),          \
-        V(lstm_gates), V(lstm_slopes), &mixed
+    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(square_sum),      \
+        V(dot), V(adamw), V(add_to), V(elementwise_forward), V(elementwise_backward),              \
+        V(softmax_forward), V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward),  \
+        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
+        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),               \
+        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };

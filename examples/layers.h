@@ -12,6 +12,7 @@
 #define LAYERS_H
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Parameter NAME.part */
 static inline gckpt_tensor *layers_param(gckpt_graph *g, const char *name, const char *part,
@@ -80,6 +81,39 @@ static inline gckpt_tensor *layers_norm(gckpt_tensor *x, const char *name)
     gckpt_tensor *gain = layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one);
     gckpt_tensor *bias = layers_param(g, name, "bias", gckpt_shape1(layers_width(x)), zero);
     return gckpt_layernorm(x, gain, bias);
+}
+
+/* (B,H,W,I) -> (B,P,Q,out): NAME.weight (size,size,I,out), size odd, zeros around the image, so that
+ * stride 1 keeps its size; no bias, since a norm follows. Initial values: normal, by sqrt(2 / what a
+ * place sees) (He 2015). nn.Conv2d's weights, (out,I,size,size), are these permuted (3,2,0,1). */
+static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
+                                        int stride)
+{
+    const int64_t in = layers_width(x);
+    const gckpt_init he = { layers_rsqrt((double)in * size * size / 2), 0, 0 };
+    gckpt_window window;
+    memset(&window, 0, sizeof window);
+    for (int i = 0; i < 2; i++)
+        window.stride[i] = stride, window.padding[i] = size / 2;
+    gckpt_tensor *w =
+        layers_param(gckpt_graph_of(x), name, "weight", gckpt_shape4(size, size, in, out), he);
+    return gckpt_conv2d(x, w, NULL, &window);
+}
+
+/* nn.BatchNorm2d: gain NAME.weight, from 1, NAME.bias, .running_mean and .running_var. */
+static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
+{
+    const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
+    const gckpt_shape shape = gckpt_shape1(layers_width(x));
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *gain = layers_param(g, name, "weight", shape, one);
+    gckpt_tensor *bias = layers_param(g, name, "bias", shape, zero);
+    char full[2][256];
+    snprintf(full[0], sizeof full[0], "%s.running_mean", name);
+    snprintf(full[1], sizeof full[1], "%s.running_var", name);
+    gckpt_tensor *mean = gckpt_running(g, full[0], shape, zero, 0.1f);
+    gckpt_tensor *variance = gckpt_running(g, full[1], shape, one, 0.1f);
+    return gckpt_batchnorm(x, gain, bias, mean, variance);
 }
 
 /* i32 (..) -> (..,width): rows of NAME.weight (count,width), normal times 0.02 (GPT-2). */

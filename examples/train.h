@@ -20,8 +20,8 @@
  *
  * Rows are shuffled by seed and epoch alone, so weights have the same bits for every budget,
  * micro-batch, thread count and machine. Where a model compares rows (gckpt_plan_split_exact), a
- * batch is computed whole: the last rows of an epoch, and of those for validation, that fill none
- * are left out. */
+ * batch is computed whole: the last rows of an epoch that fill none are left out, and of those for
+ * validation, if it compares them there, too (batch norms do not). */
 #ifndef TRAIN_H
 #define TRAIN_H
 #include <stdarg.h>
@@ -415,11 +415,12 @@ static inline int train_ready(train_run *t)
     t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o->plan, NULL);
     if (t->plan == NULL)
         return train_fail(t, "%s", gckpt_error_text(t->store));
-    const int whole = !gckpt_plan_split_exact(t->plan, &op);
+    int whole = !gckpt_plan_split_exact(t->plan, &op);
     t->r->steps = (t->trained + (whole ? 0 : t->batch - 1)) / t->batch;
-    t->checked = t->data->validation - (whole ? t->data->validation % t->batch : 0);
     if (train_plan_forward(t, gckpt_plan_rows(t->plan)) != 0)
         return -1;
+    whole = !gckpt_plan_split_exact(t->forward_plan, &op);
+    t->checked = t->data->validation - (whole ? t->data->validation % t->batch : 0);
     t->order = (int64_t *)malloc((size_t)t->trained * sizeof *t->order);
     t->weights = (float *)malloc((size_t)train_keep(t, 0) * sizeof *t->weights);
     t->outputs = (float *)malloc((size_t)(1 + t->checked * t->width) * sizeof *t->outputs);

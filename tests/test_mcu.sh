@@ -7,7 +7,7 @@
 #     sh tests/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
-jobs="gpt64"
+jobs="gpt64 gpt256 lora"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
@@ -17,6 +17,8 @@ ram()                   # ram JOB: what its linker is given
 {
     case $1 in
     gpt64) echo 64K ;;
+    gpt256) echo 256K ;;
+    lora) echo 40K ;;
     esac
 }
 

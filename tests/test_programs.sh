@@ -102,6 +102,50 @@ check "strategies: eight rows, one loss" sh -c "
 check "strategies: not a number of layers" fails_with 2 usage build/strategies banana
 check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategies 4 > /dev/full"
 
+# ---- cnn: the same weights in fewer bytes; files of other sets -------------------------------------------
+cnn="build/cnn --width 4 --batch 32 --epochs 1"
+check "cnn --help" sh -c "build/cnn --help | grep -q -e '--data FILE'"
+check "cnn: an option's wrong value" fails_with 2 "allowed is" build/cnn --epochs banana
+check "cnn reads digits" sh -c "$cnn > $work/cnn.all && grep -q '^1797 images of 8 x 8 x 1' $work/cnn.all &&
+    grep -q 'kept: epoch 1: .*[4-9][0-9]\.[0-9] % right' $work/cnn.all"
+bytes=$(sed -n 's/^in \([0-9]*\) bytes.*/\1/p' "$work/cnn.all")
+check "cnn in fewer bytes" sh -c "$cnn --budget $((${bytes:-0} * 3 / 4)) > $work/cnn.few"
+check "cnn in fewer bytes: the same weights" test "$(sed 's/.*bytes; //' "$work/cnn.few")" = \
+    "$(sed 's/.*bytes; //' "$work/cnn.all")"
+check "cnn in fewer bytes: they are fewer" test "$(sed -n 's/^in \([0-9]*\) bytes.*/\1/p' "$work/cnn.few")" \
+    -lt "${bytes:-0}"
+check "cnn: too few bytes" fails_with 1 "is too small" $cnn --budget 1K
+# pixels FROM BYTES: this header's text as numbers 1 and 2, from byte FROM on
+pixels()
+{
+    tail -c "+$1" gradckpt.h | head -c "$2" | LC_ALL=C tr '\000-\100\101-\377' '[\001*65][\002*191]'
+}
+mkdir -p "$work/cifar" "$work/mnist"
+pixels 1 $((40 * 3073)) > "$work/cifar/data_batch_1.bin"
+pixels 200000 $((5 * 3073)) > "$work/cifar/test_batch.bin"
+check "cnn reads CIFAR-10's format" sh -c "$cnn --data $work/cifar | grep '^45 images of 32 x 32 x 3, 5 of them'"
+for part in train t10k; do
+    rows=$(test $part = train && echo 40 || echo 5)
+    { printf '\000\000\010\003\000\000\000\0'"$(printf %o "$rows")"'\000\000\000\034\000\000\000\034'
+        pixels 1 $((rows * 784)); } > "$work/mnist/$part-images-idx3-ubyte"
+    { printf '\000\000\010\001\000\000\000\0'"$(printf %o "$rows")"; pixels 1 "$rows"; } \
+        > "$work/mnist/$part-labels-idx1-ubyte"
+done
+check "cnn reads MNIST's format" sh -c "$cnn --data $work/mnist | grep '^45 images of 28 x 28 x 1, 5 of them'"
+check "cnn: no such folder" fails_with 1 "has neither data_batch_1.bin nor" build/cnn --data /nonexistent
+head -c 4000 "$work/cifar/test_batch.bin" > "$work/cifar/data_batch_2.bin"
+check "cnn: half a row of CIFAR-10" fails_with 1 "data_batch_2.bin: not CIFAR-10's format" build/cnn --data "$work/cifar"
+tail -c 4000 gradckpt.h | head -c 3073 > "$work/cifar/data_batch_2.bin"
+check "cnn: a label that is none" fails_with 1 "data_batch_2.bin: row 40 has label" build/cnn --data "$work/cifar"
+for name in images-idx3 labels-idx1; do
+    cp "$work/mnist/t10k-$name-ubyte" "$work/mnist/saved"
+    head -c 12 "$work/mnist/saved" > "$work/mnist/t10k-$name-ubyte"
+    check "cnn: MNIST's $name cut off" fails_with 1 "t10k-images-idx3-ubyte: " build/cnn --data "$work/mnist"
+    cp "$work/mnist/saved" "$work/mnist/t10k-$name-ubyte"
+done
+rm "$work/mnist/t10k-labels-idx1-ubyte"
+check "cnn: no labels" fails_with 1 "MNIST's t10k-images-idx3-ubyte and its labels" build/cnn --data "$work/mnist"
+
 # ---- gpt: options ----------------------------------------------------------------------------------------
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
 check "--help" sh -c "build/gpt --help > $work/help"

@@ -23,21 +23,16 @@ static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)
 {
-    const gckpt_feed feeds[2] = { { plan_tokens, tokens }, { plan_targets, targets } };
-    const gckpt_hyper hyper = { .lr = 0.02f, .clip = 1 };
-    gckpt_report report;
+    const transformer_lesson lesson = {
+        transformer_jack, 0.02f,  ROWS,
+        TIME,             tokens, targets,
+        { { plan_tokens, tokens }, { plan_targets, targets } }
+    };
     job j;
-    if (job_store(&j, &plan, store_block, sizeof store_block) ||
-        job_bind(&j, &plan, exec_block, sizeof exec_block))
-        return 1;
-    for (int step = 0; step < STEPS; step++) {
-        transformer_rows(transformer_jack, sizeof transformer_jack - 1, (uint64_t)step, ROWS, TIME,
-                         tokens, targets);
-        const uint64_t began = board_instructions();
-        if (job_failed(&j, gckpt_step(j.exec, feeds, 2, ROWS, &hyper, &report)))
-            return 2;
-        job_count(&j, report.loss, board_instructions() - began);
-    }
-    return job_report(&j);
+    job_store(&j, store_block, sizeof store_block);
+    int failed = job_bind(&j, &plan, exec_block, sizeof exec_block);
+    for (uint64_t step = 0; step < STEPS && !failed; step++)
+        failed = transformer_step(&j, &lesson, step);
+    return failed || job_report(&j);
 }
 #endif

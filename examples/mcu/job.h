@@ -87,21 +87,22 @@ static int job_failed(const job *j, gckpt_result result)
     return 1;
 }
 
-/* The store and its parameters, in a block; and then the executor, in another one. Between the two,
- * state that was saved is read (power.c). */
-static int job_store(job *j, const gckpt_plan *plan, void *block, size_t size)
+/* An empty store in a block. */
+static void job_store(job *j, void *block, size_t size)
 {
     const gckpt_store_desc desc = { { NULL, NULL, block, size }, 1 };
     memset(j, 0, sizeof *j);
     j->store = gckpt_store_new(&desc);
-    return job_failed(j, j->store ? gckpt_plan_params(plan, j->store) : GCKPT_E_MEMORY);
 }
 
+/* The plan's parameters in it, and the executor in another block. 1: there is no room. */
 static int job_bind(job *j, const gckpt_plan *plan, void *block, size_t size)
 {
     static gckpt_exec_desc desc;
     desc.memory.memory = block;
     desc.memory.size = size;
+    if (job_failed(j, gckpt_plan_params(plan, j->store)))
+        return 1;
     j->exec = gckpt_exec_new(plan, j->store, &desc);
     return job_failed(j, j->exec ? GCKPT_OK : gckpt_error(j->store));
 }

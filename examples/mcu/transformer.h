@@ -85,17 +85,41 @@ static int32_t transformer_letter(char c)
     return c == ' ' ? 26 : c == '.' ? 27 : c - 'a';
 }
 
-/* Rows of a step: pieces of the text from places that depend on the step and the row only. */
-static void transformer_rows(const char *text, size_t length, uint64_t step, int rows, int time,
-                             int32_t *tokens, int32_t *targets)
+/* Rows of a step: pieces of the text from places that depend on step and row only. */
+static void transformer_pieces(const char *text, uint64_t step, int rows, int time,
+                               int32_t *tokens, int32_t *targets)
 {
-    for (int row = 0; row < rows; row++) {
-        const uint32_t draw = ((uint32_t)step * 64 + (uint32_t)row + 1) * 2654435761u;
-        const char *from = text + (draw >> 16) % (length - 1 - (size_t)time);
-        for (int t = 0; t < time; t++) {
-            *tokens++ = transformer_letter(from[t]);
-            *targets++ = transformer_letter(from[t + 1]);
-        }
+    const size_t places = strlen(text) - 1 - (size_t)time;
+    for (int i = 0; i < rows * time; i++) {
+        const uint32_t row = (uint32_t)step * 64 + (uint32_t)(i / time) + 1;
+        const char *letter = text + (row * 2654435761u >> 16) % places + i % time;
+        tokens[i] = transformer_letter(letter[0]);
+        targets[i] = transformer_letter(letter[1]);
     }
 }
+
+#ifndef PLAN
+/* What is learned, from which rows, and where they lie. */
+typedef struct {
+    const char *text;
+    float lr;
+    int rows, time;
+    int32_t *tokens, *targets;
+    gckpt_feed feeds[2];
+} transformer_lesson;
+
+/* 1: it failed. */
+static int transformer_step(job *j, const transformer_lesson *l, uint64_t step)
+{
+    gckpt_hyper hyper = gckpt_hyper_lr(l->lr);
+    gckpt_report report;
+    hyper.clip = 1;
+    transformer_pieces(l->text, step, l->rows, l->time, l->tokens, l->targets);
+    const uint64_t began = board_instructions();
+    if (job_failed(j, gckpt_step(j->exec, l->feeds, 2, l->rows, &hyper, &report)))
+        return 1;
+    job_count(j, report.loss, board_instructions() - began);
+    return 0;
+}
+#endif
 #endif
