@@ -26,30 +26,30 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1330
- *     >>base       configuration, errors, memory, shapes, threads                        950
+ *     >>api        public API: every function, where it is declared                     1340
+ *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
- *     >>store      parameters and optimiser state                                       1160
- *     >>graph      tensors, views, segments, gckpt_apply                                 680
+ *     >>store      parameters and optimiser state                                       1200
+ *     >>graph      tensors, views, segments, gckpt_apply                                 690
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1770
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1240
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3030
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1350
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3070
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            240
+ *     >>cpu        the processor as a backend                                            230
  *     >>exec       runs a plan over one arena                                           1610
- *     >>training   division, norm, clipping, optimisers, steps                          1390
+ *     >>training   division, norm, clipping, optimisers, steps                          1370
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
- *     >>tables     plans as files and as C constants                                     780
- *     >>fast       fast ops: work cut into items for threads                            1340
- *     >>kernels    what is done with an item, for each instruction set                  2190
+ *     >>tables     plans as files and as C constants                                     830
+ *     >>fast       fast ops: work cut into items for threads                            1510
+ *     >>kernels    what is done with an item, for each instruction set                  2330
  *     manual       this comment                                                          370
- *                  in all                                                              26560
+ *                  in all                                                              27090
  *
  * == MANUAL =======================================================================================
  *
@@ -389,6 +389,8 @@
 #ifndef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
 #endif
+#pragma push_macro("int64_t")
+#define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
 
 #ifndef GCKPT_API
@@ -1688,6 +1690,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #ifdef __cplusplus
 }
 #endif
+#ifdef GCKPT_SMALL
+#pragma pop_macro("int64_t")
+#endif
 #endif /* GRADCKPT_H */
 
 #if defined(GRADCKPT_IMPLEMENTATION) && !defined(GRADCKPT_IMPLEMENTED)
@@ -1832,6 +1837,11 @@ extern "C" {
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
 #define GCKPTI_LEAN 1
+#pragma push_macro("int64_t")
+#pragma push_macro("INT64_MAX")
+#undef INT64_MAX
+#define int64_t   int32_t
+#define INT64_MAX INT32_MAX
 #else
 #define GCKPTI_LEAN 0
 #endif
@@ -2583,6 +2593,8 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
     return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
 }
 
+enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
+
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                        void *context)
@@ -3310,6 +3322,8 @@ GCKPTI_INLINE int gckpti_self_test(void)
     if ((step + sum) - sum != 0.0f || (step - sum) + sum != 0.0f)
         return 3;
     uint64_t hash = GCKPTI_FNV_START;
+    if (GCKPTI_LEAN) /* nothing is called that the plan does not need */
+        return 0;
     for (int i = 0; i < 64; i++) {
         volatile float input = (float)(i - 32) * 0.40625f;
         float x = input, a = x * x + 0.015625f; /* exact */
@@ -3354,10 +3368,18 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
+/* What packed values need; reached only where something packs them, or a plan that has some. */
+typedef struct {
+    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    void (*unpack_piece)(const gckpti_param *q, int64_t at, int64_t n, float *x);
+    void (*draw)(const gckpt_store *s, gckpti_param *q);
+} gckpti_packing;
+
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
+    const gckpti_packing *packing; /* NULL: all values are floats */
     uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
@@ -3674,7 +3696,7 @@ static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
-    return i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+    return !GCKPTI_LEAN && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
 /* One of the two copies was changed. */
@@ -4126,14 +4148,38 @@ static int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gc
     return fits;
 }
 
+static void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
+{
+    (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
+}
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+static void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
+}
+
+static const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
+                                              gckpti_packed_draw };
+
 /* Draws all raw values. */
 static void gckpti_values_draw(gckpt_store *s)
 {
-    for (size_t i = 0; i < s->count; i++)
-        if (s->params[i].raw) {
-            (void)gckpti_values_copy(s, &s->params[i], &s->params[i]); /* fits: gckpti_pack_start */
-            s->params[i].raw = 0;
-        }
+    for (size_t i = 0; i < s->count; i++) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw && q->p.storage == GCKPT_STORED_F32)
+            gckpti_draw_values(s, q, 0, q->p.elements, q->p.values);
+        else if (q->raw)
+            s->packing->draw(s, q);
+        q->raw = 0;
+    }
 }
 
 /* Gives all raw values back, newest first, as a block wants it. */
@@ -4303,6 +4349,7 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
     s->elements += q->external ? (size_t)q->p.elements : 0;
     q->external = q->locked = 0;
     q->p.storage = q->next_storage;
+    s->packing = &gckpti_packed;
     gckpti_set_block(q, q->next_block);
     q->next_block = NULL;
 }
@@ -4407,6 +4454,7 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
     if (result != GCKPT_OK)
         return result;
     q->p.storage = storage;
+    store->packing = &gckpti_packed;
     q->p.packed = values;
     q->p.scales = scales;
     return result;
@@ -5117,6 +5165,7 @@ typedef gckpt_rates gckpti_adamw; /* Loshchilov & Hutter 2019 */
 /* What section kernels has for each instruction set; NULL: the processor lacks it. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
+struct gckpti_windows;
 struct gckpti_columns;
 struct gckpti_heads;
 struct gckpti_classes;
@@ -5127,6 +5176,9 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
@@ -5183,7 +5235,7 @@ struct gckpti_kernels {
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) fast(gru) fast(lstm)                                                              \
-    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) plain(conv2d)
+    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) fast(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -6285,6 +6337,7 @@ enum {
     GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
     GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
     GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB: on the stack */
 };
 
@@ -6298,6 +6351,16 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
         return 0;
     return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+}
+
+/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
+               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
+           GCKPTI_PANEL * 16;
 }
 
 /* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
@@ -7152,9 +7215,9 @@ GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
     const double turn = 18446744073709551616.0;
     if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
         return 0;
-    x -= turn * (double)(int64_t)(x / turn); /* exact */
+    x -= turn * (double)(uint64_t)(x / turn); /* exact */
     uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
-    return half + (uint64_t)(int64_t)(half ? x - 0.5 * turn : x);
+    return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
 
 /* Whole heads of an even size; work is the table of cosines and sines. */
@@ -8619,93 +8682,183 @@ static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
 }
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
-/* Result (i, j) of a row of the batch, `from` being the source's: the chains of d go on over all
- * taps. Of dw, `from` is the image, w the place, d dw. */
-static void gckpti_conv_links(const gckpti_conv_sizes *z, const gckpti_reach *r, int kind,
-                              const float *from, int64_t i, int64_t j, const float *w, float *d)
+
+/* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
+static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
+                                      int64_t kx, const float *from, int64_t channels)
 {
-    const int64_t gc = z->group_c, go = z->group_o;
-    const float nothing = 0.0f;
-    for (int64_t tap = 0; tap < r[0].taps * r[1].taps; tap++) {
-        int64_t ky = tap / r[1].taps, kx = tap % r[1].taps;
-        int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-        int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-        int inside = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
-        const int64_t step = inside;
-        const float *s = &nothing;
-        if (inside)
-            s = from + (y * r[1].size + x) * (kind == GCKPTI_CONV_UP ? z->o : z->c);
-        ky = r[0].tap_at + ky * r[0].tap_each, kx = r[1].tap_at + kx * r[1].tap_each;
-        for (int64_t g = 0, at; g < z->window.groups; g++) {
-            at = (ky * z->taps[1] + kx) * gc * z->o + g * go;
-            if (kind == GCKPTI_CONV_UP)
-                gckpti_chains(s + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
-            for (int64_t c = g * gc; kind != GCKPTI_CONV_UP && c < (g + 1) * gc; c++, at += z->o)
-                if (kind == GCKPTI_CONV_DW)
-                    gckpti_link(s[c * step], w + g * go, go, d + at);
-                else
-                    gckpti_link(s[c * step], w + at, go, d + g * go);
+    int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+    int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+    if (y < 0 || y >= r[0].size || x < 0 || x >= r[1].size)
+        return NULL;
+    return from + (y * r[1].size + x) * channels;
+}
+
+/* The tap's number in w. */
+static int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                               int64_t kx)
+{
+    return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
+}
+
+/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
+typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
+static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
+}
+
+/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
+typedef struct {
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    int kind, accumulate;
+    const float *from, *start, *w;
+    float *out;
+    gckpti_multiply_add run;
+} gckpti_conv;
+
+/* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
+ * of w; of dw, those of all taps in d over the place w. First for groups of one channel each, of
+ * which it takes n. */
+static void gckpti_conv_depthwise(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
+                                  const float *w, float *d, int64_t n)
+{
+    const int64_t dw = s->kind == GCKPTI_CONV_DW;
+    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
+        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
+            int64_t at = gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->c;
+            s->run(d + dw * at, gckpti_conv_meets(s->r, i, j, ky, kx, from, s->z->c),
+                   w + (1 - dw) * at, n);
         }
+}
+
+static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
+                              const float *w, float *d)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t gc = z->group_c, go = z->group_o, up = s->kind == GCKPTI_CONV_UP;
+    const float nothing = 0.0f;
+    if (gc == 1 && go == 1) {
+        gckpti_conv_depthwise(s, from, i, j, w, d, z->c);
+        return;
+    }
+    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
+        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
+            const float *met = gckpti_conv_meets(s->r, i, j, ky, kx, from, up ? z->o : z->c);
+            const float *x = met ? met : &nothing;
+            const int64_t step = met != NULL, tap = gckpti_conv_tap(z, s->r, ky, kx);
+            for (int64_t g = 0, at; g < z->window.groups; g++) {
+                at = tap * gc * z->o + g * go;
+                if (up)
+                    gckpti_chains(x + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
+                for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += z->o)
+                    if (s->kind == GCKPTI_CONV_DW)
+                        gckpti_link(x[c * step], w + g * go, go, d + at);
+                    else
+                        gckpti_link(x[c * step], w + at, go, d + g * go);
+            }
+        }
+}
+
+/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
+static void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const gckpti_reach *r = s->r;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t *side = up ? z->image : z->places, n = up ? z->c : z->o;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+        int64_t row = at / r[1].results / r[0].results, line = row * side[0] + i * r[0].each;
+        float *d = s->out + ((line + r[0].at) * side[1] + r[1].at + j * r[1].each) * n;
+        if (s->start)
+            memcpy(d, s->start, (size_t)n * sizeof *d);
+        else
+            gckpti_start(d, n, s->accumulate);
+        gckpti_conv_links(s, s->from + row * r[0].size * r[1].size * (up ? z->o : z->c), i, j, s->w,
+                          d);
     }
 }
 
-/* All results of a side: out's chains begin at `start`, at what is there, or at +0. */
-static void gckpti_conv_plain(const gckpt_call *call, int up, const float *from, const float *start,
-                              int accumulate, float *out)
+/* dw, place after place; of groups of one channel, those from c on, n of them. */
+static void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const float *from = s->from + c, *w = s->w + c;
+    for (int64_t row = 0; row < z->rows; row++, from += z->image[0] * z->image[1] * z->c)
+        for (int64_t i = 0; i < z->places[0]; i++)
+            for (int64_t j = 0; j < z->places[1]; j++, w += z->o)
+                if (n < z->c)
+                    gckpti_conv_depthwise(s, from, i, j, w, s->out + c, n);
+                else
+                    gckpti_conv_links(s, from, i, j, w, s->out);
+}
+
+/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
+typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
+static void gckpti_conv_all(const gckpt_call *call, int kind, const float *from, const float *w,
+                            const gckpt_arg *bias, const gckpt_arg *grad, gckpti_conv_run run)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int64_t *side = up ? z.image : z.places, n = up ? z.c : z.o;
+    const int up = kind == GCKPTI_CONV_UP;
     const int64_t across = gckpti_conv_phases(&z, 1, up);
+    gckpti_conv s = { &z,
+                      { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 } },
+                      kind,
+                      grad ? grad->accumulate : 0,
+                      from,
+                      bias ? bias->data : NULL,
+                      w,
+                      grad ? grad->grad : call->out,
+                      gckpti_plain_multiply_add };
     for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
-        gckpti_reach r[2];
-        for (int axis = 0; axis < 2; axis++)
-            r[axis] = up ? gckpti_reach_up(&z, axis, axis ? phase % across : phase / across)
-                         : gckpti_reach_down(&z, axis);
-        for (int64_t at = 0; at < z.rows * r[0].results * r[1].results; at++) {
-            int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
-            int64_t row = at / r[1].results / r[0].results;
-            int64_t line = row * side[0] + r[0].at + i * r[0].each;
-            float *d = out + (line * side[1] + r[1].at + j * r[1].each) * n;
-            if (start)
-                memcpy(d, start, (size_t)n * sizeof *d);
-            else
-                gckpti_start(d, n, accumulate);
-            gckpti_conv_links(&z, r, up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN,
-                              from + row * r[0].size * r[1].size * (up ? z.o : z.c), i, j,
-                              call->in[1].data, d);
-        }
+        for (int i = 0; i < 2; i++)
+            s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % across : phase / across)
+                        : gckpti_reach_down(&z, i);
+        run(call, &s);
     }
+}
+
+static void gckpti_conv_plain(const gckpt_call *call, const gckpti_conv *s)
+{
+    if (s->kind != GCKPTI_CONV_DW) {
+        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results);
+        return;
+    }
+    gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    gckpti_conv_weights(s, 0, s->z->c);
+}
+
+static void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN, call->in[0].data,
+                    call->in[1].data, call->inputs == 3 ? &call->in[2] : NULL, NULL, run);
+}
+
+/* dx, dw. */
+static void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    if (x->grad)
+        gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_DOWN : GCKPTI_CONV_UP, call->grad_out,
+                        w->data, NULL, x, run);
+    if (w->grad)
+        gckpti_conv_all(call, GCKPTI_CONV_DW, a->transposed ? call->grad_out : x->data,
+                        a->transposed ? x->data : call->grad_out, NULL, w, run);
 }
 
 static void gckpti_conv2d_forward(const gckpt_call *call)
 {
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    gckpti_conv_plain(call, a->transposed, call->in[0].data,
-                      call->inputs == 3 ? call->in[2].data : NULL, 0, call->out);
-}
-
-/* dw, place after place. */
-static void gckpti_conv_weights(const gckpt_call *call, const float *image, const float *places)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const gckpti_reach r[2] = { gckpti_reach_down(&z, 0), gckpti_reach_down(&z, 1) };
-    float *dw = call->in[1].grad;
-    gckpti_start(dw, gckpti_elements(&call->in[1].shape), call->in[1].accumulate);
-    for (int64_t row = 0; row < z.rows; row++, image += z.image[0] * z.image[1] * z.c)
-        for (int64_t i = 0; i < z.places[0]; i++)
-            for (int64_t j = 0; j < z.places[1]; j++, places += z.o)
-                gckpti_conv_links(&z, r, GCKPTI_CONV_DW, image, i, j, places, dw);
+    gckpti_conv_forward(call, gckpti_conv_plain);
 }
 
 static void gckpti_conv2d_backward(const gckpt_call *call)
 {
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    if (x->grad)
-        gckpti_conv_plain(call, !a->transposed, call->grad_out, NULL, x->accumulate, x->grad);
-    if (call->in[1].grad)
-        gckpti_conv_weights(call, a->transposed ? call->grad_out : x->data,
-                            a->transposed ? x->data : call->grad_out);
+    gckpti_conv_backward(call, gckpti_conv_plain);
     gckpti_bias_backward(call);
 }
 
@@ -8745,7 +8898,7 @@ static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 /* Axis 1 or 2 of the result, or an error. The limit keeps all products within 64 bits. */
 static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
 {
-    const int64_t LIMIT = INT64_C(1) << 56;
+    const int64_t LIMIT = INT64_MAX / 128;
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_window *w = &a->window;
     const gckpt_shape *x = &call->in[0].shape, *taps = &call->in[1].shape;
@@ -8771,6 +8924,22 @@ static gckpt_result gckpti_conv_axis(gckpt_call *call, const char *op, int i)
                           "less",
                           op, w->padding[i], 1 + i, x, taps);
     return GCKPT_OK;
+}
+
+/* Scratch for the fast kernels: what the products by which they go want. */
+static void gckpti_conv_work(gckpt_call *call, int transposed)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const int64_t taps = z.taps[0] * z.taps[1], places = z.rows * z.places[0] * z.places[1];
+    if (call->plain || z.group_c * z.group_o == 1)
+        return;
+    int64_t down = gckpti_windows_room(places, z.group_o, taps * z.group_c);
+    int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
+    int64_t dw = gckpti_windows_room(taps * z.group_c, z.group_o, places);
+    size_t unit = (size_t)call->threads * sizeof(float);
+    call->work_forward = (size_t)(transposed ? up : down) * unit;
+    down = transposed ? down : up;
+    call->work_backward = (size_t)(down > dw ? down : dw) * unit;
 }
 
 static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
@@ -8802,10 +8971,12 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
+    if (result == GCKPT_OK)
+        gckpti_conv_work(call, a->transposed);
     return result;
 }
 
-GCKPTI_ROW(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
+GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
            GCKPT_IN(0), GCKPT_SUMS);
 
 /* axes: 2 of images, 1 of signals, which are images of one line. */
@@ -9299,33 +9470,47 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
  * ============================================================================================== */
+#if GCKPTI_LEAN /* flash is short; gckpt_plan_c sees to it that nothing is cut */
+typedef unsigned char gckpti_byte;
+typedef int16_t gckpti_id;
+typedef uint16_t gckpti_nth;
+#else
+typedef int gckpti_byte, gckpti_id;
+typedef size_t gckpti_nth;
+#endif
+#define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
+
 typedef struct {
     const gckpt_op *op;
-    const void *data;                   /* of constants */
-    size_t attributes, attribute_bytes; /* first of the plan's words */
-    size_t name;                        /* offset into the plan's names; GCKPTI_NONE: none */
+    const void *data; /* of constants */
     size_t aux_bytes;
-    gckpt_shape shape; /* with all rows of the micro-batch */
-    int base, kind, inputs;
-    int index; /* of the parameter or input in the plan; -1: of an op that does not run */
-    int in[GCKPT_MAX_INPUTS];
-    gckpt_type type;
-    int batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
+    gckpt_shape shape;                      /* with all rows of the micro-batch */
+    gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
+    gckpti_id base;
+    gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
+    gckpti_id in[GCKPT_MAX_INPUTS];
+    gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
+} gckpti_node;
+
+/* What else is known of a node; nothing of it runs, but for offloading. */
+typedef struct {
     gckpt_cost cost;
     size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
     uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
-} gckpti_node;
+} gckpti_told;
 
 typedef struct {
-    size_t name;
     int64_t elements;
-    int trained, node;
-    int place;    /* in the store it was planned with */
-    int external; /* its values are the program's */
-    gckpt_storage storage;
     uint32_t init[3];  /* bits of gckpt_init */
     uint32_t momentum; /* of a gckpt_running, bits */
-    int measured;      /* not trained but measured by so many ops; 0: neither */
+    gckpti_nth name;
+    gckpti_id node;
+    gckpti_id place;    /* in the store it was planned with */
+    gckpti_id measured; /* not trained but measured by so many ops; 0: neither */
+    gckpti_byte trained;
+    gckpti_byte external; /* its values are the program's */
+    gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
 
 static int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
@@ -9334,10 +9519,9 @@ typedef struct {
     unsigned char kind;             /* gckpt_kind */
     unsigned char first;            /* the first forward of its tensor */
     unsigned char accumulate, zero; /* bit i: input i's gradient is added to; is cleared before */
-    int id;                         /* tensor; UPDATE: parameter of the plan */
-    int uses;                       /* accumulators to add up first */
-    size_t live;                    /* bytes live while it runs */
-    size_t operands;                /* where its offsets begin: gckpti_operands_of */
+    gckpti_id id;                   /* tensor; UPDATE: parameter of the plan */
+    gckpti_id uses;                 /* accumulators to add up first */
+    gckpti_nth operands;            /* where its offsets begin: gckpti_operands_of */
 } gckpti_ins;
 
 /* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
@@ -9390,6 +9574,7 @@ typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
+    int64_t unit;     /* elements of input 0 that count as one, or 1 */
     gckpt_cost built; /* of the op that was built, if not of the one that runs */
 } gckpti_plan_term;
 typedef struct {
@@ -9415,8 +9600,10 @@ struct gckpt_plan {
     uint64_t work, least_work, proven_work, offload_work;
     size_t proven_bytes, offloaded; /* offloaded: bytes of slower memory */
     const gckpti_node *nodes;
+    const gckpti_told *told; /* by node; NULL, as `live` and `lives`: left out (GCKPT_SMALL) */
     const gckpti_plan_param *params;
     const gckpti_ins *list;
+    const size_t *live;     /* bytes live while an instruction runs */
     const size_t *operands; /* of all instructions */
     const gckpti_plan_term *terms;
     const gckpti_plan_pick *picks;
@@ -9426,8 +9613,9 @@ struct gckpt_plan {
     size_t node_count, param_count, length, operand_count, term_count, pick_count, life_count,
         word_count, name_bytes;
     size_t inputs;
-    int body, epilogue; /* where these parts of the list begin */
-    int mixer;          /* node that mixes rows, or -1 */
+    int body, epilogue;            /* where these parts of the list begin */
+    int mixer;                     /* node that mixes rows, or -1 */
+    const gckpti_packing *packing; /* NULL: no parameter is packed */
 };
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
@@ -9473,7 +9661,7 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
 static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
 {
     gckpti_node node = p->nodes[i], *q = &node;
-    const char *name = q->name == GCKPTI_NONE ? NULL : p->names + q->name;
+    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
     if (q->kind == GCKPTI_PARAM)
         name = p->names + p->params[q->index].name;
     if (q->index < 0)
@@ -9651,6 +9839,7 @@ typedef struct {
     gckpti_schedule s;
     int *place; /* the instruction of each item of the schedule, and of its end */
     gckpti_ins *ins;
+    size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
@@ -11255,6 +11444,7 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     operands += (size_t)(2 * p->targets + p->n) + 2 * spans; /* added up, of updates and offloads */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n + spans, sizeof *d->ins);
+    d->live = (size_t *)gckpti_scratch_take(s, n + (size_t)p->n + spans, sizeof *d->live);
     d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
                                                      sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
@@ -11271,7 +11461,7 @@ static void gckpti_add_instruction(gckpti_draft *d, gckpt_kind kind, int id)
 {
     gckpti_ins *ins = &d->ins[d->length++];
     ins->kind = (unsigned char)kind;
-    ins->id = id;
+    ins->id = (gckpti_id)id;
     ins->uses = 1;
 }
 
@@ -11465,7 +11655,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
-    ins->uses = gckpti_sum_operands(p, d, u->id, 1, x);
+    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
@@ -11495,7 +11685,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         d->buffers[gckpti_gradient_buffer(p, d, v, 0)].end = end;
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
-        ins->operands = d->operand_count;
+        ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, d->s.at[x++], y);
         } else if (ins->kind == GCKPT_OFFLOAD) {
@@ -11506,7 +11696,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
         } else {
             gckpti_sum_operands(p, d, ins->id, 0, y);
-            ins->uses = gckpti_sum_operands(p, d, ins->id, 1, y);
+            ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -11551,7 +11741,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
         if (d->most > (double)GCKPTI_ADDRESSABLE)
             continue;
         if (x < d->length)
-            d->ins[x].live = (size_t)sum;
+            d->live[x] = (size_t)sum;
         for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
             d->kind_bytes[k] = (size_t)live[k];
     }
@@ -11937,9 +12127,11 @@ static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     size_t n = sizeof p;
     p.block = block;
     p.nodes = (gckpti_node *)gckpti_part(block, &n, p.nodes, p.node_count, sizeof *p.nodes);
+    p.told = (gckpti_told *)gckpti_part(block, &n, p.told, p.node_count, sizeof *p.told);
     p.params =
         (gckpti_plan_param *)gckpti_part(block, &n, p.params, p.param_count, sizeof *p.params);
     p.list = (gckpti_ins *)gckpti_part(block, &n, p.list, p.length, sizeof *p.list);
+    p.live = (size_t *)gckpti_part(block, &n, p.live, p.length, sizeof *p.live);
     p.operands = (size_t *)gckpti_part(block, &n, p.operands, p.operand_count, sizeof *p.operands);
     p.terms = (gckpti_plan_term *)gckpti_part(block, &n, p.terms, p.term_count, sizeof *p.terms);
     p.picks = (gckpti_plan_pick *)gckpti_part(block, &n, p.picks, p.pick_count, sizeof *p.picks);
@@ -11975,16 +12167,16 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     memset(&node, 0, sizeof node);
     node.op = t->op;
     node.data = t->data;
-    node.attribute_bytes = t->attribute_bytes;
+    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
     node.aux_bytes = t->aux_bytes;
     node.shape = t->shape;
-    node.base = t->base->id;
-    node.kind = t->kind;
-    node.inputs = t->inputs;
+    node.base = (gckpti_id)t->base->id;
+    node.kind = (gckpti_byte)t->kind;
+    node.inputs = (gckpti_byte)t->inputs;
     for (int k = 0; k < t->inputs; k++)
-        node.in[k] = t->in[k]->id;
-    node.type = t->type;
-    node.batchless = t->batchless;
+        node.in[k] = (gckpti_id)t->in[k]->id;
+    node.type = (gckpti_byte)t->type;
+    node.batchless = (gckpti_byte)t->batchless;
     return node;
 }
 
@@ -12007,7 +12199,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
-        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NONE;
+        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
         int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
         plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
@@ -12017,18 +12209,19 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
             int updated = gckpti_is_updated(p, i), uses = 0;
             for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
                 k = p->target[k].next;
-            gckpti_plan_param q = { gckpti_name_add(plan, stored),
-                                    gckpti_elements(&t->shape),
-                                    updated && !t->running,
-                                    i,
-                                    t->index,
-                                    p->g->store->params[t->index].external,
-                                    p->g->store->params[t->index].p.storage,
+            gckpti_plan_param q = { gckpti_elements(&t->shape),
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) },
                                     gckpti_bits(t->momentum),
-                                    uses };
+                                    (gckpti_nth)gckpti_name_add(plan, stored),
+                                    (gckpti_id)i,
+                                    (gckpti_id)t->index,
+                                    (gckpti_id)uses,
+                                    (gckpti_byte)(updated && !t->running),
+                                    (gckpti_byte)p->g->store->params[t->index].external,
+                                    (gckpti_byte)p->g->store->params[t->index].p.storage };
             index = (int)plan->param_count++;
+            plan->packing = q.storage != GCKPT_STORED_F32 ? &gckpti_packed : plan->packing;
             if (plan->block)
                 ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
         }
@@ -12037,13 +12230,14 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
         gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
         *node = gckpti_node_of(t);
-        node->hash = plan->hash;
-        node->attributes = at;
-        node->name = name;
-        node->index = index;
-        node->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
+        node->attributes = (gckpti_nth)at;
+        node->name = (gckpti_nth)name;
+        node->index = (gckpti_id)index;
         node->rounding = p->rounding[i];
-        node->far_value = node->far_aux = GCKPTI_NONE;
+        told->hash = plan->hash;
+        told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        told->far_value = told->far_aux = GCKPTI_NONE;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
                    t->attribute_bytes);
@@ -12175,6 +12369,15 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     gckpti_resident(p, plan->kind_bytes);
 }
 
+/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+static int gckpti_counted(const gckpt_op *op)
+{
+    int i = GCKPT_MAX_INPUTS - 1;
+    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
+        i--;
+    return i;
+}
+
 /* The plan's other arrays: instructions, operands, terms, what is fetched, buffers in an order. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d, const int *order,
                                  gckpt_plan *plan)
@@ -12184,13 +12387,15 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     gckpti_plan_term *term = (gckpti_plan_term *)gckpti_written(plan, plan->terms);
     gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
     gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
-    gckpti_node *nodes = (gckpti_node *)gckpti_written(plan, plan->nodes);
+    gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told);
+    size_t *live = (size_t *)gckpti_written(plan, plan->live);
     for (int u = 0; u < p->units; u++) {
-        nodes[p->unit[u].id].far_value = d->far[2 * u];
-        nodes[p->unit[u].id].far_aux = d->far[2 * u + 1];
+        told[p->unit[u].id].far_value = d->far[2 * u];
+        told[p->unit[u].id].far_aux = d->far[2 * u + 1];
     }
     for (size_t x = 0; x < d->length; x++) {
         list[x] = d->ins[x];
+        live[x] = d->live[x];
         if (list[x].kind == GCKPT_UPDATE)
             list[x].id = plan->nodes[list[x].id].index;
     }
@@ -12199,7 +12404,12 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
     for (size_t i = 0; i < plan->term_count; i++) {
         int id = p->terms[i].loss->id;
+        const gckpt_tensor *t = p->tensors[id];
+        gckpt_call call; /* it fits: its graph was built */
+        (void)gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, 1, 1, GCKPT_FP32, NULL,
+                                &call);
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
+                               !gckpti_counted(t->op) && call.unit > 1 ? call.unit : 1,
                                p->built ? p->built[id] : p->cost[id] };
         term[i] = q;
     }
@@ -12801,7 +13011,7 @@ static void gckpti_open_bounds(gckpti_planner *p)
 static uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
 {
     int at;
-    int64_t most = arena < PTRDIFF_MAX / 2 ? (int64_t)arena : PTRDIFF_MAX / 2;
+    int64_t most = (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
     return gckpti_add_work(gckpti_bound_work(b, most + b->spare, &at), b->work);
 }
 
@@ -12809,7 +13019,7 @@ static uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
 static size_t gckpti_prove_bytes(const gckpti_bound *b)
 {
     int64_t least = b->least - b->spare;
-    return least < 0 ? 0 : least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
+    return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 
 /* =================================================================================================
@@ -15224,10 +15434,12 @@ static size_t gckpti_node_bytes(const gckpti_node *q)
 
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
-    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+    if (!plan || !plan->told || !out || i < 0 || (size_t)i >= plan->length)
         return GCKPT_E_ARG;
     const gckpti_ins *ins = &plan->list[i];
-    const gckpti_node *node = &plan->nodes[gckpti_ins_tensor(plan, ins)];
+    const int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    const gckpt_cost *cost = &plan->told[id].cost;
     gckpti_operands o;
     size_t planned = 0; /* as the work is reckoned, rounded up */
     out->moved = 0;
@@ -15239,11 +15451,11 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
-    out->work = ins->kind == GCKPT_FORWARD ? node->cost.forward
+    out->work = ins->kind == GCKPT_FORWARD ? cost->forward
                 : ins->kind == GCKPT_BACKWARD
-                    ? node->cost.backward
+                    ? cost->backward
                     : gckpti_copy_work(plan->offload_work, (int64_t)planned);
-    out->live = ins->live;
+    out->live = plan->live[i];
     out->again = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
     return GCKPT_OK;
@@ -15323,7 +15535,9 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 static const char *gckpti_node_name(const gckpt_plan *plan, int id)
 {
     const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NONE ? plan->names + node->name : node->op ? node->op->name : "";
+    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
+           : node->op                    ? node->op->name
+                                         : "";
 }
 
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
@@ -15384,7 +15598,7 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
     gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
                  node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
                  u.again ? " again" : "");
     if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
@@ -16685,9 +16899,9 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
     const gckpti_node *node = &plan->nodes[id];
     if (node->op) {
         gckpti_print_name(k, node->op->name);
-        gckpti_print(k, node->name == GCKPTI_NONE ? " #%i" : " ", id);
+        gckpti_print(k, node->name == GCKPTI_NAMELESS ? " #%i" : " ", id);
     }
-    if (node->name != GCKPTI_NONE)
+    if (node->name != GCKPTI_NAMELESS)
         gckpti_print_name(k, plan->names + node->name);
 }
 
@@ -16846,8 +17060,6 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  * What is done between ops, as the numeric contract has it. This is the plain one; that of section
  * fast differs by the kernels of an instruction set.
  * ============================================================================================== */
-enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread */
-
 static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
 {
     (void)context;
@@ -16945,19 +17157,6 @@ static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c
 {
     gckpti_converting s = { call, c };
     gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
-}
-
-static void gckpti_cpu_unpack_item(void *context, int64_t i)
-{
-    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
-    int64_t at = i * GCKPTI_JOB;
-    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
-}
-
-static void gckpti_cpu_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
-{
-    gckpt_unpacking u = *unpacking;
-    gckpti_cpu_jobs(call, u.n, gckpti_cpu_unpack_item, &u);
 }
 
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
@@ -17074,8 +17273,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    gckpti_cpu_unpack };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -17327,12 +17525,12 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
         const gckpt_parameter *q = &e->store->params[index].p;
-        if (p->params[i].storage != q->storage)
+        if (p->params[i].storage != (gckpti_byte)q->storage)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
-                                gckpti_storage_name(p->params[i].storage));
+                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
         if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
@@ -17689,9 +17887,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: printed by another version of gradckpt.h (format %i, contract "
                             "%i; here %i, %i): print it again with gckpt_plan_c",
                             p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count; i++)
+    for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
         hash = gckpti_hash_planned(hash, p, i);
-    if (hash != p->check || (p->node_count && p->nodes[p->node_count - 1].hash != p->hash))
+    if (!GCKPTI_LEAN &&
+        (hash != p->check || (p->node_count && p->told[p->node_count - 1].hash != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: the graph's hash is not what it was made with: an op or the "
                             "table was changed; print it again with gckpt_plan_c");
@@ -17701,9 +17900,6 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
-    if (GCKPTI_LEAN && (p->precision != GCKPT_FP32 || p->offloaded > 0))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: GCKPT_SMALL runs those in f32 that offload nothing");
 #ifdef GCKPT_NO_FAST
     if (p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
@@ -17812,6 +18008,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
         b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
     e->isa = (gckpt_isa)isa;
     e->backend = *b;
+    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -17826,6 +18023,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 
     e->isa = GCKPT_ISA_PLAIN;
     e->kernels = NULL;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->backend.unpack;
     e->backend = *b;
     e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
     e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
@@ -17836,7 +18034,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->backend.convert = b->convert ? b->convert : plain->convert;
     e->backend.update = b->update ? b->update : plain->update;
     e->backend.finish = b->finish ? b->finish : plain->finish;
-    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : plain->unpack;
+    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
 
@@ -18036,7 +18234,7 @@ static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
         size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
         q.shape = plan->nodes[plan->params[i].node].shape;
         q.elements = plan->params[i].elements;
-        q.storage = plan->params[i].storage;
+        q.storage = (gckpt_storage)plan->params[i].storage;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++)
@@ -18381,11 +18579,14 @@ static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float
     }
     if (u.storage == GCKPT_STORED_F32)
         b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
+    else if (GCKPTI_LEAN)
+        e->plan->packing->unpack(&c, &u);
     else if (b->unpack)
         b->unpack(&c, &u);
-    for (int64_t at = 0, n; u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n; at += n) {
+    for (int64_t at = 0, n; !GCKPTI_LEAN && u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n;
+         at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
-        gckpti_unpack_piece(q, at, n, (float *)piece);
+        e->plan->packing->unpack_piece(q, at, n, (float *)piece);
         b->copy_in(b->context, to + at, piece, (size_t)n * sizeof *to);
     }
 }
@@ -18502,9 +18703,9 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (!node->batchless)
         value = value / (size_t)p->rows * (size_t)rows;
     if (o.out != GCKPTI_NONE)
-        result = gckpti_copy_far(e, ins, node->far_value, o.out, value);
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
-        result = gckpti_copy_far(e, ins, node->far_aux, o.aux, node->aux_bytes);
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
         return result;
     gckpti_join(e);
@@ -19108,15 +19309,6 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 
 /* ---- a step ---- */
 
-/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
-static int gckpti_counted(const gckpt_op *op)
-{
-    int i = GCKPT_MAX_INPUTS - 1;
-    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
-        i--;
-    return i;
-}
-
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
@@ -19236,18 +19428,9 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     return result;
 }
 
-/* Elements of the input that a loss counts, for each one that it counts: what its shape() says. */
-static int64_t gckpti_loss_unit(const gckpt_exec *e, int id)
-{
-    const gckpti_node *node = &e->plan->nodes[id];
-    gckpt_call c;
-    gckpti_call_start(e, node, id, e->plan->rows, &c);
-    return !gckpti_counted(node->op) && node->op->shape(&c) == GCKPT_OK && c.unit > 1 ? c.unit : 1;
-}
-
 /* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
  * counted once a micro-batch. */
-static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t rows)
+static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[id];
@@ -19259,7 +19442,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t rows)
     }
     for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
         ignored += gckpti_indices(e, q)[k] < 0;
-    return (n - ignored) / gckpti_loss_unit(e, id) * times;
+    return (n - ignored) / unit * times;
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
@@ -19269,7 +19452,8 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
         if (e->terms[i].expected >= 0)
-            e->terms[i].expected += gckpti_expected_count(e, p->terms[i].id, rows);
+            e->terms[i].expected +=
+                gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
@@ -19297,10 +19481,9 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
         const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
         const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
         int same = a->type == b->type &&
-                   (a->type == GCKPT_I32
-                        ? a->base == b->base
-                        : gckpti_elements(&a->shape) / gckpti_loss_unit(e, p->terms[0].id) ==
-                              gckpti_elements(&b->shape) / gckpti_loss_unit(e, p->terms[i].id));
+                   (a->type == GCKPT_I32 ? a->base == b->base
+                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
+                                               gckpti_elements(&b->shape) / p->terms[i].unit);
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -19404,12 +19587,12 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = &e->store->params[e->params[i].index];
-        if (p->params[i].storage != q->p.storage)
+        if (p->params[i].storage != (gckpti_byte)q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
-                                gckpti_storage_name(p->params[i].storage));
+                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
         if (gckpti_updates(&p->params[i]) && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
@@ -20493,14 +20676,14 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
     double measured = 0, planned = 0, unit;
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind < GCKPT_UPDATE) {
-            const gckpt_cost *c = &p->nodes[p->list[x].id].cost;
+            const gckpt_cost *c = &p->told[p->list[x].id].cost;
             measured += median[x];
             planned += (double)(p->list[x].kind == GCKPT_FORWARD ? c->forward : c->backward);
         }
     unit = planned > 0 ? measured / planned : 0;
     for (size_t i = 0; i < p->node_count; i++) {
-        costs[i].forward = gckpti_nanoseconds((double)p->nodes[i].cost.forward * unit);
-        costs[i].backward = gckpti_nanoseconds((double)p->nodes[i].cost.backward * unit);
+        costs[i].forward = gckpti_nanoseconds((double)p->told[i].cost.forward * unit);
+        costs[i].backward = gckpti_nanoseconds((double)p->told[i].cost.backward * unit);
     }
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
@@ -20510,7 +20693,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
     for (size_t i = 0; i < p->term_count && p->variant.form; i++) { /* a form's, as built */
-        const gckpt_cost *built = &p->terms[i].built, *ran = &p->nodes[p->terms[i].id].cost;
+        const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)
             continue;
@@ -21576,6 +21759,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
+    l->store->packing = &gckpti_packed;
     q->p.packed = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
@@ -22285,14 +22469,14 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     uint64_t check = GCKPTI_FNV_START;
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpt_instruction in;
-    if (!plan || !write || plan->made_for > GCKPTI_FOR_PLAIN)
+    if (!plan || !plan->told || !write || plan->made_for > GCKPTI_FOR_PLAIN)
         return GCKPT_E_ARG;
     const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
                               plan->node_count };
     gckpti_put_numbers(&k, &check, head, 4);
     for (size_t i = 0; i < plan->node_count; i++) {
-        const gckpt_cost *cost = &plan->nodes[i].cost;
-        const uint64_t tensor[] = { plan->nodes[i].hash, cost->forward, cost->backward };
+        const gckpt_cost *cost = &plan->told[i].cost;
+        const uint64_t tensor[] = { plan->told[i].hash, cost->forward, cost->backward };
         gckpti_put_numbers(&k, &check, tensor, 3);
     }
     const uint64_t request[] = { (uint64_t)plan->mode,
@@ -22724,8 +22908,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
                             gckpti_float(next->init[2]) };
         gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
         if (q) {
-            q->p.storage = next->storage;
+            q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
+            store->packing = plan->packing ? plan->packing : store->packing;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
@@ -22799,7 +22984,7 @@ static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size
     for (; *name; name++)
         gckpti_text_put(&t, gckpti_c_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_",
                         1);
-    if (t.at == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NONE))
+    if (t.at == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
         gckpti_text_add(&t, "_%i", id);
 }
 
@@ -22852,19 +23037,17 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
         gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
         gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_print(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
-        gckpti_c_offset(k, q->name, ", ");
-        gckpti_print(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
+        gckpti_print(k, ", %z, { %i, {", q->aux_bytes, q->shape.n);
         for (int d = 0; d < GCKPT_MAX_DIMS; d++)
             gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->inputs, q->index);
+        gckpti_print(k, " } }, %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
+                     (size_t)q->name);
+        gckpti_print(k, ", %i, %i, {", q->base, q->index);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) }, ",
-                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward);
-        gckpti_c_offset(k, q->far_value, ", ");
-        gckpti_c_offset(k, q->far_aux, ", ");
-        gckpti_print(k, "UINT64_C(%u) },\n", q->hash);
+        gckpti_print(k, " }, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type, q->batchless,
+                     q->rounding);
     }
     gckpti_print(k, "};\n");
 }
@@ -22879,23 +23062,51 @@ static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, c
 
 static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
 
+/* What does not run, for builds that have it: GCKPT_SMALL has not. */
+static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    gckpti_print(k, "#ifndef GCKPT_SMALL\n");
+    gckpti_c_begin(k, "gckpti_told", name, "told", p->node_count);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_told *q = &p->told[i];
+        gckpti_print(k, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
+                     q->cost.backward);
+        gckpti_c_offset(k, q->far_value, ", ");
+        gckpti_c_offset(k, q->far_aux, ", ");
+        gckpti_print(k, "UINT64_C(%u) },\n", q->hash);
+    }
+    gckpti_c_end(k, p->node_count);
+    gckpti_c_begin(k, "size_t", name, "live", p->length);
+    for (size_t x = 0; x < p->length; x++)
+        gckpti_print(k, x % 8 == 7 ? "%z,\n" : "%z, ", p->live[x]);
+    gckpti_c_end(k, p->length);
+    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *b = &p->lives[i];
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
+                     b->offset, b->size, b->id, (int)b->kind);
+    }
+    gckpti_c_end(k, p->life_count);
+    gckpti_print(k, "#endif\n");
+}
+
 /* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU }, ",
-                     q->name, q->elements, q->trained, q->node, q->place, q->external,
-                     (int)q->storage, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
-        gckpti_print(k, "%zU, %i },\n", (size_t)q->momentum, q->measured);
+        gckpti_print(k, "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n",
+                     q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
+                     (size_t)q->momentum, (size_t)q->name, q->node, q->place, q->measured,
+                     q->trained, q->external, q->storage);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
-        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
-                     ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
+        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
+                     ins->accumulate, ins->zero, ins->id, ins->uses, (size_t)ins->operands);
     }
     gckpti_c_end(k, p->length);
     gckpti_c_begin(k, "size_t", name, "operands", p->operand_count);
@@ -22904,9 +23115,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_end(k, p->operand_count);
     gckpti_c_begin(k, "gckpti_plan_term", name, "terms", p->term_count);
     for (size_t i = 0; i < p->term_count; i++)
-        gckpti_print(k, "    { %i, %zU, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", p->terms[i].id,
-                     (size_t)p->terms[i].weight, p->terms[i].regulariser, p->terms[i].built.forward,
-                     p->terms[i].built.backward);
+        gckpti_print(k, "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n",
+                     p->terms[i].id, (size_t)p->terms[i].weight, p->terms[i].regulariser,
+                     p->terms[i].unit, p->terms[i].built.forward, p->terms[i].built.backward);
     gckpti_c_end(k, p->term_count);
     gckpti_c_begin(k, "gckpti_plan_pick", name, "picks", p->pick_count);
     for (size_t i = 0; i < p->pick_count; i++) {
@@ -22914,13 +23125,6 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
         gckpti_c_offset(k, p->picks[i].offset, " },\n");
     }
     gckpti_c_end(k, p->pick_count);
-    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
-    for (size_t i = 0; i < p->life_count; i++) {
-        const gckpt_buffer *b = &p->lives[i];
-        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
-                     b->offset, b->size, b->id, (int)b->kind);
-    }
-    gckpti_c_end(k, p->life_count);
 }
 
 /* Attributes, aligned for any of them, and names: at least one of each. */
@@ -22944,16 +23148,17 @@ static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const 
 /* The plan itself, field by field. */
 static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const char *const arrays[] = {
-        "nodes", "params", "list", "operands", "terms", "picks", "lives"
-    };
-    const size_t counts[] = { p->node_count,    p->param_count, p->length,
-                              p->operand_count, p->term_count,  p->pick_count,
-                              p->life_count,    p->word_count,  p->name_bytes };
+    const char *const arrays[] = { "nodes",    "told",  "params", "list", "live",
+                                   "operands", "terms", "picks",  "lives" };
+    const size_t counts[] = { p->node_count, p->node_count, p->param_count,
+                              p->length,     p->length,     p->operand_count,
+                              p->term_count, p->pick_count, p->life_count };
+    const size_t numbers[] = { p->node_count,    p->param_count, p->length,
+                               p->operand_count, p->term_count,  p->pick_count };
     uint64_t work[2] = { 0, 0 }; /* of forwards: again, the first time */
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD)
-            work[p->list[x].first] += p->nodes[p->list[x].id].cost.forward;
+            work[p->list[x].first] += p->told[p->list[x].id].cost.forward;
     gckpti_print(k,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
                  "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
@@ -22972,12 +23177,27 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         work[0], work[1] ? work[1] : 1, p->work, p->least_work);
     gckpti_print(k, "    UINT64_C(%u), UINT64_C(%u), %z, %z,\n   ", p->proven_work, p->offload_work,
                  p->proven_bytes, p->offloaded);
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 9; i++) {
+        int told = i == 1 || i == 4 || i == 8;
+        gckpti_print(k, told ? "\n#ifdef GCKPT_SMALL\n    NULL,\n#else\n   " : "");
         gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
-    gckpti_print(k, "\n    gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
-    for (int i = 0; i < 9; i++)
-        gckpti_print(k, " %z,", counts[i]);
-    gckpti_print(k, " %z, %i, %i, %i\n};\n", p->inputs, p->body, p->epilogue, p->mixer);
+        gckpti_print(k, told ? "\n#endif\n   " : "");
+    }
+    gckpti_print(k, " gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
+    for (int i = 0; i < 6; i++)
+        gckpti_print(k, " %z,", numbers[i]);
+    gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
+                 p->life_count, p->word_count, p->name_bytes);
+    gckpti_print(k, " %z, %i, %i, %i, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packing ? "&gckpti_packed" : "NULL");
+}
+
+/* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
+static int gckpti_c_fits_small(const gckpt_plan *p)
+{
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->batch <= INT32_MAX &&
+           p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
+           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -22986,7 +23206,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     const char *wrong = NULL;
     size_t i = 0;
-    if (!plan || !name || !write)
+    if (!plan || !plan->told || !name || !write)
         return GCKPT_E_ARG;
     if (plan->made_for > GCKPTI_FOR_PLAIN)
         wrong = "#error \"plan: it was made for another backend than the processor\"\n";
@@ -23013,6 +23233,12 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
                  gckpt_plan_bytes(plan), name);
+    if (!gckpti_c_fits_small(plan))
+        gckpti_print(&k,
+                     "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
+                     "offload nothing and have fewer than 32768 tensors, and 65536 operands\"\n"
+                     "#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -23021,6 +23247,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
+    gckpti_c_told(&k, plan, name);
     gckpti_c_arrays(&k, plan, name);
     gckpti_c_words_and_names(&k, plan, name);
     gckpti_c_plan(&k, plan, name);
@@ -23058,6 +23285,40 @@ typedef struct gckpti_product {
     float *c;
     int64_t c_row;
 } gckpti_product;
+
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
 
 /* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
 typedef struct {
@@ -23706,6 +23967,127 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
+/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
+ * results, of dw 64 channels ---- */
+typedef struct {
+    gckpti_products cut;
+    gckpti_windows w;
+} gckpti_windows_job;
+
+static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_products *cut = &s->cut;
+    gckpti_windows w = s->w;
+    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
+    int64_t j0 = i % cut->across * cut->cols;
+    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
+    if (w.t.from)
+        w.t.from += group * w.c_next;
+    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
+                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
+}
+
+static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
+    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
+}
+
+static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
+{
+    gckpti_windows_job s;
+    gckpti_products *cut = &s.cut;
+    memset(&s, 0, sizeof s);
+    s.w = *w;
+    cut->call = call, cut->t = w->t, cut->batch = w->z->window.groups;
+    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
+    gckpti_products_cut(cut);
+    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
+                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
+}
+
+/* What lies where, of one kind and phase. */
+static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t channels = up ? z->o : z->c, group = up ? z->group_o : z->group_c;
+    const gckpti_reach *x = &s->r[1];
+    gckpti_windows w;
+    gckpti_product *t = &w.t;
+    memset(&w, 0, sizeof w);
+    w.kind = s->kind, w.z = z, w.from = s->from;
+    w.r[0] = s->r[0], w.r[1] = s->r[1];
+    w.width = x->size * channels, w.image = w.r[0].size * w.width;
+    w.step = x->step * channels, w.tap = x->tap * channels, w.first = x->first * channels;
+    w.run = group, w.across = x->taps + !x->taps;
+    if (w.tap == group)
+        w.run *= w.across, w.across = 1;
+    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
+    t->n = w.c_next, t->a_step = 1;
+    if (s->kind == GCKPTI_CONV_DW) {
+        const int64_t places = t->m;
+        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
+    }
+    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
+    t->c = s->out, t->c_row = up ? z->c : z->o;
+    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
+    return w;
+}
+
+/* Groups of one channel: a line of results, 64 channels of dw. */
+static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_conv *s = (const gckpti_conv *)context;
+    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
+    (void)worker;
+    if (s->kind == GCKPTI_CONV_DW)
+        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+    else
+        gckpti_conv_results(s, i * line, (i + 1) * line);
+}
+
+/* gckpti_conv_plain */
+static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
+    if (z->group_c > 1 || z->group_o > 1) {
+        gckpti_windows w = gckpti_windows_of(s);
+        gckpti_windows_run(call, &w);
+        return;
+    }
+    gckpti_conv one = *s;
+    one.run = gckpti_kernels_of(call)->multiply_add;
+    if (s->kind == GCKPTI_CONV_DW) {
+        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
+                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
+                       &one);
+    } else {
+        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
+    }
+}
+
+static void gckpti_fast_conv2d_forward(const gckpt_call *call)
+{
+    gckpti_conv_forward(call, gckpti_conv_fast);
+}
+
+static void gckpti_fast_conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_backward(call, gckpti_conv_fast);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
     gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
@@ -24204,8 +24586,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    gckpti_cpu_unpack };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
@@ -24318,15 +24699,18 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_HEADER_MAX
 #undef GCKPTI_INFINITY
 #undef GCKPTI_INLINE
+#undef GCKPTI_LEAN
 #undef GCKPTI_LN2_HI
 #undef GCKPTI_LN2_LO
 #undef GCKPTI_LOG2E
 #undef GCKPTI_MAGIC
+#undef GCKPTI_NAMELESS
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
+#undef GCKPTI_PLANS
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
 #undef GCKPTI_HEAP_WHOLE
@@ -24360,6 +24744,16 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #endif
 #elif defined(__GNUC__)
 #pragma GCC pop_options
+#endif
+#ifdef GCKPT_SMALL
+#pragma pop_macro("int64_t")
+#pragma pop_macro("INT64_MAX")
+#endif
+#ifdef GCKPT_NO_TEXT
+#undef gckpti_error
+#undef gckpti_fail
+#undef gckpti_tell_block
+#undef gckpt_fail
 #endif
 #endif /* GRADCKPT_IMPLEMENTATION */
 
@@ -25015,6 +25409,144 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         }
         p = next_p, j = next_j;
     } while (p < t->k || j > j0);
+}
+
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the matrix of all windows. */
+static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
+                                    int64_t first, int64_t links, float *d, int64_t d_row)
+{
+    const gckpti_reach *r = s->r;
+    const int64_t tap = first / s->run;
+    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
+    const float *from = s->from + row / r[1].results / r[0].results * s->image;
+    for (; rows > 0; rows--, d += d_row) {
+        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
+        for (int64_t l = 0, n; l < links; l += n, c = 0) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            const int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *line = from + y * s->width + x;
+            n = gckpti_min(links - l, s->run - c);
+            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
+            if (y < 0 || y >= r[0].size || end < at)
+                at = end = n;
+            for (int64_t e = 0; e < at; e++)
+                d[l + e] = 0.0f;
+            for (; at < end; at += W)
+                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
+            for (int64_t e = end; e < n; e++)
+                d[l + e] = 0.0f;
+            if (++kx == s->across)
+                kx = 0, ky++;
+        }
+        if (++j == r[1].results) {
+            j = 0;
+            if (++i == r[0].results)
+                i = 0, from += s->image;
+        }
+    }
+}
+
+/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
+                                       int64_t n, float *d, int64_t deep)
+{
+    const gckpti_product *t = &s->t;
+    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
+        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+        for (int64_t l = 0, links; l < k; l += links) {
+            const int64_t tap = (p + l) / run, o = (p + l) % run;
+            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            links = gckpti_min(run - o, k - l);
+            if (s->kind == GCKPTI_CONV_UP)
+                b += gckpti_windows_b(s, tap);
+            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+        }
+    }
+}
+
+/* The tiles of some rows of c, whose part of a is gathered. */
+static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
+                                           int64_t n, const float *b, const float *panels,
+                                           int64_t deep, int in_place)
+{
+    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
+    const gckpti_tile first = u;
+    for (int64_t i = 0, high; i < rows; i += high) {
+        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        u.a = first.a + i * u.a_row;
+        for (int64_t q = 0; q < count; q++) {
+            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+            u.last = gckpti_min(n - at - width + W, W);
+            u.b = panels + at * deep, u.b_step = width;
+            if (in_place && u.last == W)
+                u.b = b + at, u.b_step = s->t.b_step;
+            u.c = first.c + i * u.c_row + at;
+            u.from = first.from ? first.from + i * u.from_row + at : NULL;
+            u.next = q + 1 < count ? u.c + width : u.c;
+            V(tiles)[width / W - 1][high - 1](&u);
+        }
+    }
+}
+
+/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
+ * their tiles; where c has those of other phases between them, no
+ * more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+{
+    const gckpti_product *t = &s->t;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
+    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
+    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
+    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
+    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
+    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
+    float *const panels = pack + most * by.deep;
+    int64_t p = 0;
+    do {
+        const int64_t k = gckpti_min(t->k - p, by.deep);
+        for (int64_t j = j0, n; j < j1; j += n) {
+            const float *b = t->b + p * t->b_step + j * t->b_col;
+            n = gckpti_min(j1 - j, by.wide);
+            if (!by.in_place || n % W)
+                V(pack_taps)(s, p, k, j, n, panels, by.deep);
+            for (int64_t i = i0, some; i < i1; i += some) {
+                const int64_t at = gckpti_windows_c(s, i) + j;
+                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
+                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    0,       NULL };
+                some = gckpti_min(i1 - i, most);
+                if (lines)
+                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                if (dw)
+                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
+                else
+                    V(unfold)(s, i, some, p, k, pack, by.deep);
+                if (!dw)
+                    u.a_row = by.deep, u.a_step = 1;
+                u.c = t->c + at;
+                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
+                if (p || t->from == t->c)
+                    u.from = u.c, u.from_row = u.c_row;
+                else if (t->from)
+                    u.from = t->from + j;
+                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+            }
+        }
+        p += k;
+    } while (p < t->k);
+}
+
+/* gckpti_plain_multiply_add */
+static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
+        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
+    }
 }
 
 /* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
@@ -26522,12 +27054,12 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
-        V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
-        V(log_softmax_forward), V(log_softmax_backward), V(norm_forward), V(norm_backward),        \
-        V(columns), V(attention_forward), V(attention_backward), V(classes_backward),              \
-        V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates), V(gru_slopes),          \
-        V(lstm_gates), V(lstm_slopes), &mixed
+    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(square_sum),      \
+        V(dot), V(adamw), V(add_to), V(elementwise_forward), V(elementwise_backward),              \
+        V(softmax_forward), V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward),  \
+        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
+        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),               \
+        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };

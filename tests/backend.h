@@ -138,7 +138,7 @@ static void device_unpack(const gckpt_call *call, const gckpt_unpacking *u)
     CHECK(device_owns(d, u->packed, (size_t)u->n) && device_owns(d, u->to, 4 * (size_t)u->n));
     CHECK(!u->scales || device_owns(d, u->scales, 4 * (size_t)(u->n / u->row)));
     device_open(d);
-    gckpti_cpu_unpack(call, u);
+    gckpti_packed_unpack(call, u);
     device_close(d);
 }
 

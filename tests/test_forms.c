@@ -360,8 +360,8 @@ static void test_costs(void)
         gckpt_plan *p = gckpt_plan_new(n.g, n.terms, n.count, &d), *q, *thrice;
         CHECK(p && p->node_count <= 64);
         for (size_t i = 0; i < p->node_count; i++) {
-            costs[i].forward = 3 * p->nodes[i].cost.forward;
-            costs[i].backward = 3 * p->nodes[i].cost.backward;
+            costs[i].forward = 3 * p->told[i].cost.forward;
+            costs[i].backward = 3 * p->told[i].cost.backward;
         }
         d.mode = GCKPT_AUTO;
         q = gckpt_plan_new(n.g, n.terms, n.count, &d);

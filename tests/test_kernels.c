@@ -518,6 +518,72 @@ static void test_attention(void)
     }
 }
 
+/* == convolutions ============================================================================= */
+/* Sizes are of the image, of w, of a group's channels and results; image: of the transpose, what it
+ * makes of places that cover as much. */
+static void convolution(int64_t rows, const int64_t *image, const int64_t *taps, int64_t c, int64_t o,
+                        gckpt_window window, int transposed, int style)
+{
+    gckpti_conv2d a = { window, transposed };
+    problem p = { .op = &gckpti_op_conv2d, .attributes = &a, .style = style, .inputs = 2 + (int)pick(0, 1),
+            .shape[0] = gckpt_shape4(rows, image[0], image[1], window.groups * c),
+            .shape[1] = gckpt_shape4(taps[0], taps[1], c, window.groups * o) };
+    gckpt_call call;
+    if (transposed) {
+        p.shape[0].d[3] = window.groups * o;
+        for (int i = 0; i < 2; i++) {
+            p.shape[0].d[1 + i] = image[i] / window.stride[i] + 1;
+            a.window.output_padding[i] = (int)pick(0, window.stride[i] - 1);
+        }
+    }
+    p.shape[2] = gckpt_shape1(window.groups * (transposed ? c : o));
+    for (int i = 0; i < 2; i++) /* as little padding as fits */
+        while (!transposed && image[i] + 2 * a.window.padding[i] < (taps[i] - 1) * window.dilation[i] + 1)
+            a.window.padding[i]++;
+    for (int i = 0; i < 2 && transposed; i++)
+        while (p.shape[0].d[1 + i] * window.stride[i] + (taps[i] - 1) * window.dilation[i] <
+               window.stride[i] + 2 * a.window.padding[i])
+            a.window.padding[i]--;
+    call = call_of(&p, NULL, 0, 1);
+    p.cost = (double)gckpti_conv2d_flops(&call) / 2;
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "conv2d%s %ld x %ld x %ld, %ld x %ld, %d groups of %ld and %ld, strides %d %d, padding %d %d, "
+            "dilation %d %d, style %d", transposed ? "_transposed" : "", (long)rows, (long)image[0],
+            (long)image[1], (long)taps[0], (long)taps[1], window.groups, (long)c, (long)o, window.stride[0],
+            window.stride[1], a.window.padding[0], a.window.padding[1], window.dilation[0], window.dilation[1], style);
+    try_problem(&p);
+}
+
+static void test_convolutions(void)
+{
+    static const struct { int64_t rows, image[2], taps[2], c, o; gckpt_window window; } list[] = {
+        { 2, { 9, 8 }, { 3, 3 }, 16, 24, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 1, { 6, 7 }, { 3, 3 }, 50, 52, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 1, { 5, 5 }, { 3, 3 }, 70, 3, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 2, { 9, 9 }, { 3, 3 }, 3, 49, { { 0 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 3, { 8, 9 }, { 1, 1 }, 20, 17, { { 0 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0 } } },
+        { 1, { 7, 11 }, { 2, 5 }, 9, 10, { { 0 }, { 3, 2 }, { 1, 2 }, { 2, 1 }, 2, { 0 } } },
+        { 2, { 6, 9 }, { 3, 3 }, 1, 1, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 70, { 0 } } },
+        { 2, { 6, 9 }, { 3, 3 }, 1, 3, { { 0 }, { 2, 1 }, { 1, 1 }, { 1, 1 }, 13, { 0 } } },
+        { 2, { 6, 9 }, { 3, 3 }, 5, 1, { { 0 }, { 1, 2 }, { 0, 1 }, { 1, 3 }, 4, { 0 } } },
+        { 4, { 16, 16 }, { 3, 3 }, 32, 64, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } }, /* scratch of the plan's */
+        { 1, { 1, 3000 }, { 1, 9 }, 32, 32, { { 0 }, { 1, 2 }, { 0, 4 }, { 1, 1 }, 1, { 0 } } },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        for (int twice = 0; twice < times(2); twice++)
+            for (int transposed = 0; transposed < 2; transposed++)
+                convolution(list[i].rows, list[i].image, list[i].taps, list[i].c, list[i].o, list[i].window,
+                            transposed, twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t i = 0, end = share(160); i < end; i++) {
+        int64_t image[2] = { pick(1, 9), pick(1, i % 5 ? 9 : 40) }, taps[2] = { pick(1, 4), pick(1, 4) };
+        gckpt_window window = { { 0 }, { (int)pick(1, 3), (int)pick(1, 4) }, { (int)pick(0, 2), (int)pick(0, 2) },
+                                { (int)pick(1, 3), (int)pick(1, 3) }, i % 3 ? 1 : (int)pick(1, 9), { 0 } };
+        convolution(pick(1, 3), image, taps, i % 4 ? pick(1, 8) : pick(1, 33), i % 4 == 1 ? 1 : pick(1, 20), window,
+                    (int)(i & 1), (int)(i % STYLES));
+    }
+}
+
 /* Forward of `t` queries from position `at` on, by an instruction set, with room for `capacity` keys. */
 static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, int64_t t,
                    int64_t capacity)
@@ -944,7 +1010,7 @@ int main(int argc, char **argv)
                   { "rows", test_rows },         { "pairs", test_pairs },
                   { "embed", test_embed },       { "sequences", test_sequences },
                   { "losses", test_losses }, { "weighted", test_weighted },
-                  { "update", test_update } };
+                  { "update", test_update },     { "convolutions", test_convolutions } };
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)
             verbose = 1;

@@ -628,7 +628,7 @@ static void schedules(unsigned first, unsigned n)
             CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
             int same = 1, far_live = 1;
             for (int x = 0; x < q->s.length; x++) {
-                size_t live = q->ins[q->place[x]].live, next = q->ins[q->place[x] + 1].live;
+                size_t live = q->live[q->place[x]], next = q->live[q->place[x] + 1];
                 same = same && (d.alignment > 4 ? (size_t)s.now.live[x] >= live : (size_t)s.now.live[x] == live);
                 if (q->ins[q->place[x] + 1].kind == GCKPT_OFFLOAD)
                     far_live = far_live && next <= live;

@@ -25,7 +25,7 @@ static void check_counters(const gckpt_plan *plan, const text *t)
             s += 2;
         }
         s = end;
-        CHECK(live == sum && live == plan->list[x].live);
+        CHECK(live == sum && live == plan->live[x]);
     }
     CHECK(x == plan->length);
 }
@@ -70,11 +70,11 @@ static void check_getters(const gckpt_plan *plan, int64_t batch)
     for (int x = 0; x < length; x++) {
         CHECK(gckpt_plan_usage(plan, x, &u) == GCKPT_OK);
         CHECK(gckpt_plan_get(plan, x, &in) == GCKPT_OK);
-        CHECK(u.live == plan->list[x].live && u.live <= gckpt_plan_bound(plan));
+        CHECK(u.live == plan->live[x] && u.live <= gckpt_plan_bound(plan));
         CHECK(u.again == (in.kind == GCKPT_FORWARD && seen[in.id]));
         CHECK(u.once == (x < plan->body || x >= plan->epilogue));
-        CHECK(u.work == (in.kind == GCKPT_FORWARD    ? plan->nodes[in.id].cost.forward
-                         : in.kind == GCKPT_BACKWARD ? plan->nodes[in.id].cost.backward
+        CHECK(u.work == (in.kind == GCKPT_FORWARD    ? plan->told[in.id].cost.forward
+                         : in.kind == GCKPT_BACKWARD ? plan->told[in.id].cost.backward
                                                      : 0));
         seen[in.id] = seen[in.id] || in.kind == GCKPT_FORWARD;
         work += u.work;
@@ -122,7 +122,7 @@ static void check_buffers(const gckpt_plan *plan)
         }
     }
     for (int x = 0; x < length; x++) {
-        CHECK(live[x] == plan->list[x].live);
+        CHECK(live[x] == plan->live[x]);
         peak = live[x] > live[peak] ? x : peak;
     }
     most = live[peak];

@@ -772,7 +772,7 @@ static inline void verify_end(verifier *v)
     }
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const gckpt_cost *cost = ins->kind == GCKPT_UPDATE ? NULL : &p->nodes[ins->id].cost;
+        const gckpt_cost *cost = ins->kind == GCKPT_UPDATE ? NULL : &p->told[ins->id].cost;
         uint64_t forward = cost && ins->kind == GCKPT_FORWARD ? cost->forward : 0;
         uint64_t backward = cost && ins->kind == GCKPT_BACKWARD ? cost->backward : 0;
         *(ins->first ? &once : &again) += forward;
@@ -826,9 +826,9 @@ static inline void verify_buffers(verifier *v)
         }
         for (int i = 0; i < count; i++)
             sum += p->lives[live[i]].size;
-        if (x < p->length && sum != p->list[x].live)
+        if (x < p->length && sum != p->live[x])
             verify_say(v, "%lu bytes are told as live; there are %lu",
-                       (unsigned long)p->list[x].live, (unsigned long)sum);
+                       (unsigned long)p->live[x], (unsigned long)sum);
         most = sum > most ? sum : most;
     }
     free(live);

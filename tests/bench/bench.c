@@ -205,7 +205,8 @@ typedef enum {
     OP_LINEAR, /* rows x in -> out */
     OP_HEAD,   /* the same with the weights transposed */
     OP_ATTENTION,
-    OP_CONVOLUTION, /* 3 x 3, padding 1: examples/convolution.h, by public calls only */
+    OP_CONV2D,      /* 3 x 3, padding 1 */
+    OP_CONVOLUTION, /* the same by public calls only: examples/convolution.h */
     OP_ITS_PRODUCT, /* a linear of as many multiply-adds, as a matrix of the same sizes */
     OP_LINEAR_LOSS,
     OP_LOSS,
@@ -230,7 +231,8 @@ static const struct {
     { "linear", LINEAR, 0, 0 },
     { "head", HEAD, 0, 0 },
     { "attention", ATTENTION, 0, 0 },
-    { "convolution", CONVOLUTION, 0, 0 },
+    { "conv2d", CONVOLUTION, 0, 0 },
+    { "a user's", CONVOLUTION, 0, 0 },
     { "its product", CONVOLUTION, 0, 0 },
     { "linear + loss", LOSS, 0, 0 },
     { "cross-entropy", LOSS, 4, 8 },
@@ -251,6 +253,7 @@ typedef struct {
 } kernel;
 
 static int is_arithmetic(const kernel *k) { return k->op <= OP_LINEAR_LOSS; }
+static int is_convolution(const kernel *k) { return k->op == OP_CONV2D || k->op == OP_CONVOLUTION; }
 
 /* What arithmetic is held against. */
 static peak_kind arithmetic_peak(void)
@@ -266,7 +269,7 @@ static double kernel_work(const kernel *k)
         return 28.0 * (double)k->a * (double)k->b;
     if (k->op == OP_ATTENTION) /* scores and values; half of them when causal */
         return (k->pass == FORWARD ? 2 : 4) * abc * HEAD_SIZE * (double)k->b;
-    if (k->op == OP_CONVOLUTION || k->op == OP_ITS_PRODUCT)
+    if (is_convolution(k) || k->op == OP_ITS_PRODUCT)
         return (k->pass == BACKWARD ? 4 : 2) * 9 * abc * (double)(k->b * k->c);
     if (is_arithmetic(k))
         return (k->pass == BACKWARD ? 4 : 2) * abc;
@@ -310,11 +313,14 @@ static int build_kernel(bed *f, const kernel *k)
     gckpt_graph *g = f->graph;
     const int64_t columns = k->op == OP_ATTENTION     ? k->c * HEAD_SIZE
                             : k->op == OP_ITS_PRODUCT ? 9 * k->c
+                            : k->op == OP_CONV2D      ? k->c
                                                       : k->b;
     gckpt_shape shape = gckpt_shape2(k->a, columns), vector = gckpt_shape1(columns);
     gckpt_tensor *x = NULL, *y, *w, *target;
     if (k->op == OP_ATTENTION)
         shape = gckpt_shape3(k->a, k->b, columns);
+    else if (k->op == OP_CONV2D)
+        shape = gckpt_shape4(k->a, k->b, k->b, k->c);
     else if (k->op == OP_CONVOLUTION)
         shape = gckpt_shape4(k->a, k->c, k->b, k->b);
     else if (k->op == OP_ITS_PRODUCT)
@@ -334,6 +340,11 @@ static int build_kernel(bed *f, const kernel *k)
     case OP_HEAD:
         y = gckpt_linear_transposed(x, gckpt_param(g, "w", gckpt_shape2(k->c, k->b), uniform),
                                     NULL);
+        break;
+    case OP_CONV2D:
+        w = gckpt_param(g, "w", gckpt_shape4(3, 3, k->c, k->c), uniform);
+        y = gckpt_conv2d(x, w, gckpt_param(g, "wb", gckpt_shape1(k->c), uniform),
+                         &(gckpt_window){ .padding = { 1, 1 } });
         break;
     case OP_CONVOLUTION:
         w = gckpt_param(g, "w", gckpt_shape4(k->c, k->c, 3, 3), uniform);
@@ -548,7 +559,7 @@ static int run_kernel(kernel_op op, kernel_pass pass, int64_t a, int64_t b, int6
     const long long A = (long long)a, B = (long long)b, C = (long long)c;
     if (op == OP_ATTENTION)
         snprintf(shape, sizeof shape, "B%lld T%lld H%lld D%d", A, B, C, HEAD_SIZE);
-    else if (op == OP_CONVOLUTION)
+    else if (is_convolution(&k))
         snprintf(shape, sizeof shape, "B%lld C%lld %lldx%lld 3x3", A, C, B, B);
     else if (op == OP_ITS_PRODUCT)
         snprintf(shape, sizeof shape, "%lld x %lld -> %lld", A * B * B, 9 * C, C);
@@ -592,8 +603,8 @@ static int run_kernels(void)
     good = good && run_both(OP_ATTENTION, 4, 64, 12) && run_both(OP_ATTENTION, 1, 1024, 12) &&
            run_both(OP_ATTENTION, 1, 16384, 2);
     for (int64_t C = 32; C <= 256; C *= 2)
-        good = good && run_both(OP_CONVOLUTION, 8, C < 64 ? 32 : 2048 / C, C) &&
-               run_both(OP_ITS_PRODUCT, 8, C < 64 ? 32 : 2048 / C, C);
+        for (kernel_op op = OP_CONV2D; op <= OP_ITS_PRODUCT; op++)
+            good = good && run_both(op, 8, C < 64 ? 32 : 2048 / C, C);
     for (int M = 256; M <= 1024; M *= 4)
         good = good && run_both(OP_LINEAR_LOSS, M, 768, VOCABULARY) &&
                run_both(OP_LOSS, M, VOCABULARY, 0);
