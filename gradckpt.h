@@ -30,26 +30,26 @@
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1200
- *     >>graph      tensors, views, segments, gckpt_apply                                 690
+ *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1350
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3070
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3090
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1610
- *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>exec       runs a plan over one arena                                           1630
+ *     >>training   division, norm, clipping, optimisers, steps                          1380
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     830
- *     >>fast       fast ops: work cut into items for threads                            1510
- *     >>kernels    what is done with an item, for each instruction set                  2330
+ *     >>fast       fast ops: work cut into items for threads                            1800
+ *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          370
- *                  in all                                                              27090
+ *                  in all                                                              27550
  *
  * == MANUAL =======================================================================================
  *
