@@ -8981,7 +8981,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
-    if (result == GCKPT_OK)
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         gckpti_conv_work(call, a->transposed);
     return result;
 }
