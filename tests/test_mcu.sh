@@ -7,7 +7,7 @@
 #     sh tests/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
-jobs="gpt64 gpt256 lora"
+jobs="gpt64 gpt256 lora power microgpt"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
@@ -17,8 +17,9 @@ ram()                   # ram JOB: what its linker is given
 {
     case $1 in
     gpt64) echo 64K ;;
+    microgpt) echo 76K ;;
     gpt256) echo 256K ;;
-    lora) echo 40K ;;
+    lora | power) echo 40K ;;
     esac
 }
 
@@ -51,11 +52,42 @@ build()                 # build JOB RAM OUTPUT
 run()                   # run BOARD JOB
 {
     board "$1"
-    build "$2" "$(ram "$2")" "$work/$1.$2.elf" && timeout 120 $qemu -kernel "$work/$1.$2.elf"
+    elf=$PWD/$work/$1.$2.elf
+    mkdir -p "$work/$1.$2"
+    build "$2" "$(ram "$2")" "$elf" && cd "$work/$1.$2" && erased && timeout 200 $qemu -kernel "$elf" || return 1
+    [ "$2" != power ] || cut_off
+}
+
+erased()                # flash.bin, all of it
+{
+    head -c 32768 /dev/zero | tr '\000' '\377' > flash.bin
+}
+
+# The power fails at some of the instants that tests/test_power.c tries all of, twice in a row; and QEMU is
+# killed whenever it happens to be. Each time training goes on, to the end in the last run.
+cut_off()
+{
+    qemu=$(echo "$qemu" | sed 's/-icount shift=0//')
+    for cut in 3 2777 11533 17310 23063; do
+        erased
+        for arg in $cut $((cut * 7 % 23071)); do
+            timeout 100 $qemu,arg=power,arg=$arg -kernel "$elf" > cut.out 2>&1
+            status=$?
+            [ $status = 75 ] || { [ $status = 0 ] && [ $arg != $cut ]; } || return 1
+        done
+        timeout 100 $qemu -kernel "$elf" > "end.$cut.out" 2>&1 || return 1
+    done
+    erased
+    for instant in 0.1 0.2 0.3 0.2; do
+        timeout -s KILL $instant $qemu -kernel "$elf" > cut.out 2>&1
+    done
+    timeout 100 $qemu -kernel "$elf" > "end.killed.out" 2>&1 || return 1
+    grep -h '^weights' end.*.out | sort | uniq -c | sed 's/^ */ends: /'
 }
 
 if [ "$1" = run ]; then
-    run "$2" "$3" > "$work/$2.$3.out" 2>&1 || echo "exit status $?" >> "$work/$2.$3.out"
+    out=$PWD/$work/$2.$3.out
+    run "$2" "$3" > "$out" 2>&1 || echo "exit status $?" >> "$out"
     exit 0
 fi
 . tests/checks.sh
@@ -78,7 +110,8 @@ done
 for job in $jobs; do
     check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
     check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
-    check "$job runs here" sh -c "$work/$job > $work/$job.want"
+    check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '^(loss|weights) ' > $job.want"
+    check "$job learns" awk '/^loss/ { learned = $3 < $2 } END { exit !learned }' "$work/$job.want"
 done
 
 for board in $found; do
@@ -98,6 +131,8 @@ for job in $jobs; do
     for board in $found; do
         board "$board"
         check "$board $job" same "$board" "$job"
+        [ $job != power ] || check "$board $job ends so, whatever is cut off" \
+            grep -q "^ends: 6 $(grep '^weights' "$work/$job.want")" "$work/$board.$job.out"
         [ -z "$SHOW" ] || awk -v job="$job" -v core="$core" '{ v[$1] = $2 } /^loss/ { last = $3 } END {
             print "| " job " | " core " | " v["loss"] ", " last " | " v["ram"] " | " v["stack"] " | " v["flash"] " | " \
                 v["instructions"] " | " v["weights"] " |" }' "$work/$board.$job.out"

@@ -1,6 +1,7 @@
 /* transformer.h - a small causal transformer and the text that it learns, letter by letter. */
 #ifndef TRANSFORMER_H
 #define TRANSFORMER_H
+#include <string.h>
 
 typedef struct {
     int time, width, heads, hidden, blocks; /* hidden: the feed-forward layer's width */
