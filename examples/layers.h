@@ -83,9 +83,10 @@ static inline gckpt_tensor *layers_norm(gckpt_tensor *x, const char *name)
     return gckpt_layernorm(x, gain, bias);
 }
 
-/* (B,H,W,I) -> (B,P,Q,out): NAME.weight (size,size,I,out), size odd, zeros around the image, so that
- * stride 1 keeps its size; no bias, since a norm follows. Initial values: normal, by sqrt(2 / what a
- * place sees) (He 2015). nn.Conv2d's weights, (out,I,size,size), are these permuted (3,2,0,1). */
+/* (B,H,W,I) -> (B,P,Q,out): NAME.weight (size,size,I,out), size odd, zeros around the image, so
+ * that stride 1 keeps its size; no bias, since a norm follows. Initial values: normal, by sqrt(2 /
+ * what a place sees) (He 2015). nn.Conv2d's weights, (out,I,size,size), are these permuted
+ * (3,2,0,1). */
 static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
                                         int stride)
 {
