@@ -7,7 +7,7 @@
 #     sh tests/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
-jobs="gpt64 gpt256 lora stream power"
+jobs="gpt64 gpt256 lora stream power microgpt"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
@@ -17,6 +17,7 @@ ram()                   # ram JOB: what its linker is given
 {
     case $1 in
     gpt64) echo 64K ;;
+    microgpt) echo 76K ;;
     gpt256) echo 256K ;;
     lora | power) echo 40K ;;
     stream) echo 24K ;;
