@@ -30,26 +30,26 @@
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
  *     >>store      parameters and optimiser state                                       1200
- *     >>graph      tensors, views, segments, gckpt_apply                                 690
+ *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1350
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3070
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3090
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1610
- *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>exec       runs a plan over one arena                                           1630
+ *     >>training   division, norm, clipping, optimisers, steps                          1380
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     830
- *     >>fast       fast ops: work cut into items for threads                            1510
- *     >>kernels    what is done with an item, for each instruction set                  2330
+ *     >>fast       fast ops: work cut into items for threads                            1800
+ *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          370
- *                  in all                                                              27090
+ *                  in all                                                              27550
  *
  * == MANUAL =======================================================================================
  *
@@ -1769,7 +1769,7 @@ extern int madvise(void *start, size_t size, int advice);
 #if defined(_M_FP_FAST)
 #error "gradckpt.h: /fp:fast breaks the numeric contract; compile this file with /fp:precise"
 #endif
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */ \
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */   \
     && !defined(__FAST_MATH__)
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
 #endif
@@ -5181,6 +5181,8 @@ struct gckpti_heads;
 struct gckpti_classes;
 struct gckpti_errors;
 struct gckpti_cell;
+struct gckpti_pooling;
+struct gckpti_channel_pass;
 struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
@@ -5215,6 +5217,11 @@ struct gckpti_kernels {
     void (*gru_gates)(const struct gckpti_cell *cell);
     void (*gru_slopes)(const struct gckpti_cell *cell);
     void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*lstm_slopes)(const struct gckpti_cell *cell);
     const struct gckpti_mixed_kernels *mixed;
 };
@@ -5245,7 +5252,7 @@ struct gckpti_kernels {
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) fast(gru) fast(lstm)                                                              \
-    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) fast(conv2d)
+    fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -8119,7 +8126,7 @@ typedef struct {
 } gckpti_pool;
 
 /* A pool's sizes: of x and y, rows and columns; channels. */
-typedef struct {
+typedef struct gckpti_pooling {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
 } gckpti_pooling;
@@ -8188,6 +8195,9 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
+    if (!call->plain)
+        call->work_backward =
+            (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
 }
 
@@ -8296,8 +8306,8 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-GCKPTI_ROW(max_pool, GCKPTI_PLAIN, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
-GCKPTI_ROW(average_pool, GCKPTI_PLAIN, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+GCKPTI_ROW(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
+GCKPTI_ROW(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
@@ -8403,8 +8413,8 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
     call->shape = *x;
     int64_t means = o->groups ? x->d[0] * o->groups : channels;
     call->aux_bytes = 2 * (size_t)means * sizeof(float);
-    call->work_forward = (size_t)(4 * channels) * sizeof(float);
-    call->work_backward = (size_t)(4 * channels) * sizeof(float);
+    call->work_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
+    call->work_backward = call->work_forward;
     return GCKPT_OK;
 }
 
@@ -8579,9 +8589,9 @@ static void gckpti_batchnorm_backward(const gckpt_call *call)
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
-GCKPTI_ROW(groupnorm, GCKPTI_PLAIN, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_groupnorm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(batchnorm, GCKPTI_PLAIN, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_batchnorm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
            GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
            GCKPT_SUMS);
@@ -9592,6 +9602,20 @@ typedef struct {
     int id, gradient;
     size_t offset;
 } gckpti_plan_pick;
+/* What an executor does about picks; reached only from plans that have some. */
+typedef struct {
+    void (*bind)(gckpt_exec *e);
+    gckpt_result (*check_collected)(gckpt_exec *e, int64_t rows);
+    void (*collect_rows)(gckpt_exec *e);
+    void (*add_uses)(gckpt_exec *e);
+} gckpti_picking;
+static void gckpti_bind_picks(gckpt_exec *e);
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
+static void gckpti_collect_rows(gckpt_exec *e);
+static void gckpti_add_uses(gckpt_exec *e);
+static const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
+                                              gckpti_collect_rows, gckpti_add_uses };
+
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -9627,6 +9651,7 @@ struct gckpt_plan {
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
     const gckpti_packing *packing; /* NULL: no parameter is packed */
+    const gckpti_picking *picking; /* NULL: there are no picks */
 };
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
@@ -12375,6 +12400,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)desc->fetches;
+    plan->picking = plan->pick_count ? &gckpti_picked : NULL;
     plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
@@ -12460,7 +12486,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 {
-    if (!plan || !plan->block)
+    if (GCKPTI_LEAN || !plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
@@ -17280,10 +17306,11 @@ static const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
+#define GCKPTI_CONVERT (GCKPTI_LEAN ? NULL : gckpti_cpu_convert)
 /* clang-format off */
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
-    gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
+    gckpti_cpu_fill, gckpti_cpu_add, GCKPTI_CONVERT, gckpti_plain_update, gckpti_cpu_finish,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
@@ -17410,6 +17437,12 @@ static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pic
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
 
+/* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
+static size_t gckpti_copied_bytes(const gckpt_plan *p)
+{
+    return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
+}
+
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
@@ -17440,14 +17473,14 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     const gckpt_plan *p = exec->plan;
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
-    if (exec->moves && exec->far)
+    if (!GCKPTI_LEAN && exec->moves && exec->far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_give(exec, exec->caches, exec->caches_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
-    gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
+    gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
@@ -18111,11 +18144,11 @@ static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
     e->tables_size = gckpti_exec_tables(e, NULL);
     e->side_size = gckpti_exec_side(e, NULL);
-    e->copies_size = gckpti_exec_copies(e, NULL);
+    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
     e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
-    gckpti_count_piece(&used, 1, p->block ? gckpti_plan_copy(NULL, p) : 0);
+    gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
     gckpti_count_piece(&used, times, e->tables_size);
     gckpti_count_piece(&used, host, e->side_size);
     gckpti_count_piece(&used, 1, e->copies_size);
@@ -18124,28 +18157,10 @@ static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     return gckpti_count_block(used);
 }
 
-/* All memory a run will need. */
-static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+/* Host memory for what is offloaded, and for copies. */
+static gckpt_result gckpti_exec_host(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    (void)gckpti_exec_sizes(e, 1);
-    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
-    if (!e->tables)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->tables);
-    gckpt_result result = gckpti_bind_params(e);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_bind_nodes(e);
-    gckpti_bind_picks(e);
-    (void)gckpti_exec_squares(e);
-    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
-    if (!e->side)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->side);
-    e->due = INT32_MAX;
     if (e->moves)
         e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
     if (e->moves && !e->far)
@@ -18161,7 +18176,34 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->copies_size);
     if (e->copies)
         gckpti_exec_copies(e, (unsigned char *)e->copies);
-    result = gckpti_exec_caches(e);
+    return GCKPT_OK;
+}
+
+/* All memory a run will need. */
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+{
+    (void)gckpti_exec_sizes(e, 1);
+    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
+    if (!e->tables)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
+    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpt_result result = gckpti_bind_params(e);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_bind_nodes(e);
+    if (e->plan->picking)
+        e->plan->picking->bind(e);
+    (void)gckpti_exec_squares(e);
+    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
+    if (!e->side)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of sums, feeds and constants%s",
+                            e->side_size, gckpti_shortage(e));
+    gckpti_exec_side(e, (unsigned char *)e->side);
+    e->due = INT32_MAX;
+    result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
+    if (result == GCKPT_OK)
+        result = gckpti_exec_caches(e);
     return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
@@ -18201,6 +18243,10 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
+    if (result == GCKPT_OK && GCKPTI_LEAN && desc &&
+        (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -18264,7 +18310,7 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
 {
     gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
+    size_t tables = gckpti_copied_bytes(plan);
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
     if (!e || (tables && !block)) {
         gckpti_delete(&a, e, 1, sizeof *e);
@@ -18272,7 +18318,7 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
         return NULL;
     }
-    if (block)
+    if (!GCKPTI_LEAN && block)
         gckpti_plan_copy(block, plan);
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
@@ -18647,7 +18693,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 /* Waits, before what comes next, for moves that were begun. */
 static void gckpti_join(gckpt_exec *e)
 {
-    if (e->due < INT32_MAX)
+    if (!GCKPTI_LEAN && e->due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
     e->due = INT32_MAX;
 }
@@ -18999,7 +19045,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+    if (!GCKPTI_LEAN && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -19545,7 +19591,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
             rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    return gckpti_check_collected(e, e->row_end + rows);
+    return p->picking ? p->picking->check_collected(e, e->row_end + rows) : GCKPT_OK;
 }
 
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters),
@@ -19682,6 +19728,12 @@ static void gckpti_collect_rows(gckpt_exec *e)
                                    e->picked[k].to + gckpti_elements_of(p, n, e->row),
                                    e->arena + p->picks[k].offset, count * sizeof(float));
     }
+}
+
+static void gckpti_collect(gckpt_exec *e)
+{
+    if (e->plan->picking)
+        e->plan->picking->collect_rows(e);
 }
 
 static void gckpti_start_step(gckpt_exec *e)
@@ -19832,19 +19884,19 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_OK;
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
-    if (e->repeating && e->pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect_rows(e);
+    if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect(e);
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->pc];
-    if (e->pc >= e->due)
+    if (!GCKPTI_LEAN && e->pc >= e->due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->pc++;
             if (e->pc == p->epilogue)
-                gckpti_collect_rows(e);
+                gckpti_collect(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
@@ -19864,10 +19916,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     e->pc++;
     if (e->pc == p->epilogue) /* the next micro-batch begins anew */
         gckpti_join(e);
-    if (e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
+    if (!GCKPTI_LEAN && e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->pc == p->epilogue && result == GCKPT_OK)
-        gckpti_collect_rows(e);
+        gckpti_collect(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -19942,7 +19994,8 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->state = GCKPTI_IDLE;
-    gckpti_add_uses(e);
+    if (p->picking)
+        p->picking->add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
@@ -23199,8 +23252,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL");
+    gckpti_print(k, " %z, %i, %i, %i, %s, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL");
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
@@ -24122,6 +24175,294 @@ static void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
     gckpti_fast_layernorm_backward(call);
 }
 
+/* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_pooling s;
+} gckpti_pool_items;
+
+static void gckpti_pool_run(const gckpt_call *call, int backward,
+                            void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_pool_items t = { call, gckpti_pooling_of(call) };
+    int64_t row = t.s.out[1] * t.s.channels * t.s.o.size[0] * t.s.o.size[1];
+    gckpt_parallel(call, backward ? t.s.images : t.s.images * t.s.out[0],
+                   backward ? row * t.s.out[0] : row, item, &t);
+}
+
+static void gckpti_max_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels, row = s->out[1] * s->channels;
+    const float *x = t->call->in[0].data + i / s->out[0] * image;
+    float *y = t->call->out ? t->call->out + i * row : NULL;
+    uint16_t *tap = t->call->aux ? (uint16_t *)t->call->aux + i * row : NULL;
+    (void)worker;
+    for (int64_t q = 0, at = 0; q < s->out[1]; q++, at += s->channels)
+        gckpti_kernels_of(t->call)->max_window(s, x, i % s->out[0], q, y ? y + at : NULL,
+                                               tap ? tap + at : NULL);
+}
+
+static void gckpti_fast_max_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_max_pool_item);
+}
+
+/* The call of image b alone: to the plain op, images are nothing to each other. */
+static gckpt_call gckpti_pool_image(const gckpti_pool_items *t, int64_t b)
+{
+    const gckpti_pooling *s = &t->s;
+    gckpt_call c = *t->call;
+    c.in[0].shape.d[0] = c.shape.d[0] = 1;
+    c.in[0].grad += b * s->in[0] * s->in[1] * s->channels;
+    c.grad_out += b * s->out[0] * s->out[1] * s->channels;
+    return c;
+}
+
+static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    gckpt_call c = gckpti_pool_image(t, b);
+    c.aux = (uint16_t *)c.aux + b * t->s.out[0] * t->s.out[1] * t->s.channels;
+    (void)worker;
+    gckpti_max_pool_backward(&c);
+}
+
+static void gckpti_fast_max_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_max_pool_image);
+}
+
+/* Row i of all images' windows: x's taps are added to y, or g / size, in room, to them. */
+static void gckpti_average_row(const gckpti_pool_items *t, int64_t i, const float *x, float *y,
+                               float *dx, float *room)
+{
+    const gckpti_pooling *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const float size = (float)s->o.size[0] * (float)s->o.size[1];
+    const int64_t n = s->channels;
+    for (int64_t q = 0; q < s->out[1]; q++) {
+        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, i % s->out[0], &h, &h_end);
+        int64_t first = gckpti_taps(s, 1, q, &w, &w_end), out = (i * s->out[1] + q) * n;
+        float *sum = dx ? room : y + out;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        if (dx) {
+            memcpy(room, t->call->grad_out + out, (size_t)n * sizeof *room);
+            k->divide(room, size, n);
+        }
+        for (; a < h_end; a++)
+            for (int64_t b = first; b < w_end; b++) {
+                int64_t at = ((i / s->out[0] * s->in[0] + h + a) * s->in[1] + w + b) * n;
+                k->add(dx ? dx + at : sum, dx ? room : x + at, n);
+            }
+        if (!dx)
+            k->divide(sum, size, n);
+    }
+}
+
+static void gckpti_average_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    (void)worker;
+    gckpti_average_row(t, i, t->call->in[0].data, t->call->out, NULL, NULL);
+}
+
+static void gckpti_average_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels;
+    gckpti_start(t->call->in[0].grad + b * image, image, t->call->in[0].accumulate);
+    for (int64_t p = 0; p < s->out[0]; p++)
+        gckpti_average_row(t, b * s->out[0] + p, NULL, NULL, t->call->in[0].grad,
+                           (float *)t->call->work + worker * s->channels);
+}
+
+static void gckpti_fast_average_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_average_pool_item);
+}
+
+static void gckpti_fast_average_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_average_pool_image);
+}
+
+/* ---- groupnorm, batchnorm: an item is a run of whole groups of channels, of one image in the
+ * forward, of all images in turn in the backward ---- */
+typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+    const float *x, *g;
+    const float *mean, *rstd, *gain, *bias; /* by channel */
+    float *s, *t; /* sums by channel: of x, (x - mean)^2, or g and g h; or their means */
+    float *to;    /* y or dx */
+    int64_t places, channels;
+    int accumulate;
+} gckpti_channel_pass;
+
+typedef struct {
+    const gckpt_call *call;
+    gckpti_channels s;
+    int64_t run, runs;            /* channels of an item; items an image */
+    const float *mean, *variance; /* of inference */
+} gckpti_channel_runs;
+
+static void gckpti_channel_items(const gckpt_call *call, int64_t images, const float *mean,
+                                 const float *variance,
+                                 void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_channel_runs t = { call, gckpti_channels_of(call), 0, 0, mean, variance };
+    int64_t n = t.s.channels;
+    t.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+    t.run = gckpti_min(gckpti_multiple(t.run, t.s.m), n);
+    t.runs = (n + t.run - 1) / t.run;
+    images = images ? images : t.s.images;
+    gckpt_parallel(call, images * t.runs, 4 * gckpti_elements(&call->shape) / (images * t.runs),
+                   item, &t);
+}
+
+/* What an item works with: means and rstds of each channel lie behind two sums of `room`. */
+static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_runs *t, int64_t image,
+                                                  int64_t worker)
+{
+    const int64_t n = t->s.channels;
+    float *room = (float *)t->call->work + 4 * worker * n;
+    gckpti_channel_pass p = { t->call->in[0].data,
+                              NULL,
+                              room + 2 * n,
+                              room + 3 * n,
+                              t->s.gain,
+                              t->s.bias,
+                              room,
+                              room + n,
+                              NULL,
+                              t->s.places,
+                              n,
+                              0 };
+    if (p.x)
+        p.x += image * p.places * n;
+    return p;
+}
+
+/* Spreads statistics of the groups of channels first..end-1 over their channels. */
+static void gckpti_channel_spread(const gckpti_channel_runs *t, const float *mean,
+                                  const float *variance, int64_t first, int64_t end, float *means,
+                                  float *rstds)
+{
+    for (int64_t c = first; c < end; c += t->s.m) {
+        float rstd = variance ? gckpti_rsqrt(variance[c / t->s.m] + 1e-5f) : 0;
+        for (int64_t k = c; k < c + t->s.m; k++) {
+            means[k] = mean[c / t->s.m];
+            rstds[k] = rstd;
+        }
+    }
+}
+
+static void gckpti_channel_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t b = i / t->runs, first = i % t->runs * t->run, m = s->m;
+    const int64_t end = gckpti_min(first + t->run, s->channels);
+    gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+    float *means = p.s + 2 * p.channels, *rstds = p.s + 3 * p.channels,
+          *aux = (float *)t->call->aux;
+    float *mean = aux ? aux + b * s->groups : p.t; /* p.t: not used by these sums */
+    float *variance = aux ? aux + (s->images + b) * s->groups : p.s;
+    if (t->mean) {
+        gckpti_channel_spread(t, t->mean, t->variance, first, end, means, rstds);
+    } else {
+        p.mean = NULL;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            mean[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, NULL, first, end, means, rstds);
+        p.mean = means;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            variance[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, variance, first, end, means, rstds);
+    }
+    p.to = t->call->out + b * p.places * p.channels;
+    if (t->call->out)
+        k->channel_out(&p, first, end);
+}
+
+static void gckpti_fast_groupnorm_forward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 0, NULL, NULL, gckpti_channel_forward);
+}
+
+static void gckpti_fast_batchnorm_forward(const gckpt_call *call)
+{
+    if (call->training)
+        gckpti_fast_groupnorm_forward(call);
+    else
+        gckpti_channel_items(call, 0, call->in[1].data, call->in[2].data, gckpti_channel_forward);
+}
+
+/* Channels first..end-1 of a gradient. */
+static gckpt_arg gckpti_channel_arg(const gckpt_call *call, int i, int64_t first)
+{
+    gckpt_arg a = call->in[i];
+    a.grad = i && a.grad ? a.grad + first : NULL;
+    a.low = a.grad && a.low ? a.low + first : NULL;
+    return a;
+}
+
+static void gckpti_channel_backward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)t->call->attributes;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t first = i * t->run, end = gckpti_min(first + t->run, s->channels), m = s->m;
+    const gckpt_arg dgain = gckpti_channel_arg(t->call, o->gain, first);
+    const gckpt_arg dbias = gckpti_channel_arg(t->call, o->bias, first), *dx = &t->call->in[0];
+    const float *aux = (const float *)t->call->aux;
+    if (dgain.grad)
+        gckpti_start(dgain.grad, end - first, dgain.accumulate);
+    if (dbias.grad)
+        gckpti_start(dbias.grad, end - first, dbias.accumulate);
+    for (int64_t b = 0; b < s->images; b++) {
+        gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+        const int64_t image = b * p.places * p.channels;
+        float *sums = p.s, *products = p.t;
+        p.g = t->call->grad_out + image;
+        p.t = dx->grad || dgain.grad ? products : NULL;
+        if (p.t)
+            gckpti_channel_spread(t, aux + b * s->groups, aux + (s->images + b) * s->groups, first,
+                                  end, sums + 2 * p.channels, sums + 3 * p.channels);
+        k->channel_sums(&p, first, end);
+        gckpti_channels_add(&dbias, sums + first, end - first);
+        gckpti_channels_add(&dgain, products + first, end - first);
+        if (!dx->grad)
+            continue;
+        for (int64_t c = first; c < end; c += m) {
+            const float *gain = s->gain ? s->gain + c : NULL;
+            float mean = gckpti_channels_sum(sums + c, gain, m) / s->n;
+            float product = gckpti_channels_sum(products + c, gain, m) / s->n;
+            for (int64_t j = c; j < c + m; j++)
+                sums[j] = mean, products[j] = product;
+        }
+        p.to = dx->grad + image;
+        p.accumulate = dx->accumulate;
+        k->channel_dx(&p, first, end);
+    }
+}
+
+static void gckpti_fast_groupnorm_backward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 1, NULL, NULL, gckpti_channel_backward);
+}
+
+static void gckpti_fast_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_fast_groupnorm_backward(call);
+}
+
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
@@ -24696,6 +25037,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
 #undef GCKPTI_BF16
+#undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
@@ -26477,6 +26819,121 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
     }
 }
 
+/* ---- max_pool: as gckpti_max_window ---- */
+static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x, int64_t p,
+                                        int64_t q, float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end), n = s->channels;
+    for (int64_t c = 0; c < n; c += W) {
+        const INTS none = V(bits)(V(zero)());
+        INTS at = none + (uint32_t)(h_begin * s->o.size[1] + w_begin);
+        FLOATS best = V(load_n)(x + ((h + h_begin) * s->in[1] + w + w_begin) * n + c, n - c);
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                FLOATS v = V(load_n)(x + ((h + i) * s->in[1] + w + j) * n + c, n - c);
+                INTS take = (INTS)(best == best) & ~(INTS)(v <= best);
+                best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
+                at = (take & (none + (uint32_t)(i * s->o.size[1] + j))) | (~take & at);
+            }
+        if (y)
+            V(store_n)(y + c, best, n - c);
+        for (int64_t k = 0; tap && k < W && k < n - c; k++)
+            tap[c + k] = (uint16_t)at[k];
+    }
+}
+
+/* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
+#define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
+/* Channels j..j+n-1, at most 4 vectors; kind: 0 of x, 1 of (x - mean)^2, 2 of g, 3 also of g h. */
+GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n, int kind)
+{
+    const float *from = kind < 2 ? p->x : p->g;
+    const FLOATS zero = V(zero)();
+#define GCKPTI_LEFT(i) (n - W * (i))
+#define GCKPTI_SUM_START(i)                                                                        \
+    FLOATS s##i = zero, s_low##i = zero, t##i = zero, t_low##i = zero, mean##i = zero,             \
+           rstd##i = zero;                                                                         \
+    if ((kind == 1 || kind == 3) && GCKPTI_LEFT(i) > 0)                                            \
+        mean##i = V(load_n)(p->mean + j + W * (i), GCKPTI_LEFT(i));                                \
+    if (kind == 3 && GCKPTI_LEFT(i) > 0)                                                           \
+        rstd##i = V(load_n)(p->rstd + j + W * (i), GCKPTI_LEFT(i));
+#define GCKPTI_SUM_PLACE(i)                                                                        \
+    if (GCKPTI_LEFT(i) > 0) {                                                                      \
+        FLOATS a = V(load_n)(from + at + W * (i), GCKPTI_LEFT(i));                                 \
+        if (kind == 1) {                                                                           \
+            a = a - mean##i;                                                                       \
+            a = V(fma)(a, a, zero);                                                                \
+        }                                                                                          \
+        V(sum_add)(&s##i, &s_low##i, a);                                                           \
+        if (kind == 3) {                                                                           \
+            FLOATS h = V(load_n)(p->x + at + W * (i), GCKPTI_LEFT(i)) - mean##i;                   \
+            V(sum_add)(&t##i, &t_low##i, V(fma)(a, h * rstd##i, zero));                            \
+        }                                                                                          \
+    }
+#define GCKPTI_SUM_END(i)                                                                          \
+    V(sum_store)(p->s, j + W * (i), s##i, GCKPTI_LEFT(i));                                         \
+    if (kind == 3)                                                                                 \
+        V(sum_store)(p->t, j + W * (i), t##i, GCKPTI_LEFT(i));                                     \
+    (void)t_low##i, (void)rstd##i, (void)mean##i;
+    GCKPTI_EACH_SUM(GCKPTI_SUM_START)
+    for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels) {
+        GCKPTI_EACH_SUM(GCKPTI_SUM_PLACE)
+    }
+    GCKPTI_EACH_SUM(GCKPTI_SUM_END)
+#undef GCKPTI_LEFT
+#undef GCKPTI_SUM_START
+#undef GCKPTI_SUM_PLACE
+#undef GCKPTI_SUM_END
+}
+#undef GCKPTI_EACH_SUM
+
+static GCKPTI_TARGET void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t j = first, n; j < end; j += n) {
+        n = gckpti_min(end - j, 4 * W);
+        if (p->g && p->t)
+            V(channel_sums_of)(p, j, n, 3);
+        else if (p->g)
+            V(channel_sums_of)(p, j, n, 2);
+        else if (p->mean)
+            V(channel_sums_of)(p, j, n, 1);
+        else
+            V(channel_sums_of)(p, j, n, 0);
+    }
+}
+
+static GCKPTI_TARGET void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t place = 0; place < p->places; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            FLOATS y = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            if (p->gain)
+                h = h * y, y = V(load_n)(p->gain + c, end - c);
+            if (p->bias)
+                y = V(fma)(h, y, V(load_n)(p->bias + c, end - c));
+            else
+                y = h * y;
+            V(store_n)(p->to + at, y, end - c);
+        }
+}
+
+static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    const FLOATS zero = V(zero)();
+    for (int64_t place = 0; place < p->places; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            const FLOATS rstd = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            FLOATS u = V(load_n)(p->g + at, end - c);
+            if (p->gain)
+                u = V(fma)(u, V(load_n)(p->gain + c, end - c), zero);
+            u = V(fnma)(h * rstd, V(load_n)(p->t + c, end - c), u - V(load_n)(p->s + c, end - c));
+            V(put)(p->to + at, rstd, u, p->accumulate, end - c);
+        }
+}
+
 /* ---- attention ----
  * Scores lie transposed, [key][query], so that a query's softmax runs down a lane of the vectors:
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
@@ -27070,7 +27527,8 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         V(softmax_forward), V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward),  \
         V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
         V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),               \
-        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes), &mixed
+        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(max_window),             \
+        V(channel_sums), V(channel_out), V(channel_dx), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };

@@ -3,7 +3,7 @@
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
 #ifndef NET_KINDS
-#define NET_KINDS 34 /* kinds of growth; 26: without those behind 24 but the table */
+#define NET_KINDS 36 /* kinds of growth; 26: without those behind 24 but the table */
 #endif
 #include "rig.h"
 
@@ -76,6 +76,8 @@ static void note_made(int id)
     net.nodes[id].base = id;
     net.nodes[id].is_op = 1;
     net.nodes[id].data = !n.batchless;
+    if (strcmp(n.op, "reshape") == 0)
+        net.nodes[id].is_op = 0, net.nodes[id].base = net.nodes[n.input[0]].base;
     for (int i = 0; i < READS; i++) {
         net.nodes[id].in[i] = i < n.inputs ? net.nodes[n.input[i]].base : -1;
         if (i < n.inputs)
@@ -235,6 +237,34 @@ static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
     return note3(t, x, wx, wh);
 }
 
+/* Of an image or a signal. */
+static T *convolution(T *x, T *bias, int64_t o, int transposed)
+{
+    gckpt_shape s = gckpt_shape_of(x);
+    const int signal = s.n == 3, full = chance(30);
+    const int64_t c = s.d[s.n - 1], groups = full && (!transposed || o == c) ? c : c % 2 == 0 && o % 2 == 0 ? 1 + chance(50) : 1;
+    const int64_t results = full && groups == c ? c : o, each = (transposed ? results : c) / groups;
+    gckpt_window to = { .groups = (int)groups };
+    int64_t taps[2] = { 1, 1 };
+    for (int i = signal; i < 2; i++) {
+        taps[i] = 1 + (int64_t)below(3);
+        to.stride[i] = 1 + (int)below(3), to.dilation[i] = 1 + chance(30);
+        to.padding[i] = (int)((taps[i] - 1) * to.dilation[i] / 2); /* any size has room for it then, or is 1 too small */
+        to.padding[i] += !transposed && (taps[i] - 1) * to.dilation[i] % 2;
+        to.output_padding[i] = transposed ? (int)below(to.stride[i]) : 0;
+    }
+    T *w = weight(taps[0] * taps[1] * each, transposed ? c : results), *t;
+    bias = bias && gckpt_shape_of(bias).d[0] == results ? bias : NULL;
+    if (signal) {
+        w = view(w, gckpt_shape3(taps[1], each, -1));
+        t = transposed ? gckpt_conv1d_transposed(x, w, bias, &to) : gckpt_conv1d(x, w, bias, &to);
+    } else {
+        w = view(w, gckpt_shape4(taps[0], taps[1], each, -1));
+        t = transposed ? gckpt_conv2d_transposed(x, w, bias, &to) : gckpt_conv2d(x, w, bias, &to);
+    }
+    return note3(t, x, w, bias);
+}
+
 /* One random op on x, or a few; NULL when the one drawn does not fit. */
 static T *grow(T *x)
 {
@@ -308,6 +338,9 @@ static T *grow(T *x)
         y = per_row % (V + 1) == 0 ? view(x, gckpt_shape3(net.rows, V + 1, -1)) : NULL;
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(gckpt_gather(y, net.tokens), y, net.tokens) : NULL;
+    case 34: case 35: /* of what has one axis: an image of one channel */
+        x = s.n == 2 ? view(x, gckpt_shape4(net.rows, 1, -1, 1)) : x;
+        return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34) : NULL;
     default: y = weight(V, net.c); return note2(gckpt_embed(y, net.tokens), y, net.tokens);
     }
 }

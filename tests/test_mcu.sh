@@ -73,7 +73,7 @@ cut_off()
         for arg in $cut $((cut * 7 % 23071)); do
             timeout 100 $qemu,arg=power,arg=$arg -kernel "$elf" > cut.out 2>&1
             status=$?
-            [ $status = 75 ] || [ $status = 0 ] || return 1
+            [ $status = 75 ] || { [ $status = 0 ] && [ $arg != $cut ]; } || return 1
         done
         timeout 100 $qemu -kernel "$elf" > "end.$cut.out" 2>&1 || return 1
     done
