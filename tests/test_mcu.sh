@@ -7,7 +7,7 @@
 #     sh tests/test_mcu.sh run BOARD JOB     builds and runs one: build/mcu/BOARD.JOB.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
-jobs="gpt64 gpt256 lora power microgpt"
+jobs="gpt64 gpt256 lora stream power microgpt"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
@@ -20,6 +20,7 @@ ram()                   # ram JOB: what its linker is given
     microgpt) echo 76K ;;
     gpt256) echo 256K ;;
     lora | power) echo 40K ;;
+    stream) echo 24K ;;
     esac
 }
 
@@ -40,7 +41,7 @@ board()                 # board NAME: its core, compiler, QEMU
     cross="$cross -Os -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
         -DWATCHDOG_HZ=${slow}u $warnings -I. -I$work -nostartfiles -T $in/mcu.ld -Wl,--gc-sections
         -Wl,--defsym=flash_at=$flash,--defsym=flash_size=512K,--defsym=ram_at=$ram,--defsym=stack_size=3584"
-    qemu="$qemu -M $1 -nographic -monitor none -serial none -no-reboot -icount shift=0
+    qemu="$qemu -M $1 -nographic -monitor none -serial none -icount shift=0
         -semihosting-config enable=on,target=native"
 }
 
@@ -55,7 +56,10 @@ run()                   # run BOARD JOB
     elf=$PWD/$work/$1.$2.elf
     mkdir -p "$work/$1.$2"
     build "$2" "$(ram "$2")" "$elf" && cd "$work/$1.$2" && erased && timeout 200 $qemu -kernel "$elf" || return 1
-    [ "$2" != power ] || cut_off
+    case $2 in
+    power) cut_off ;;
+    stream) timeout 100 $qemu,arg=stream,arg=1 -kernel "$elf" > hung.out 2>&1 && sed 's/^/hung: /' hung.out ;;
+    esac
 }
 
 erased()                # flash.bin, all of it
@@ -110,7 +114,7 @@ done
 for job in $jobs; do
     check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
     check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
-    check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '^(loss|weights) ' > $job.want"
+    check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '^(loss|right|weights) ' > $job.want"
     check "$job learns" awk '/^loss/ { learned = $3 < $2 } END { exit !learned }' "$work/$job.want"
 done
 
@@ -123,7 +127,7 @@ done | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}" -
 same()                  # same BOARD JOB: it ran, and what it computed is what the host did
 {
     cat "$work/$1.$2.out"
-    ! grep -q '^exit status' "$work/$1.$2.out" && grep -E '^(loss|weights) ' "$work/$1.$2.out" | diff "$work/$2.want" -
+    ! grep -q '^exit status' "$work/$1.$2.out" && grep -E '^(loss|right|weights) ' "$work/$1.$2.out" | diff "$work/$2.want" -
 }
 
 [ -z "$SHOW" ] || printf '| job | board | loss: first, last | RAM | of it stack | flash | instructions a step | weights |\n|---|---|---|--:|--:|--:|--:|---|\n'
@@ -131,6 +135,9 @@ for job in $jobs; do
     for board in $found; do
         board "$board"
         check "$board $job" same "$board" "$job"
+        [ $job != stream ] || check "$board $job hangs, is reset by the watchdog and ends so" \
+            sh -c "grep -q '^hung: reset by the watchdog' $work/$board.$job.out &&
+                grep -q '^hung: $(grep '^weights' "$work/$job.want")' $work/$board.$job.out"
         [ $job != power ] || check "$board $job ends so, whatever is cut off" \
             grep -q "^ends: 6 $(grep '^weights' "$work/$job.want")" "$work/$board.$job.out"
         [ -z "$SHOW" ] || awk -v job="$job" -v core="$core" '{ v[$1] = $2 } /^loss/ { last = $3 } END {
