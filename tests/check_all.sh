@@ -333,6 +333,11 @@ run_check()
     firmware-clang)         # make test does it with CC
         need clang clang++
         CC=clang CXX=clang++ sh tests/test_firmware.sh ;;
+    mcu)                    # firmware on the boards of QEMU that are here, to the bits of this machine
+        ${CC:-cc} -std=gnu99 -O1 -I. -c tests/compile/implementation.c -o $B/$1.o &&
+            LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $B/$1.o" sh tests/test_mcu.sh ;;
+    power)                  # make test cuts off each operation in one of four ways
+        ${CC:-cc} -std=gnu99 -O1 -DGCKPT_STATIC -I. -Itests tests/test_power.c -lm -o "$B/$1" && "$B/$1" all ;;
     fast-math-refused)      # not compiled, or not run, or the same bits
         for c in gcc clang; do
             have $c || continue
@@ -517,7 +522,7 @@ cuda-refused cuda-shim-eager cuda-shim-lazy cuda-asan cuda-nvcc-80 cuda-nvcc-90 
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused packaging benches threads-gpt gpt-plans openblas plans-wide tests-wide
+symbols-device symbols-no-exit macros lines no-heap firmware-clang mcu power fast-math-refused packaging benches threads-gpt gpt-plans openblas plans-wide tests-wide
 tsan-two-contexts tsan-teams two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then

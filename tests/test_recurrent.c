@@ -110,6 +110,10 @@ static void test_gather(int64_t rows)
     CHECK(gckpt_step(e, feed, 3, B, &still, NULL) == GCKPT_OK);
     near(all, gather_out, B * 4 * I, "gather", "the output");
     near(gradient, gather_grad, B * 6 * I, "gather", "the gradient");
+    const float large[B * 4 * I] = { [0] = 1, [I] = 1e8f, [2 * I] = -1e8f };
+    const int32_t same[B * 4] = { 0 }; /* (1 + 1e8) - 1e8, in this order, is 0 */
+    feed[1].data = same, feed[2].data = large;
+    CHECK(gckpt_step(e, feed, 3, B, &still, NULL) == GCKPT_OK && gradient[0] == 0);
     for (int i = 0; i < 2; i++) { /* each index is looked at before anything runs */
         memcpy(wrong, gather_index, sizeof wrong);
         wrong[B * 4 - 1] = i ? 6 : -1;
