@@ -2,9 +2,6 @@
  * frozen parameters, several losses. A seed gives the same graph for every micro-batch. */
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
-#ifndef NET_KINDS
-#define NET_KINDS 39 /* kinds of growth; 26: without those behind 24 but the table */
-#endif
 #ifndef NET_MIXES
 #define NET_MIXES 0 /* 1: some graphs have batch norms */
 #endif
@@ -276,10 +273,10 @@ static T *grow(T *x)
     int64_t c = s.d[s.n - 1], o = chance(50) ? net.c : chance(50) ? c : 4, per_row = elements(x) / net.rows;
     int heads = c % 4 == 0 && chance(50) ? 2 : 1, axis = 1 + (int)below(s.n - 1), even = s.n == 3 && c % (2 * heads) == 0;
     int a = chance(50), b = chance(50), axes[GCKPT_MAX_DIMS] = { 0, 1, 2, 3, 4, 5 };
-    const int kind = (int)below(NET_KINDS);
+    const int kind = (int)below(39);
     gckpt_window w = { .groups = 0 };
     char name[16];
-    switch (NET_KINDS < 31 && kind == NET_KINDS - 1 ? 30 : kind) {
+    switch (kind) {
     case 0: case 1: return note(curves[below(net.smooth ? 6 : 7)](x), x);
     case 2: return note(gckpt_scale(x, 0.75f), x);
     case 3: case 4: y = weight(c, o), z = a ? vector(o, 0) : NULL; return note3(gckpt_linear(x, y, z), x, y, z);
@@ -335,7 +332,8 @@ static T *grow(T *x)
     case 31: case 32: /* a recurrent layer, whose first state is a mean over its steps */
         if (s.n != 3)
             return NULL;
-        o = 1 + (int64_t)below(4), z = a ? note2(gckpt_linear(x, y = weight(c, o), NULL), x, y) : NULL;
+        o = 1 + (int64_t)below(4), y = a ? weight(c, o) : NULL;
+        z = a ? note2(gckpt_linear(x, y, NULL), x, y) : NULL;
         z = z ? note(gckpt_mean(z, 1), z) : NULL;
         return recurrent(x, kind == 31, o, b ? vector(kind == 31 ? 3 * o : 4 * o, 0) : NULL, z);
     case 33: /* rows of x's other shape, by the tokens */
