@@ -57,11 +57,18 @@ run()                   # run BOARD JOB
     board "$1"
     elf=$PWD/$work/$1.$2.elf
     mkdir -p "$work/$1.$2"
-    build "$2" "$(ram "$2")" "$elf" && cd "$work/$1.$2" && erased && timeout 200 $qemu -kernel "$elf" || return 1
+    build "$2" "$(ram "$2")" "$elf" && lean "$1" && cd "$work/$1.$2" && erased && timeout 200 $qemu -kernel "$elf" || return 1
     case $2 in
     power) cut_off ;;
     stream) timeout 100 $qemu,arg=stream,arg=1 -kernel "$elf" > hung.out 2>&1 && sed 's/^/hung: /' hung.out ;;
     esac
+}
+
+lean()                  # lean BOARD: no heap and no stdio in it, and on the M0 nothing that an M0 has not
+{
+    tools=${cross%%gcc *}
+    ! "${tools}nm" "$elf" | grep -E ' _?(malloc|realloc|free|sbrk|fopen|fwrite|write|abort|[a-z]*printf)(_r)?$' &&
+        { [ "$1" != mps2-an385 ] || "${tools}readelf" -A "$elf" | grep -q v6S-M; }
 }
 
 erased()                # flash.bin, all of it

@@ -12,6 +12,7 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "board.h"
+#include <string.h>
 
 #ifdef PLAN
 #include <stdio.h>
