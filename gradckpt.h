@@ -28,7 +28,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1340
  *     >>base       configuration, errors, memory, shapes, threads                        960
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
  *     >>store      parameters and optimiser state                                       1200
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
@@ -49,7 +49,7 @@
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          370
- *                  in all                                                              27550
+ *                  in all                                                              27560
  *
  * == MANUAL =======================================================================================
  *
@@ -1791,7 +1791,8 @@ extern int madvise(void *start, size_t size, int advice);
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
  * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
+ * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
@@ -1811,6 +1812,9 @@ extern int madvise(void *start, size_t size, int advice);
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
 #define GCKPTI_SQRT 2
 #include <arm_neon.h>
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) &&                                       \
+    (defined(__riscv_fsqrt) || (defined(__ARM_FP) && (__ARM_FP & 4)))
+#define GCKPTI_SQRT 4
 #else
 #define GCKPTI_SQRT 0
 #endif
@@ -2776,6 +2780,12 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
     return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
+#elif GCKPTI_SQRT == 4 && defined(__riscv)
+    __asm__("fsqrt.s %0, %1" : "=f"(x) : "f"(x));
+    return x;
+#elif GCKPTI_SQRT == 4
+    __asm__("vsqrt.f32 %0, %1" : "=t"(x) : "t"(x));
+    return x;
 #else
     if (!(x > 0.0f) || x >= GCKPTI_INFINITY)
         return x < 0.0f ? GCKPTI_NAN : x;
@@ -6418,8 +6428,8 @@ static void gckpti_start(float *d, int64_t n, int accumulate)
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 {
-    for (int64_t j = 0; j < n; j++)
-        d[j] = gckpti_fma(s, x[j], d[j]);
+    for (const float *end = x + n; x < end; x++, d++)
+        *d = gckpti_fma(s, *x, *d);
 }
 
 /* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
@@ -6436,9 +6446,10 @@ static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_
             row[i] = b + j * stride;
             sum[i] = d[j];
         }
-        for (int64_t p = 0; p < k; p++)
+        const float *at = a, *end = row[0] + k;
+        for (; row[0] < end; at += a_step)
             for (int i = 0; i < 4; i++)
-                sum[i] = gckpti_fma(a[p * a_step], row[i][p], sum[i]);
+                sum[i] = gckpti_fma(*at, *row[i]++, sum[i]);
         for (int i = 0; i < 4 && j0 + i < n; i++)
             d[j0 + i] = sum[i];
     }
@@ -8981,7 +8992,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
-    if (result == GCKPT_OK)
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         gckpti_conv_work(call, a->transposed);
     return result;
 }

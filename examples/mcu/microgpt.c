@@ -41,8 +41,8 @@ int main(void)
 
 static char store_block[plan_store_bytes], exec_block[plan_exec_bytes];
 
-static const char *const names[] = { "ada",   "alan",  "barbara", "claude",  "donald", "edsger",
-                                     "emmy",  "grace", "hedy",    "john",    "kurt",   "leslie",
+static const char *const names[] = { "ada",   "alan",  "barbara", "claude",   "donald", "edsger",
+                                     "emmy",  "grace", "hedy",    "john",     "kurt",   "leslie",
                                      "maria", "niels", "sofia",   "srinivasa" };
 
 /* A name between two letters 0; where it has ended, there is nothing to learn. */
