@@ -9123,12 +9123,12 @@ enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed on
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
  * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
- * hands to h [and c], 0 at first, g [and e] grad_out's; (x) y means: y is the slope, da = x y
- * rounded, and put(x, y) for dp. sl(s) = fma(-s, s, s), tl(n) = fma(-n, n, 1):
- *   gru   G = g + D;  r: ((G (1 - z)) tl(n) a_n) sl(r);  z: (G (h - n)) sl(z);  n: (G (1 - z))
- *         tl(n), of which a_n gets r times as much, rounded;  D = chains of da wh over G from G z
- *   lstm  G = g + D, s = tanh(c), C = fma(G o, tl(s), E) + e;  i: (C g) sl(i);  f: (C c) sl(f);
- *         g: (C i) tl(g);  o: (G s) sl(o);  E = C f, D = chains of da wh over G from +0
+ * hands to h [and c], +0 at first, and u [and e] grad_out's. x by y means da = x y, rounded, and dp
+ * = put(x, y); s' = fma(-s, s, s) is sigmoid's slope, n' = fma(-n, n, 1) tanh's:
+ *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
+ *         r, rounded;  D = chains of da wh over G, from U z
+ *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
+ *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 typedef struct {
