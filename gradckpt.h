@@ -28,28 +28,28 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1340
  *     >>base       configuration, errors, memory, shapes, threads                        960
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
  *     >>store      parameters and optimiser state                                       1200
- *     >>graph      tensors, views, segments, gckpt_apply                                 690
+ *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1350
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3070
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3090
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1610
- *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>exec       runs a plan over one arena                                           1630
+ *     >>training   division, norm, clipping, optimisers, steps                          1380
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     830
- *     >>fast       fast ops: work cut into items for threads                            1510
- *     >>kernels    what is done with an item, for each instruction set                  2330
+ *     >>fast       fast ops: work cut into items for threads                            1800
+ *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          370
- *                  in all                                                              27090
+ *                  in all                                                              27560
  *
  * == MANUAL =======================================================================================
  *
@@ -1791,7 +1791,8 @@ extern int madvise(void *start, size_t size, int advice);
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
  * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
+ * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
@@ -1811,6 +1812,9 @@ extern int madvise(void *start, size_t size, int advice);
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
 #define GCKPTI_SQRT 2
 #include <arm_neon.h>
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) &&                                       \
+    (defined(__riscv_fsqrt) || (defined(__ARM_FP) && (__ARM_FP & 4)))
+#define GCKPTI_SQRT 4
 #else
 #define GCKPTI_SQRT 0
 #endif
@@ -2776,6 +2780,12 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
     return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
+#elif GCKPTI_SQRT == 4 && defined(__riscv)
+    __asm__("fsqrt.s %0, %1" : "=f"(x) : "f"(x));
+    return x;
+#elif GCKPTI_SQRT == 4
+    __asm__("vsqrt.f32 %0, %1" : "=t"(x) : "t"(x));
+    return x;
 #else
     if (!(x > 0.0f) || x >= GCKPTI_INFINITY)
         return x < 0.0f ? GCKPTI_NAN : x;
@@ -6418,8 +6428,8 @@ static void gckpti_start(float *d, int64_t n, int accumulate)
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 {
-    for (int64_t j = 0; j < n; j++)
-        d[j] = gckpti_fma(s, x[j], d[j]);
+    for (const float *end = x + n; x < end; x++, d++)
+        *d = gckpti_fma(s, *x, *d);
 }
 
 /* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
@@ -6436,9 +6446,10 @@ static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_
             row[i] = b + j * stride;
             sum[i] = d[j];
         }
-        for (int64_t p = 0; p < k; p++)
+        const float *at = a, *end = row[0] + k;
+        for (; row[0] < end; at += a_step)
             for (int i = 0; i < 4; i++)
-                sum[i] = gckpti_fma(a[p * a_step], row[i][p], sum[i]);
+                sum[i] = gckpti_fma(*at, *row[i]++, sum[i]);
         for (int i = 0; i < 4 && j0 + i < n; i++)
             d[j0 + i] = sum[i];
     }
@@ -8981,7 +8992,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
-    if (result == GCKPT_OK)
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         gckpti_conv_work(call, a->transposed);
     return result;
 }
@@ -9591,6 +9602,20 @@ typedef struct {
     int id, gradient;
     size_t offset;
 } gckpti_plan_pick;
+/* What an executor does about picks; reached only from plans that have some. */
+typedef struct {
+    void (*bind)(gckpt_exec *e);
+    gckpt_result (*check_collected)(gckpt_exec *e, int64_t rows);
+    void (*collect_rows)(gckpt_exec *e);
+    void (*add_uses)(gckpt_exec *e);
+} gckpti_picking;
+static void gckpti_bind_picks(gckpt_exec *e);
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
+static void gckpti_collect_rows(gckpt_exec *e);
+static void gckpti_add_uses(gckpt_exec *e);
+static const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
+                                              gckpti_collect_rows, gckpti_add_uses };
+
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -9626,6 +9651,7 @@ struct gckpt_plan {
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
     const gckpti_packing *packing; /* NULL: no parameter is packed */
+    const gckpti_picking *picking; /* NULL: there are no picks */
 };
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
@@ -12374,6 +12400,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)desc->fetches;
+    plan->picking = plan->pick_count ? &gckpti_picked : NULL;
     plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
@@ -12459,7 +12486,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 {
-    if (!plan || !plan->block)
+    if (GCKPTI_LEAN || !plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
@@ -17279,10 +17306,11 @@ static const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
+#define GCKPTI_CONVERT (GCKPTI_LEAN ? NULL : gckpti_cpu_convert)
 /* clang-format off */
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
-    gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
+    gckpti_cpu_fill, gckpti_cpu_add, GCKPTI_CONVERT, gckpti_plain_update, gckpti_cpu_finish,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
@@ -17409,6 +17437,12 @@ static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pic
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
 
+/* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
+static size_t gckpti_copied_bytes(const gckpt_plan *p)
+{
+    return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
+}
+
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
@@ -17439,14 +17473,14 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     const gckpt_plan *p = exec->plan;
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
-    if (exec->moves && exec->far)
+    if (!GCKPTI_LEAN && exec->moves && exec->far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_give(exec, exec->caches, exec->caches_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
-    gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
+    gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
@@ -18110,11 +18144,11 @@ static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
     e->tables_size = gckpti_exec_tables(e, NULL);
     e->side_size = gckpti_exec_side(e, NULL);
-    e->copies_size = gckpti_exec_copies(e, NULL);
+    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
     e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
-    gckpti_count_piece(&used, 1, p->block ? gckpti_plan_copy(NULL, p) : 0);
+    gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
     gckpti_count_piece(&used, times, e->tables_size);
     gckpti_count_piece(&used, host, e->side_size);
     gckpti_count_piece(&used, 1, e->copies_size);
@@ -18123,28 +18157,10 @@ static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     return gckpti_count_block(used);
 }
 
-/* All memory a run will need. */
-static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+/* Host memory for what is offloaded, and for copies. */
+static gckpt_result gckpti_exec_host(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    (void)gckpti_exec_sizes(e, 1);
-    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
-    if (!e->tables)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->tables);
-    gckpt_result result = gckpti_bind_params(e);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_bind_nodes(e);
-    gckpti_bind_picks(e);
-    (void)gckpti_exec_squares(e);
-    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
-    if (!e->side)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->side);
-    e->due = INT32_MAX;
     if (e->moves)
         e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
     if (e->moves && !e->far)
@@ -18160,7 +18176,34 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->copies_size);
     if (e->copies)
         gckpti_exec_copies(e, (unsigned char *)e->copies);
-    result = gckpti_exec_caches(e);
+    return GCKPT_OK;
+}
+
+/* All memory a run will need. */
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+{
+    (void)gckpti_exec_sizes(e, 1);
+    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
+    if (!e->tables)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
+    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpt_result result = gckpti_bind_params(e);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_bind_nodes(e);
+    if (e->plan->picking)
+        e->plan->picking->bind(e);
+    (void)gckpti_exec_squares(e);
+    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
+    if (!e->side)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of sums, feeds and constants%s",
+                            e->side_size, gckpti_shortage(e));
+    gckpti_exec_side(e, (unsigned char *)e->side);
+    e->due = INT32_MAX;
+    result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
+    if (result == GCKPT_OK)
+        result = gckpti_exec_caches(e);
     return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
@@ -18200,6 +18243,10 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
+    if (result == GCKPT_OK && GCKPTI_LEAN && desc &&
+        (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -18263,7 +18310,7 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
 {
     gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
+    size_t tables = gckpti_copied_bytes(plan);
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
     if (!e || (tables && !block)) {
         gckpti_delete(&a, e, 1, sizeof *e);
@@ -18271,7 +18318,7 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
         return NULL;
     }
-    if (block)
+    if (!GCKPTI_LEAN && block)
         gckpti_plan_copy(block, plan);
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
@@ -18646,7 +18693,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 /* Waits, before what comes next, for moves that were begun. */
 static void gckpti_join(gckpt_exec *e)
 {
-    if (e->due < INT32_MAX)
+    if (!GCKPTI_LEAN && e->due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
     e->due = INT32_MAX;
 }
@@ -18998,7 +19045,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+    if (!GCKPTI_LEAN && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -19544,7 +19591,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
             rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    return gckpti_check_collected(e, e->row_end + rows);
+    return p->picking ? p->picking->check_collected(e, e->row_end + rows) : GCKPT_OK;
 }
 
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters),
@@ -19681,6 +19728,12 @@ static void gckpti_collect_rows(gckpt_exec *e)
                                    e->picked[k].to + gckpti_elements_of(p, n, e->row),
                                    e->arena + p->picks[k].offset, count * sizeof(float));
     }
+}
+
+static void gckpti_collect(gckpt_exec *e)
+{
+    if (e->plan->picking)
+        e->plan->picking->collect_rows(e);
 }
 
 static void gckpti_start_step(gckpt_exec *e)
@@ -19831,19 +19884,19 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_OK;
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
-    if (e->repeating && e->pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect_rows(e);
+    if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect(e);
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->pc];
-    if (e->pc >= e->due)
+    if (!GCKPTI_LEAN && e->pc >= e->due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->pc++;
             if (e->pc == p->epilogue)
-                gckpti_collect_rows(e);
+                gckpti_collect(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
@@ -19863,10 +19916,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     e->pc++;
     if (e->pc == p->epilogue) /* the next micro-batch begins anew */
         gckpti_join(e);
-    if (e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
+    if (!GCKPTI_LEAN && e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->pc == p->epilogue && result == GCKPT_OK)
-        gckpti_collect_rows(e);
+        gckpti_collect(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -19941,7 +19994,8 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->state = GCKPTI_IDLE;
-    gckpti_add_uses(e);
+    if (p->picking)
+        p->picking->add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
@@ -23198,8 +23252,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL");
+    gckpti_print(k, " %z, %i, %i, %i, %s, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL");
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
@@ -24983,6 +25037,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
 #undef GCKPTI_BF16
+#undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
