@@ -215,6 +215,7 @@ $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 $(LOOKED): build/inside/gradckpt.o
 build/test_ops: tests/ref.c
+build/test_power: $(wildcard examples/mcu/*.h)
 build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_graph build/test_timeline: examples/pictures.h
