@@ -110,6 +110,12 @@
  *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
  *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
+ *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
+ *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT; int64_t is int32_t in all
+ *                                  declarations. Graphs, debug modes, desc.backend, copy_feeds,
+ *                                  own_optimiser and parallel_for are E_ARG, plans with bf16 or
+ *                                  offloading do not compile; tables and ops are not hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -1791,7 +1797,8 @@ extern int madvise(void *start, size_t size, int advice);
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
  * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
+ * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), floats by VFP (4) or
+ * integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
@@ -1811,6 +1818,9 @@ extern int madvise(void *start, size_t size, int advice);
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
 #define GCKPTI_SQRT 2
 #include <arm_neon.h>
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) && defined(__arm__) &&                   \
+    defined(__ARM_FEATURE_FMA) && defined(__ARM_FP) && !defined(__SOFTFP__)
+#define GCKPTI_SQRT 4
 #else
 #define GCKPTI_SQRT 0
 #endif
@@ -2776,6 +2786,9 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
     return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
+#elif GCKPTI_SQRT == 4
+    __asm__("vsqrt.f32 %0, %0" : "+t"(x));
+    return x;
 #else
     if (!(x > 0.0f) || x >= GCKPTI_INFINITY)
         return x < 0.0f ? GCKPTI_NAN : x;
@@ -3816,14 +3829,19 @@ static void gckpti_unbind(gckpti_binding *binding)
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
     uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-    return &s->params[hash % s->capacity].first;
+    return &s->params[(size_t)hash % s->capacity].first;
 }
 
 static int gckpti_find(const gckpt_store *s, const char *name)
 {
     int i = s->count ? *gckpti_names_like(s, name) : -1;
-    while (i >= 0 && strcmp(s->params[i].p.name, name))
-        i = s->params[i].next;
+    for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
+        const char *a = s->params[i].p.name, *b = name;
+        while (*a && *a == *b)
+            a++, b++;
+        if (*a == *b)
+            break;
+    }
     return i;
 }
 
@@ -6370,7 +6388,7 @@ static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_
 /* Either, as the call's plan needs it; in floats for all threads. */
 static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    if (call->plain)
+    if (GCKPTI_LEAN || call->plain)
         return 0;
     return gckpti_is_mixed(call) ? gckpti_words(n, k)
                                  : call->threads * gckpti_product_room(m, n, k);
