@@ -28,28 +28,28 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1340
  *     >>base       configuration, errors, memory, shapes, threads                        960
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
  *     >>store      parameters and optimiser state                                       1200
- *     >>graph      tensors, views, segments, gckpt_apply                                 690
+ *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1350
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3070
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3090
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1610
- *     >>training   division, norm, clipping, optimisers, steps                          1370
+ *     >>exec       runs a plan over one arena                                           1630
+ *     >>training   division, norm, clipping, optimisers, steps                          1380
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     830
- *     >>fast       fast ops: work cut into items for threads                            1510
- *     >>kernels    what is done with an item, for each instruction set                  2330
+ *     >>fast       fast ops: work cut into items for threads                            1800
+ *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          370
- *                  in all                                                              27090
+ *                  in all                                                              27560
  *
  * == MANUAL =======================================================================================
  *
@@ -1797,8 +1797,8 @@ extern int madvise(void *start, size_t size, int advice);
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
  * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), floats by VFP (4) or
- * integers (0). */
+ * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
@@ -1818,8 +1818,8 @@ extern int madvise(void *start, size_t size, int advice);
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
 #define GCKPTI_SQRT 2
 #include <arm_neon.h>
-#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) && defined(__arm__) &&                   \
-    defined(__ARM_FEATURE_FMA) && defined(__ARM_FP) && !defined(__SOFTFP__)
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) &&                                       \
+    (defined(__riscv_fsqrt) || (defined(__ARM_FP) && (__ARM_FP & 4)))
 #define GCKPTI_SQRT 4
 #else
 #define GCKPTI_SQRT 0
@@ -2786,8 +2786,11 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
     return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
+#elif GCKPTI_SQRT == 4 && defined(__riscv)
+    __asm__("fsqrt.s %0, %1" : "=f"(x) : "f"(x));
+    return x;
 #elif GCKPTI_SQRT == 4
-    __asm__("vsqrt.f32 %0, %0" : "+t"(x));
+    __asm__("vsqrt.f32 %0, %1" : "=t"(x) : "t"(x));
     return x;
 #else
     if (!(x > 0.0f) || x >= GCKPTI_INFINITY)
@@ -5189,6 +5192,8 @@ struct gckpti_heads;
 struct gckpti_classes;
 struct gckpti_errors;
 struct gckpti_cell;
+struct gckpti_pooling;
+struct gckpti_channel_pass;
 struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
@@ -5223,6 +5228,11 @@ struct gckpti_kernels {
     void (*gru_gates)(const struct gckpti_cell *cell);
     void (*gru_slopes)(const struct gckpti_cell *cell);
     void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*lstm_slopes)(const struct gckpti_cell *cell);
     const struct gckpti_mixed_kernels *mixed;
 };
@@ -5253,7 +5263,7 @@ struct gckpti_kernels {
     fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) fast(gru) fast(lstm)                                                              \
-    plain(max_pool) plain(average_pool) plain(groupnorm) plain(batchnorm) fast(conv2d)
+    fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
 
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
@@ -6429,8 +6439,8 @@ static void gckpti_start(float *d, int64_t n, int accumulate)
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 {
-    for (int64_t j = 0; j < n; j++)
-        d[j] = gckpti_fma(s, x[j], d[j]);
+    for (const float *end = x + n; x < end; x++, d++)
+        *d = gckpti_fma(s, *x, *d);
 }
 
 /* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
@@ -6447,9 +6457,10 @@ static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_
             row[i] = b + j * stride;
             sum[i] = d[j];
         }
-        for (int64_t p = 0; p < k; p++)
+        const float *at = a, *end = row[0] + k;
+        for (; row[0] < end; at += a_step)
             for (int i = 0; i < 4; i++)
-                sum[i] = gckpti_fma(a[p * a_step], row[i][p], sum[i]);
+                sum[i] = gckpti_fma(*at, *row[i]++, sum[i]);
         for (int i = 0; i < 4 && j0 + i < n; i++)
             d[j0 + i] = sum[i];
     }
@@ -8126,7 +8137,7 @@ typedef struct {
 } gckpti_pool;
 
 /* A pool's sizes: of x and y, rows and columns; channels. */
-typedef struct {
+typedef struct gckpti_pooling {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
 } gckpti_pooling;
@@ -8195,6 +8206,9 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
+    if (!call->plain)
+        call->work_backward =
+            (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
 }
 
@@ -8303,8 +8317,8 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-GCKPTI_ROW(max_pool, GCKPTI_PLAIN, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
-GCKPTI_ROW(average_pool, GCKPTI_PLAIN, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+GCKPTI_ROW(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
+GCKPTI_ROW(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
 
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
@@ -8410,8 +8424,8 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
     call->shape = *x;
     int64_t means = o->groups ? x->d[0] * o->groups : channels;
     call->aux_bytes = 2 * (size_t)means * sizeof(float);
-    call->work_forward = (size_t)(4 * channels) * sizeof(float);
-    call->work_backward = (size_t)(4 * channels) * sizeof(float);
+    call->work_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
+    call->work_backward = call->work_forward;
     return GCKPT_OK;
 }
 
@@ -8586,9 +8600,9 @@ static void gckpti_batchnorm_backward(const gckpt_call *call)
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
-GCKPTI_ROW(groupnorm, GCKPTI_PLAIN, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_groupnorm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(batchnorm, GCKPTI_PLAIN, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_batchnorm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
            GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
            GCKPT_SUMS);
@@ -8989,7 +9003,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
-    if (result == GCKPT_OK)
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         gckpti_conv_work(call, a->transposed);
     return result;
 }
@@ -24172,6 +24186,294 @@ static void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
     gckpti_fast_layernorm_backward(call);
 }
 
+/* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_pooling s;
+} gckpti_pool_items;
+
+static void gckpti_pool_run(const gckpt_call *call, int backward,
+                            void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_pool_items t = { call, gckpti_pooling_of(call) };
+    int64_t row = t.s.out[1] * t.s.channels * t.s.o.size[0] * t.s.o.size[1];
+    gckpt_parallel(call, backward ? t.s.images : t.s.images * t.s.out[0],
+                   backward ? row * t.s.out[0] : row, item, &t);
+}
+
+static void gckpti_max_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels, row = s->out[1] * s->channels;
+    const float *x = t->call->in[0].data + i / s->out[0] * image;
+    float *y = t->call->out ? t->call->out + i * row : NULL;
+    uint16_t *tap = t->call->aux ? (uint16_t *)t->call->aux + i * row : NULL;
+    (void)worker;
+    for (int64_t q = 0, at = 0; q < s->out[1]; q++, at += s->channels)
+        gckpti_kernels_of(t->call)->max_window(s, x, i % s->out[0], q, y ? y + at : NULL,
+                                               tap ? tap + at : NULL);
+}
+
+static void gckpti_fast_max_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_max_pool_item);
+}
+
+/* The call of image b alone: to the plain op, images are nothing to each other. */
+static gckpt_call gckpti_pool_image(const gckpti_pool_items *t, int64_t b)
+{
+    const gckpti_pooling *s = &t->s;
+    gckpt_call c = *t->call;
+    c.in[0].shape.d[0] = c.shape.d[0] = 1;
+    c.in[0].grad += b * s->in[0] * s->in[1] * s->channels;
+    c.grad_out += b * s->out[0] * s->out[1] * s->channels;
+    return c;
+}
+
+static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    gckpt_call c = gckpti_pool_image(t, b);
+    c.aux = (uint16_t *)c.aux + b * t->s.out[0] * t->s.out[1] * t->s.channels;
+    (void)worker;
+    gckpti_max_pool_backward(&c);
+}
+
+static void gckpti_fast_max_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_max_pool_image);
+}
+
+/* Row i of all images' windows: x's taps are added to y, or g / size, in room, to them. */
+static void gckpti_average_row(const gckpti_pool_items *t, int64_t i, const float *x, float *y,
+                               float *dx, float *room)
+{
+    const gckpti_pooling *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const float size = (float)s->o.size[0] * (float)s->o.size[1];
+    const int64_t n = s->channels;
+    for (int64_t q = 0; q < s->out[1]; q++) {
+        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, i % s->out[0], &h, &h_end);
+        int64_t first = gckpti_taps(s, 1, q, &w, &w_end), out = (i * s->out[1] + q) * n;
+        float *sum = dx ? room : y + out;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        if (dx) {
+            memcpy(room, t->call->grad_out + out, (size_t)n * sizeof *room);
+            k->divide(room, size, n);
+        }
+        for (; a < h_end; a++)
+            for (int64_t b = first; b < w_end; b++) {
+                int64_t at = ((i / s->out[0] * s->in[0] + h + a) * s->in[1] + w + b) * n;
+                k->add(dx ? dx + at : sum, dx ? room : x + at, n);
+            }
+        if (!dx)
+            k->divide(sum, size, n);
+    }
+}
+
+static void gckpti_average_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    (void)worker;
+    gckpti_average_row(t, i, t->call->in[0].data, t->call->out, NULL, NULL);
+}
+
+static void gckpti_average_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels;
+    gckpti_start(t->call->in[0].grad + b * image, image, t->call->in[0].accumulate);
+    for (int64_t p = 0; p < s->out[0]; p++)
+        gckpti_average_row(t, b * s->out[0] + p, NULL, NULL, t->call->in[0].grad,
+                           (float *)t->call->work + worker * s->channels);
+}
+
+static void gckpti_fast_average_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_average_pool_item);
+}
+
+static void gckpti_fast_average_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_average_pool_image);
+}
+
+/* ---- groupnorm, batchnorm: an item is a run of whole groups of channels, of one image in the
+ * forward, of all images in turn in the backward ---- */
+typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+    const float *x, *g;
+    const float *mean, *rstd, *gain, *bias; /* by channel */
+    float *s, *t; /* sums by channel: of x, (x - mean)^2, or g and g h; or their means */
+    float *to;    /* y or dx */
+    int64_t places, channels;
+    int accumulate;
+} gckpti_channel_pass;
+
+typedef struct {
+    const gckpt_call *call;
+    gckpti_channels s;
+    int64_t run, runs;            /* channels of an item; items an image */
+    const float *mean, *variance; /* of inference */
+} gckpti_channel_runs;
+
+static void gckpti_channel_items(const gckpt_call *call, int64_t images, const float *mean,
+                                 const float *variance,
+                                 void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_channel_runs t = { call, gckpti_channels_of(call), 0, 0, mean, variance };
+    int64_t n = t.s.channels;
+    t.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+    t.run = gckpti_min(gckpti_multiple(t.run, t.s.m), n);
+    t.runs = (n + t.run - 1) / t.run;
+    images = images ? images : t.s.images;
+    gckpt_parallel(call, images * t.runs, 4 * gckpti_elements(&call->shape) / (images * t.runs),
+                   item, &t);
+}
+
+/* What an item works with: means and rstds of each channel lie behind two sums of `room`. */
+static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_runs *t, int64_t image,
+                                                  int64_t worker)
+{
+    const int64_t n = t->s.channels;
+    float *room = (float *)t->call->work + 4 * worker * n;
+    gckpti_channel_pass p = { t->call->in[0].data,
+                              NULL,
+                              room + 2 * n,
+                              room + 3 * n,
+                              t->s.gain,
+                              t->s.bias,
+                              room,
+                              room + n,
+                              NULL,
+                              t->s.places,
+                              n,
+                              0 };
+    if (p.x)
+        p.x += image * p.places * n;
+    return p;
+}
+
+/* Spreads statistics of the groups of channels first..end-1 over their channels. */
+static void gckpti_channel_spread(const gckpti_channel_runs *t, const float *mean,
+                                  const float *variance, int64_t first, int64_t end, float *means,
+                                  float *rstds)
+{
+    for (int64_t c = first; c < end; c += t->s.m) {
+        float rstd = variance ? gckpti_rsqrt(variance[c / t->s.m] + 1e-5f) : 0;
+        for (int64_t k = c; k < c + t->s.m; k++) {
+            means[k] = mean[c / t->s.m];
+            rstds[k] = rstd;
+        }
+    }
+}
+
+static void gckpti_channel_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t b = i / t->runs, first = i % t->runs * t->run, m = s->m;
+    const int64_t end = gckpti_min(first + t->run, s->channels);
+    gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+    float *means = p.s + 2 * p.channels, *rstds = p.s + 3 * p.channels,
+          *aux = (float *)t->call->aux;
+    float *mean = aux ? aux + b * s->groups : p.t; /* p.t: not used by these sums */
+    float *variance = aux ? aux + (s->images + b) * s->groups : p.s;
+    if (t->mean) {
+        gckpti_channel_spread(t, t->mean, t->variance, first, end, means, rstds);
+    } else {
+        p.mean = NULL;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            mean[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, NULL, first, end, means, rstds);
+        p.mean = means;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            variance[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, variance, first, end, means, rstds);
+    }
+    p.to = t->call->out + b * p.places * p.channels;
+    if (t->call->out)
+        k->channel_out(&p, first, end);
+}
+
+static void gckpti_fast_groupnorm_forward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 0, NULL, NULL, gckpti_channel_forward);
+}
+
+static void gckpti_fast_batchnorm_forward(const gckpt_call *call)
+{
+    if (call->training)
+        gckpti_fast_groupnorm_forward(call);
+    else
+        gckpti_channel_items(call, 0, call->in[1].data, call->in[2].data, gckpti_channel_forward);
+}
+
+/* Channels first..end-1 of a gradient. */
+static gckpt_arg gckpti_channel_arg(const gckpt_call *call, int i, int64_t first)
+{
+    gckpt_arg a = call->in[i];
+    a.grad = i && a.grad ? a.grad + first : NULL;
+    a.low = a.grad && a.low ? a.low + first : NULL;
+    return a;
+}
+
+static void gckpti_channel_backward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)t->call->attributes;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t first = i * t->run, end = gckpti_min(first + t->run, s->channels), m = s->m;
+    const gckpt_arg dgain = gckpti_channel_arg(t->call, o->gain, first);
+    const gckpt_arg dbias = gckpti_channel_arg(t->call, o->bias, first), *dx = &t->call->in[0];
+    const float *aux = (const float *)t->call->aux;
+    if (dgain.grad)
+        gckpti_start(dgain.grad, end - first, dgain.accumulate);
+    if (dbias.grad)
+        gckpti_start(dbias.grad, end - first, dbias.accumulate);
+    for (int64_t b = 0; b < s->images; b++) {
+        gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+        const int64_t image = b * p.places * p.channels;
+        float *sums = p.s, *products = p.t;
+        p.g = t->call->grad_out + image;
+        p.t = dx->grad || dgain.grad ? products : NULL;
+        if (p.t)
+            gckpti_channel_spread(t, aux + b * s->groups, aux + (s->images + b) * s->groups, first,
+                                  end, sums + 2 * p.channels, sums + 3 * p.channels);
+        k->channel_sums(&p, first, end);
+        gckpti_channels_add(&dbias, sums + first, end - first);
+        gckpti_channels_add(&dgain, products + first, end - first);
+        if (!dx->grad)
+            continue;
+        for (int64_t c = first; c < end; c += m) {
+            const float *gain = s->gain ? s->gain + c : NULL;
+            float mean = gckpti_channels_sum(sums + c, gain, m) / s->n;
+            float product = gckpti_channels_sum(products + c, gain, m) / s->n;
+            for (int64_t j = c; j < c + m; j++)
+                sums[j] = mean, products[j] = product;
+        }
+        p.to = dx->grad + image;
+        p.accumulate = dx->accumulate;
+        k->channel_dx(&p, first, end);
+    }
+}
+
+static void gckpti_fast_groupnorm_backward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 1, NULL, NULL, gckpti_channel_backward);
+}
+
+static void gckpti_fast_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_fast_groupnorm_backward(call);
+}
+
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
@@ -26528,6 +26830,121 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
     }
 }
 
+/* ---- max_pool: as gckpti_max_window ---- */
+static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x, int64_t p,
+                                        int64_t q, float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end), n = s->channels;
+    for (int64_t c = 0; c < n; c += W) {
+        const INTS none = V(bits)(V(zero)());
+        INTS at = none + (uint32_t)(h_begin * s->o.size[1] + w_begin);
+        FLOATS best = V(load_n)(x + ((h + h_begin) * s->in[1] + w + w_begin) * n + c, n - c);
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                FLOATS v = V(load_n)(x + ((h + i) * s->in[1] + w + j) * n + c, n - c);
+                INTS take = (INTS)(best == best) & ~(INTS)(v <= best);
+                best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
+                at = (take & (none + (uint32_t)(i * s->o.size[1] + j))) | (~take & at);
+            }
+        if (y)
+            V(store_n)(y + c, best, n - c);
+        for (int64_t k = 0; tap && k < W && k < n - c; k++)
+            tap[c + k] = (uint16_t)at[k];
+    }
+}
+
+/* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
+#define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
+/* Channels j..j+n-1, at most 4 vectors; kind: 0 of x, 1 of (x - mean)^2, 2 of g, 3 also of g h. */
+GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n, int kind)
+{
+    const float *from = kind < 2 ? p->x : p->g;
+    const FLOATS zero = V(zero)();
+#define GCKPTI_LEFT(i) (n - W * (i))
+#define GCKPTI_SUM_START(i)                                                                        \
+    FLOATS s##i = zero, s_low##i = zero, t##i = zero, t_low##i = zero, mean##i = zero,             \
+           rstd##i = zero;                                                                         \
+    if ((kind == 1 || kind == 3) && GCKPTI_LEFT(i) > 0)                                            \
+        mean##i = V(load_n)(p->mean + j + W * (i), GCKPTI_LEFT(i));                                \
+    if (kind == 3 && GCKPTI_LEFT(i) > 0)                                                           \
+        rstd##i = V(load_n)(p->rstd + j + W * (i), GCKPTI_LEFT(i));
+#define GCKPTI_SUM_PLACE(i)                                                                        \
+    if (GCKPTI_LEFT(i) > 0) {                                                                      \
+        FLOATS a = V(load_n)(from + at + W * (i), GCKPTI_LEFT(i));                                 \
+        if (kind == 1) {                                                                           \
+            a = a - mean##i;                                                                       \
+            a = V(fma)(a, a, zero);                                                                \
+        }                                                                                          \
+        V(sum_add)(&s##i, &s_low##i, a);                                                           \
+        if (kind == 3) {                                                                           \
+            FLOATS h = V(load_n)(p->x + at + W * (i), GCKPTI_LEFT(i)) - mean##i;                   \
+            V(sum_add)(&t##i, &t_low##i, V(fma)(a, h * rstd##i, zero));                            \
+        }                                                                                          \
+    }
+#define GCKPTI_SUM_END(i)                                                                          \
+    V(sum_store)(p->s, j + W * (i), s##i, GCKPTI_LEFT(i));                                         \
+    if (kind == 3)                                                                                 \
+        V(sum_store)(p->t, j + W * (i), t##i, GCKPTI_LEFT(i));                                     \
+    (void)t_low##i, (void)rstd##i, (void)mean##i;
+    GCKPTI_EACH_SUM(GCKPTI_SUM_START)
+    for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels) {
+        GCKPTI_EACH_SUM(GCKPTI_SUM_PLACE)
+    }
+    GCKPTI_EACH_SUM(GCKPTI_SUM_END)
+#undef GCKPTI_LEFT
+#undef GCKPTI_SUM_START
+#undef GCKPTI_SUM_PLACE
+#undef GCKPTI_SUM_END
+}
+#undef GCKPTI_EACH_SUM
+
+static GCKPTI_TARGET void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t j = first, n; j < end; j += n) {
+        n = gckpti_min(end - j, 4 * W);
+        if (p->g && p->t)
+            V(channel_sums_of)(p, j, n, 3);
+        else if (p->g)
+            V(channel_sums_of)(p, j, n, 2);
+        else if (p->mean)
+            V(channel_sums_of)(p, j, n, 1);
+        else
+            V(channel_sums_of)(p, j, n, 0);
+    }
+}
+
+static GCKPTI_TARGET void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t place = 0; place < p->places; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            FLOATS y = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            if (p->gain)
+                h = h * y, y = V(load_n)(p->gain + c, end - c);
+            if (p->bias)
+                y = V(fma)(h, y, V(load_n)(p->bias + c, end - c));
+            else
+                y = h * y;
+            V(store_n)(p->to + at, y, end - c);
+        }
+}
+
+static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    const FLOATS zero = V(zero)();
+    for (int64_t place = 0; place < p->places; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            const FLOATS rstd = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            FLOATS u = V(load_n)(p->g + at, end - c);
+            if (p->gain)
+                u = V(fma)(u, V(load_n)(p->gain + c, end - c), zero);
+            u = V(fnma)(h * rstd, V(load_n)(p->t + c, end - c), u - V(load_n)(p->s + c, end - c));
+            V(put)(p->to + at, rstd, u, p->accumulate, end - c);
+        }
+}
+
 /* ---- attention ----
  * Scores lie transposed, [key][query], so that a query's softmax runs down a lane of the vectors:
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
@@ -27121,7 +27538,8 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         V(softmax_forward), V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward),  \
         V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
         V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),               \
-        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes), &mixed
+        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(max_window),             \
+        V(channel_sums), V(channel_out), V(channel_dx), V(lstm_slopes), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };

@@ -113,6 +113,37 @@ static void test_case(int i)
         free(data[k]);
 }
 
+/* The first greatest of each window, or the first NaN, has the gradient; 40 channels alike. */
+static void test_greatest(gckpt_isa isa)
+{
+    const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
+    const float pairs[8][2] = { { nan, 1 }, { 1, nan }, { nan, nan }, { 2, 2 }, { -0.0f, 0 }, { 0, -0.0f },
+                                { -inf, -inf }, { -1, inf } };
+    const int first[8] = { 1, 0, 1, 1, 1, 1, 1, 0 };
+    enum { WIDE_C = 40 };
+    float x[8 * 2 * WIDE_C];
+    for (int i = 0; i < 8 * 2 * WIDE_C; i++)
+        x[i] = pairs[i / WIDE_C / 2][i / WIDE_C % 2];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 2, WIDE_C));
+    gckpt_tensor *y = gckpt_max_pool(t, &(gckpt_window){ .size = { 0, 2 } });
+    gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+    gckpt_pick picks[2] = { { y, 0 }, { t, 1 } };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
+    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
+    gckpt_feed feed = { gckpt_id(t), x };
+    CHECK(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK);
+    const float *out = gckpt_fetch(e, gckpt_id(y), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
+    for (int i = 0; i < 8 * WIDE_C; i++) {
+        float want = pairs[i / WIDE_C][!first[i / WIDE_C]], got = out[i];
+        CHECK(bits_of(got) == bits_of(want) || (got != got && want != want));
+    }
+    for (int i = 0; i < 8 * 2 * WIDE_C; i++)
+        CHECK(dx[i] == (i / WIDE_C % 2 != first[i / WIDE_C / 2]));
+    rig_free(e, p, g, s);
+}
+
 /* == a net with two batch norms ================================================================ */
 enum { BATCH_ROWS = 6, HIGH = 4, WIDE = 5, IN = 3, C = 4, STEPS = 3 };
 static float *x_data[STEPS], *t_data[STEPS];
@@ -183,12 +214,12 @@ static int net_feed(const void *user, int64_t row, gckpt_feed *f)
     return 2;
 }
 
-static double evaluate(net *n, int64_t rows)
+static double evaluate(net *n, int64_t rows, gckpt_isa isa)
 {
     net v = { .s = n->s };
     net_graph(&v, rows);
     gckpt_plan *p = gckpt_plan_new(v.g, &v.term, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
-    gckpt_exec *e = gckpt_exec_new(p, v.s, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, v.s, &(gckpt_exec_desc){ .isa = isa });
     gckpt_feed feeds[2] = { { gckpt_id(v.x), x_data[0] }, { gckpt_id(v.t), t_data[0] } };
     gckpt_report report = { 0 };
     const char *op = "";
@@ -223,7 +254,8 @@ static void test_golden_net(void)
         double d = distance(values(&n, statistics[i]), golden_running + i * C, C);
         CHECK_MSG(d < 4e-6, "%s is off by %.2g", statistics[i], d);
     }
-    double one = evaluate(&n, 1), all = evaluate(&n, BATCH_ROWS), short_last = evaluate(&n, 4);
+    double one = evaluate(&n, 1, GCKPT_ISA_AUTO), all = evaluate(&n, BATCH_ROWS, GCKPT_ISA_PLAIN);
+    double short_last = evaluate(&n, 4, GCKPT_ISA_AUTO);
     CHECK_MSG(fabs(all - golden_losses[STEPS]) < 2e-6 && one == all && all == short_last,
               "inference: %.9g, %.9g, %.9g, PyTorch %.9g", one, all, short_last, golden_losses[STEPS]);
     rig_free(e, p, n.g, n.s);
@@ -571,6 +603,8 @@ int main(void)
     }
     for (int i = 0; i < CASES; i++)
         test_case(i);
+    test_greatest(GCKPT_ISA_PLAIN);
+    test_greatest(GCKPT_ISA_AUTO);
     test_golden_net();
     test_ways();
     test_nothing();

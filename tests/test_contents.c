@@ -21,6 +21,8 @@ static const struct {
     { "graph", "gckpti_errors", "the same" },
     { "graph", "gckpti_cell", "the same" },
     { "graph", "gckpti_windows", "the same" },
+    { "graph", "gckpti_pooling", "the same" },
+    { "graph", "gckpti_channel_pass", "the same" },
     { "graph", "gckpti_mixed_kernels", "the same" },
     { "graph", "gckpti_kernels_for", "fast kernels can be left out, so they come last" },
     { "plan", "gckpti_bound", "what is proven about a model is kept beside it" },

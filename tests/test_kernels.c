@@ -133,7 +133,7 @@ static void fill_nan(region *r)
 }
 
 /* == a call of an op =========================================================================== */
-enum { INPUTS = 4, ALL_INPUTS = (1 << INPUTS) - 1 };
+enum { INPUTS = 5, ALL_INPUTS = (1 << INPUTS) - 1 };
 typedef struct {
     const gckpt_op *op;
     const void *attributes;
@@ -380,7 +380,7 @@ static void try_problem(const problem *p)
             a.index[j] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
         a.index[pick(0, n - 1)] = p->classes - 1;
     }
-    a.aux_floats = (int64_t)(call.aux_bytes / sizeof(float));
+    a.aux_floats = (int64_t)((call.aux_bytes + sizeof(float) - 1) / sizeof(float));
     a.out = region_new(loss ? 0 : count_of(&call.shape), 1);
     a.aux = region_new(a.aux_floats, 1);
     a.grad_out = region_new(a.out.n, 0);
@@ -796,6 +796,60 @@ static void test_embed(void)
         embed(pick(1, 70), pick(1, 140), pick(1, 70), (int)(i % STYLES));
 }
 
+/* == pools, norms of images ==================================================================== */
+static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int style)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    int average = (int)pick(0, 1), images = high > 1 || pick(0, 1);
+    for (int i = !images; i < 2; i++) {
+        o.size[i] = (int)pick(1, 4);
+        o.padding[i] = (int)pick(0, o.size[i] - 1);
+        o.stride[i] = (int)pick(1, 4);
+    }
+    problem p = { .op = average ? &gckpti_op_average_pool : &gckpti_op_max_pool, .attributes = &o,
+            .style = style, .cost = 8.0 * (double)(rows * high * wide * channels), .inputs = 1,
+            .shape = { images ? gckpt_shape4(rows, high, wide, channels)
+                              : gckpt_shape3(rows, wide, channels) } };
+    if (!wanted_op(p.op->name) || skipped(p.cost) || wide + 2 * o.padding[1] < o.size[1] ||
+        high + 2 * o.padding[0] < o.size[0])
+        return;
+    sprintf(p.name, "%s %ld x %ld x %ld x %ld by %d x %d, style %d", p.op->name, (long)rows,
+            (long)high, (long)wide, (long)channels, o.size[0], o.size[1], style);
+    try_problem(&p);
+}
+
+/* groups 0: batchnorm; kind: bit 0 a gain, bit 1 a bias */
+static void channels(int64_t rows, int64_t places, int groups, int64_t m, int kind, int style)
+{
+    int first = groups ? 1 : 3;
+    gckpti_channel_norm o = { groups, kind & 1 ? first : 0, kind & 2 ? first + (kind & 1) : 0 };
+    int64_t n = groups ? groups * m : m;
+    problem p = { .op = groups ? &gckpti_op_groupnorm : &gckpti_op_batchnorm, .attributes = &o,
+            .style = style, .cost = 8.0 * (double)(rows * places * n),
+            .inputs = first + (kind & 1) + (kind >> 1), .shape = { gckpt_shape3(rows, places, n) } };
+    for (int i = 1; i < p.inputs; i++)
+        p.shape[i] = gckpt_shape1(n);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld x %d x %ld, kind %d, style %d", p.op->name, (long)rows,
+            (long)places, groups, (long)m, kind, style);
+    try_problem(&p);
+}
+
+static void test_images(void)
+{
+    for (int64_t i = 0, end = share(120); i < end; i++)
+        pool(pick(1, 4), pick(1, 9), pick(1, 9), pick(1, 40), (int)(i % STYLES));
+    pool(5, 20, 21, 67, NORMAL);
+    for (int64_t i = 0, end = share(120); i < end; i++)
+        channels(pick(1, 5), pick(1, 9), (int)pick(0, 5), pick(1, i % 5 ? 20 : 150), (int)(i & 3),
+                 (int)(i / 4 % STYLES));
+    for (int kind = 0; kind < 4; kind++) {
+        channels(4, 100, 0, 70, kind, NORMAL);
+        channels(4, 100, 2, 67, kind, NORMAL);
+    }
+}
+
 /* == gather, recurrent layers ================================================================= */
 static void gather(int64_t rows, int64_t n, int64_t m, int64_t columns, int style)
 {
@@ -1010,7 +1064,8 @@ int main(int argc, char **argv)
                   { "rows", test_rows },         { "pairs", test_pairs },
                   { "embed", test_embed },       { "sequences", test_sequences },
                   { "losses", test_losses }, { "weighted", test_weighted },
-                  { "update", test_update },     { "convolutions", test_convolutions } };
+                  { "update", test_update },     { "convolutions", test_convolutions },
+                  { "images", test_images } };
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)
             verbose = 1;

@@ -286,9 +286,10 @@ int main(void)
 {
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         const family *of = &families[f];
-        printf("| %s | all kept | parameters | bytes | planned | parameters | bytes | the same, all kept | "
-               "extra work |\n|---|---|--:|--:|---|--:|--:|--:|--:|\n",
-               of->name);
+        printf(
+            "| %s | all kept | parameters | bytes | planned | parameters | bytes | the same, all kept | "
+            "extra work |\n|---|---|--:|--:|---|--:|--:|--:|--:|\n",
+            of->name);
         for (int sgd = 0; sgd < 2; sgd++)
             for (size_t kb = 32; kb <= 512; kb *= 2)
                 print_row(of, kb, sgd);

@@ -1,0 +1,56 @@
+/* chip.h - flash as chips have it, modelled on a file (board_read, board_write): pages are erased
+ * to 0xff, words are programmed once after that, and the power may fail at each operation. */
+#ifndef CHIP_H
+#define CHIP_H
+#include <string.h>
+
+enum { CHIP_PAGE = 1024, CHIP_PAGES = 16, CHIP_BYTES = 2 * CHIP_PAGES * CHIP_PAGE };
+
+/* Operations so far; at number cut / 4 (from 0 on) the power fails, and leaves by cut % 4: nothing
+ * done; some bits done; other ones; all done. cut < 0: it does not fail. */
+static int chip_operations, chip_cut = -1;
+static void chip_power_fails(void); /* the job's; it does not return */
+
+/* One word goes from `from` to `to`, or by the cut to something between. */
+static int chip_write(size_t at, const unsigned char *from, unsigned char *to, size_t size)
+{
+    const int fails = chip_cut >= 0 && chip_operations == chip_cut / 4, how = chip_cut % 4;
+    uint32_t noise = (uint32_t)chip_cut * 2654435761u + 1;
+    for (size_t i = 0; fails && i < size; i++) {
+        noise = noise * 1664525u + 1013904223u;
+        const unsigned done = how == 0 ? 0 : how == 3 ? 255 : noise >> 24;
+        to[i] = (unsigned char)((to[i] & done) | (from[i] & ~done));
+    }
+    const int fine = board_write(at, to, size) == size;
+    if (fails)
+        chip_power_fails();
+    chip_operations++;
+    return fine;
+}
+
+static int chip_read(size_t at, void *bytes, size_t size)
+{
+    return board_read(at, bytes, size) == size;
+}
+
+static int chip_program(size_t at, const unsigned char *word)
+{
+    unsigned char from[FLASH_WORD], to[FLASH_WORD];
+    if (!chip_read(at, from, sizeof from))
+        return 0;
+    for (size_t i = 0; i < sizeof from; i++)
+        if (from[i] != 0xff) /* not erased */
+            return 0;
+    memcpy(to, word, sizeof to);
+    return chip_write(at, from, to, sizeof to);
+}
+
+static int chip_erase(size_t at)
+{
+    static unsigned char from[CHIP_PAGE], to[CHIP_PAGE];
+    memset(to, 0xff, sizeof to);
+    return chip_read(at, from, sizeof from) && chip_write(at, from, to, sizeof to);
+}
+
+static const flash_chip chip = { CHIP_PAGE, CHIP_PAGES, chip_read, chip_erase, chip_program };
+#endif

@@ -1,0 +1,140 @@
+/* flash.h - a store's state in flash, whole whatever happens: two slots take turns. A save erases
+ * the older one, programs the state behind its head, reads it back, and programs the head last:
+ * until that is complete the newest state is the other slot's. The head has a sequence number and
+ * check sums of the state and of itself, so what was cut off, torn or half erased is no state.
+ * 48 bytes of RAM, no copy of the state. */
+#ifndef FLASH_H
+#define FLASH_H
+#include <string.h>
+
+enum { FLASH_WORD = 8 }; /* bytes that are programmed at once, and only once after an erase */
+
+typedef struct {
+    size_t page;  /* bytes that are erased at once, to 0xff */
+    size_t pages; /* of each slot; the second one begins behind the first */
+    /* 1: done */
+    int (*read)(size_t at, void *bytes, size_t size);
+    int (*erase)(size_t at);
+    int (*program)(size_t at, const unsigned char *word);
+} flash_chip;
+
+typedef struct {
+    uint32_t sequence, size; /* of the state */
+    uint64_t state_sum, sum; /* the last one, of this head */
+} flash_head;
+
+/* A state on its way. */
+typedef struct {
+    const flash_chip *chip;
+    size_t at, end;
+    uint64_t sum;
+    unsigned char word[FLASH_WORD];
+} flash_stream;
+
+enum { FLASH_SUM_BYTES = sizeof(flash_head) - sizeof(uint64_t) };
+
+static uint64_t flash_sum(uint64_t sum, const void *bytes, size_t size) /* FNV-1a */
+{
+    for (const unsigned char *p = (const unsigned char *)bytes; size-- > 0; p++)
+        sum = (sum ^ *p) * UINT64_C(1099511628211);
+    return sum;
+}
+
+static const uint64_t flash_sum_begin = UINT64_C(14695981039346656037);
+
+static size_t flash_slot(const flash_chip *chip, int slot)
+{
+    return (size_t)slot * chip->pages * chip->page;
+}
+
+static uint64_t flash_state_sum(const flash_chip *chip, int slot, size_t size)
+{
+    unsigned char piece[64];
+    uint64_t sum = flash_sum_begin;
+    size_t at = flash_slot(chip, slot) + sizeof(flash_head);
+    for (size_t n; size > 0; size -= n, at += n) {
+        n = size < sizeof piece ? size : sizeof piece;
+        if (!chip->read(at, piece, n))
+            return 0;
+        sum = flash_sum(sum, piece, n);
+    }
+    return sum;
+}
+
+/* The slot with the newest state, whose head it is; -1: there is none. */
+static int flash_newest(const flash_chip *chip, flash_head *newest)
+{
+    int found = -1;
+    memset(newest, 0, sizeof *newest);
+    for (int slot = 0; slot < 2; slot++) {
+        flash_head h;
+        if (chip->read(flash_slot(chip, slot), &h, sizeof h) &&
+            h.sum == flash_sum(flash_sum_begin, &h, FLASH_SUM_BYTES) &&
+            h.size <= chip->pages * chip->page - sizeof h && h.sequence > newest->sequence &&
+            h.state_sum == flash_state_sum(chip, slot, h.size)) {
+            *newest = h;
+            found = slot;
+        }
+    }
+    return found;
+}
+
+/* Bytes on to the slot, as whole words (gckpt_write_fn). */
+static size_t flash_put(void *user, const void *bytes, size_t size)
+{
+    flash_stream *s = (flash_stream *)user;
+    s->sum = flash_sum(s->sum, bytes, size);
+    for (size_t i = 0; i < size; i++, s->at++) {
+        s->word[s->at % FLASH_WORD] = ((const unsigned char *)bytes)[i];
+        if (s->at % FLASH_WORD == FLASH_WORD - 1 &&
+            (s->at >= s->end || !s->chip->program(s->at + 1 - FLASH_WORD, s->word)))
+            return i;
+    }
+    return size;
+}
+
+static size_t flash_get(void *user, void *bytes, size_t size) /* gckpt_read_fn */
+{
+    flash_stream *s = (flash_stream *)user;
+    size = s->chip->read(s->at, bytes, size) ? size : 0;
+    s->at += size;
+    return size;
+}
+
+/* 1: saved; 0: it is not, and what was saved before still is. */
+static int flash_save(const flash_chip *chip, gckpt_store *store)
+{
+    flash_head h;
+    const int slot = flash_newest(chip, &h) == 0;
+    const size_t begin = flash_slot(chip, slot);
+    flash_stream s = {
+        chip, begin + sizeof h, begin + chip->pages * chip->page, flash_sum_begin, { 0 }
+    };
+    for (size_t page = 0; page < chip->pages; page++) /* the head's first */
+        if (!chip->erase(begin + page * chip->page))
+            return 0;
+    if (gckpt_store_write(store, flash_put, &s) != GCKPT_OK)
+        return 0;
+    h.sequence++;
+    h.size = (uint32_t)(s.at - begin - sizeof h);
+    h.state_sum = s.sum;
+    h.sum = flash_sum(flash_sum_begin, &h, FLASH_SUM_BYTES);
+    while (s.at % FLASH_WORD != 0)
+        if (flash_put(&s, "\xff", 1) != 1)
+            return 0;
+    s.at = begin;
+    return h.state_sum == flash_state_sum(chip, slot, h.size) &&
+           flash_put(&s, &h, sizeof h) == sizeof h;
+}
+
+/* 1: the newest state is in the store, which has the parameters, but no values yet; 0: there is
+ * none, or the store's error says why not. */
+static int flash_load(const flash_chip *chip, gckpt_store *store)
+{
+    flash_head h;
+    const int slot = flash_newest(chip, &h);
+    flash_stream s = { chip, 0, 0, 0, { 0 } };
+    s.at = flash_slot(chip, slot < 0 ? 0 : slot) + sizeof h;
+    return slot >= 0 && gckpt_store_read(store, flash_get, &s, h.size) == GCKPT_OK;
+}
+#endif

@@ -1,0 +1,62 @@
+/* power.c - a training whose power may fail at any instant. After every third step its state goes
+ * to flash (flash.h); at the start the newest one that is whole is read, and training goes on to
+ * the same bits as if nothing had happened. The number that the run is started with says when the
+ * power fails (chip.h); without one it does not, unless somebody kills QEMU. tests/test_power.c
+ * tries every instant. */
+#include "job.h"
+#include "transformer.h"
+
+enum { TIME = 8, ROWS = 4, STEPS = 12, EVERY = 3 };
+
+#ifdef PLAN
+int main(void)
+{
+    const transformer_size size = { TIME, 8, 2, 16, 1, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_term term = transformer_build(g, &size, 1);
+    gckpt_plan_desc desc = { .batch = ROWS };
+    return job_print(g, &term, &desc);
+}
+#else
+#include "power_plan.h"
+#include "flash.h"
+#include "chip.h"
+
+enum { HEADER = 6000 }; /* of the state's file, while it is read */
+static char store_block[plan_store_bytes + HEADER], exec_block[plan_exec_bytes];
+static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
+
+static void chip_power_fails(void)
+{
+    board_text("the power fails\n");
+    board_exit(75);
+}
+
+int main(void)
+{
+    const transformer_lesson lesson = { .text = transformer_jack,
+                                        .lr = 0.02f,
+                                        .rows = ROWS,
+                                        .time = TIME,
+                                        .tokens = tokens,
+                                        .targets = targets,
+                                        .feeds = { { plan_tokens, tokens },
+                                                   { plan_targets, targets } } };
+    job j;
+    job_store(&j, store_block, sizeof store_block);
+    chip_cut = board_argument();
+    int failed = job_failed(&j, gckpt_plan_params(&plan, j.store));
+    if (flash_load(&chip, j.store))
+        board_text("goes on\n");
+    failed = failed || job_failed(&j, gckpt_error(j.store)) ||
+             job_bind(&j, &plan, exec_block, sizeof exec_block);
+    while (!failed && gckpt_store_step(j.store) < STEPS) {
+        failed = transformer_step(&j, &lesson, gckpt_store_step(j.store));
+        if (!failed && gckpt_store_step(j.store) % EVERY == 0)
+            failed = !flash_save(&chip, j.store);
+    }
+    job_line("operations ", (uint64_t)chip_operations);
+    return failed || job_report(&j);
+}
+#endif
