@@ -24,10 +24,17 @@ endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
 # Two ways not to compile the whole header again: a program of public names is linked with
-# build/gradckpt.o (GRADCKPT_IMPLEMENTED: the bodies are elsewhere); one that looks inside keeps of its
-# own copy what it uses (GCKPT_STATIC), at -O1.
+# build/gradckpt.o (GRADCKPT_IMPLEMENTED: the bodies are elsewhere); a test that looks inside with
+# build/inside/gradckpt.o, whose functions are all extern, and reads bodies without compiling them
+# (tests/inside.sed). That takes a linker and gnu_inline as gcc and clang have them. A test that sets
+# macros for the implementation has its own copy, of which it keeps what it uses (GCKPT_STATIC).
 LINKED = $(COMPILE) -DGRADCKPT_IMPLEMENTED
 OWN = $(subst -O2,-O1,$(COMPILE)) -DGCKPT_STATIC
+ELSEWHERE = extern inline __attribute__((gnu_inline))
+LOOK = $(CC) -Ibuild/inside $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. '-DGCKPTI_TABLES=__attribute__((weak))'
+LOOKING = $(subst -O2,-O0,$(LOOK)) '-DGCKPTI_INSIDE=$(ELSEWHERE)' '-DGCKPT_API=$(ELSEWHERE)'
+LOOKS := $(shell d=$$(mktemp -d) && printf '$(ELSEWHERE) int f(void) { return 0; }\nint main(void) { return f(); }\n' \
+    > $$d/t.c && $(CC) -O0 -c $$d/t.c -o $$d/t.o 2>/dev/null && ! $(CC) $$d/t.o -o $$d/t 2>/dev/null && echo 1; rm -rf "$$d")
 
 # The CUDA backend: by nvcc an object to link with -lcudart -lstdc++; its tests need only a C++ compiler.
 NVCC = nvcc
@@ -42,6 +49,8 @@ TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wil
 SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs
 INSIDE := $(patsubst tests/%.c,build/%,$(filter-out tests/test_cuda.c,\
     $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c)))
+OWNED := $(if $(LOOKS),$(patsubst tests/%.c,build/%,$(shell grep -l 'include "../gradckpt.h"' tests/test_*.c)),$(INSIDE))
+LOOKED = $(filter-out $(OWNED),$(INSIDE))
 # Those that take long begin first, then what needs no object.
 LONG = $(SCRIPTS) build/test_kernels build/test_core build/test_bf16 build/test_fit build/test_plan
 LOGS = $(addsuffix .log,$(LONG) $(filter-out $(LONG),$(INSIDE) $(filter-out $(INSIDE),$(TESTS))))
@@ -189,24 +198,29 @@ build/options: always | build
 build/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options
 	$(COMPILE) -c -o $@ $<
 
+build/inside/gradckpt.h: gradckpt.h tests/inside.sed | build/inside
+	sed -f tests/inside.sed gradckpt.h > $@
+build/inside/gradckpt.o: tests/compile/implementation.c build/inside/gradckpt.h build/options
+	$(subst -O2,-O1,$(LOOK)) -DGCKPTI_INSIDE= -c -o $@ $<
+
 $(EXAMPLES): build/%: examples/%.c $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 
 $(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h build/options
-	$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED)) -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) $(LIBS)
+	$(if $(filter $@,$(LOOKED)),$(LOOKING),$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED))) \
+	    -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) $(LIBS)
 
 $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
+$(LOOKED): build/inside/gradckpt.o
 build/test_ops: tests/ref.c
 build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_graph build/test_timeline: examples/pictures.h
 build/test_adapters build/test_gpt2 build/test_methods build/test_dataset build/test_train: $(wildcard examples/*.h)
 build/test_threads: LIBS = -lm -pthread
-build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
-ABOVE = build/test_draft build/test_frontier build/test_graph build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
-$(ABOVE): OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
+build/test_refusals build/test_resume: OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
 
 $(TESTS:=.log): build/%.log: build/%
 	@./$< > $@ 2>&1; echo "exit status $$?" >> $@
@@ -219,7 +233,7 @@ build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h build/options
 	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -c -o $@ $<
 
 # Of the tests, each as its own object; those that use public names only share one of the header.
-build/shim build/cuda:
+build/shim build/cuda build/inside:
 	@mkdir -p $@
 
 build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda_shim.h build/options | build/shim

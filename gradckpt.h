@@ -28,7 +28,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1340
  *     >>base       configuration, errors, memory, shapes, threads                        960
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           690
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
  *     >>store      parameters and optimiser state                                       1200
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
@@ -49,7 +49,7 @@
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          370
- *                  in all                                                              27550
+ *                  in all                                                              27560
  *
  * == MANUAL =======================================================================================
  *
@@ -8992,7 +8992,7 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
                           call->shape.d[3], bias);
     for (int i = 0; i < 2 && result == GCKPT_OK; i++)
         result = gckpti_conv_axis(call, op, i);
-    if (result == GCKPT_OK)
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         gckpti_conv_work(call, a->transposed);
     return result;
 }

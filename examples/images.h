@@ -7,11 +7,11 @@
  *     ...                                          // s.rows, of which s.validation at the end
  *     images_free(&s);
  *
- * A folder has data_batch_1.bin to data_batch_5.bin (those that are there count) and test_batch.bin,
- * of CIFAR-10's "binary version" (Krizhevsky 2009); or MNIST's four files (LeCun 1998), unpacked:
- * train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte,
- * or others of the same names and format. Pixels are (rows,height,width,channels), less the mean and
- * by the deviation of those to be trained on. */
+ * A folder has data_batch_1.bin to data_batch_5.bin (those that are there count) and
+ * test_batch.bin, of CIFAR-10's "binary version" (Krizhevsky 2009); or MNIST's four files (LeCun
+ * 1998), unpacked: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte,
+ * t10k-labels-idx1-ubyte, or others of these names and format. Pixels are
+ * (rows,height,width,channels), less the mean and by the deviation of those to be trained on. */
 #ifndef IMAGES_H
 #define IMAGES_H
 #include <stdint.h>

@@ -83,9 +83,10 @@ static inline gckpt_tensor *layers_norm(gckpt_tensor *x, const char *name)
     return gckpt_layernorm(x, gain, bias);
 }
 
-/* (B,H,W,I) -> (B,P,Q,out): NAME.weight (size,size,I,out), size odd, zeros around the image, so that
- * stride 1 keeps its size; no bias, since a norm follows. Initial values: normal, by sqrt(2 / what a
- * place sees) (He 2015). nn.Conv2d's weights, (out,I,size,size), are these permuted (3,2,0,1). */
+/* (B,H,W,I) -> (B,P,Q,out): NAME.weight (size,size,I,out), size odd, zeros around the image, so
+ * that stride 1 keeps its size; no bias, since a norm follows. Initial values: normal, by sqrt(2 /
+ * what a place sees) (He 2015). nn.Conv2d's weights, (out,I,size,size), are these permuted
+ * (3,2,0,1). */
 static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
                                         int stride)
 {
@@ -180,5 +181,22 @@ static inline gckpt_tensor *layers_gru(gckpt_tensor *x, gckpt_tensor *h, const c
     /* (1 - update) fresh + update h */
     return gckpt_add(fresh,
                      gckpt_mul(update, h != NULL ? gckpt_sub(h, fresh) : gckpt_scale(fresh, -1)));
+}
+
+/* All steps of it, by gckpt_gru: x (B,T,I) -> (B,T,hidden). The same parameters; other bits, since
+ * it sums in another order. Faster, but a plan can only keep all steps, or compute all again. */
+static inline gckpt_tensor *layers_gru_all(gckpt_tensor *x, const char *name, int64_t hidden)
+{
+    static const int turn[2] = { 1, 0 };
+    const gckpt_init init = { 0, layers_rsqrt((double)hidden), 0 };
+    const int64_t G = 3 * hidden;
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *wx =
+        layers_param(g, name, "weight_ih_l0", gckpt_shape2(G, layers_width(x)), init);
+    gckpt_tensor *bx = layers_param(g, name, "bias_ih_l0", gckpt_shape1(G), init);
+    gckpt_tensor *wh = layers_param(g, name, "weight_hh_l0", gckpt_shape2(G, hidden), init);
+    gckpt_tensor *bh = layers_param(g, name, "bias_hh_l0", gckpt_shape1(G), init);
+    wx = gckpt_permute(wx, turn, 2);
+    return gckpt_gru(x, wx, bx, gckpt_permute(wh, turn, 2), bh, NULL);
 }
 #endif

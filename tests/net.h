@@ -2,8 +2,8 @@
  * frozen parameters, several losses. A seed gives the same graph for every micro-batch. */
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
-#ifndef NET_KINDS
-#define NET_KINDS 36 /* kinds of growth; 26: without those behind 24 but the table */
+#ifndef NET_MIXES
+#define NET_MIXES 0 /* 1: some graphs have batch norms */
 #endif
 #include "rig.h"
 
@@ -17,7 +17,8 @@ static struct {
     gckpt_store *s;
     gckpt_graph *g;
     int64_t rows, batch, t, c;
-    int smooth, params, count, pooled, weights, terms, depth, dropout;
+    unsigned seed;
+    int mixes, smooth, params, count, pooled, weights, terms, depth, dropout;
     struct { int in[READS], base, is_op, data; T *t; } nodes[MOST];
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2];
     unsigned char used[MOST];
@@ -73,11 +74,9 @@ static void note_made(int id)
 {
     gckpt_node n;
     CHECK(gckpt_graph_node(net.g, id, &n) == GCKPT_OK && n.inputs <= READS);
-    net.nodes[id].base = id;
-    net.nodes[id].is_op = 1;
+    net.nodes[id].is_op = strcmp(n.op, "reshape") != 0;
+    net.nodes[id].base = net.nodes[id].is_op ? id : net.nodes[n.input[0]].base;
     net.nodes[id].data = !n.batchless;
-    if (strcmp(n.op, "reshape") == 0)
-        net.nodes[id].is_op = 0, net.nodes[id].base = net.nodes[n.input[0]].base;
     for (int i = 0; i < READS; i++) {
         net.nodes[id].in[i] = i < n.inputs ? net.nodes[n.input[i]].base : -1;
         if (i < n.inputs)
@@ -274,8 +273,10 @@ static T *grow(T *x)
     int64_t c = s.d[s.n - 1], o = chance(50) ? net.c : chance(50) ? c : 4, per_row = elements(x) / net.rows;
     int heads = c % 4 == 0 && chance(50) ? 2 : 1, axis = 1 + (int)below(s.n - 1), even = s.n == 3 && c % (2 * heads) == 0;
     int a = chance(50), b = chance(50), axes[GCKPT_MAX_DIMS] = { 0, 1, 2, 3, 4, 5 };
-    const int kind = (int)below(NET_KINDS);
-    switch (NET_KINDS < 31 && kind == NET_KINDS - 1 ? 30 : kind) {
+    const int kind = (int)below(39);
+    gckpt_window w = { .groups = 0 };
+    char name[16];
+    switch (kind) {
     case 0: case 1: return note(curves[below(net.smooth ? 6 : 7)](x), x);
     case 2: return note(gckpt_scale(x, 0.75f), x);
     case 3: case 4: y = weight(c, o), z = a ? vector(o, 0) : NULL; return note3(gckpt_linear(x, y, z), x, y, z);
@@ -331,7 +332,8 @@ static T *grow(T *x)
     case 31: case 32: /* a recurrent layer, whose first state is a mean over its steps */
         if (s.n != 3)
             return NULL;
-        o = 1 + (int64_t)below(4), z = a ? note2(gckpt_linear(x, y = weight(c, o), NULL), x, y) : NULL;
+        o = 1 + (int64_t)below(4), y = a ? weight(c, o) : NULL;
+        z = a ? note2(gckpt_linear(x, y, NULL), x, y) : NULL;
         z = z ? note(gckpt_mean(z, 1), z) : NULL;
         return recurrent(x, kind == 31, o, b ? vector(kind == 31 ? 3 * o : 4 * o, 0) : NULL, z);
     case 33: /* rows of x's other shape, by the tokens */
@@ -341,6 +343,28 @@ static T *grow(T *x)
     case 34: case 35: /* of what has one axis: an image of one channel */
         x = s.n == 2 ? view(x, gckpt_shape4(net.rows, 1, -1, 1)) : x;
         return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34) : NULL;
+    case 36: /* windows of an image or a signal; greatest ones have kinks */
+        if (s.n < 3 || s.n > 4 || (net.smooth && b))
+            return NULL;
+        for (int i = 0; i < 2; i++) {
+            const int64_t n = s.d[s.n - 3 + i];
+            o = 1 + (int64_t)below(3), w.size[i] = (int)(i || s.n == 4 ? o < n ? o : n : 1);
+            w.stride[i] = (int)below(3), w.padding[i] = (int)below(w.size[i]);
+        }
+        return note(b ? gckpt_max_pool(x, &w) : gckpt_average_pool(x, &w), x);
+    case 37:
+        if (s.n > 2 && chance(30))
+            return note(gckpt_global_average_pool(x), x);
+        o = c % 4 == 0 ? 1 << below(3) : chance(50) ? c : 1, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
+        return note3(gckpt_groupnorm(x, (int)o, y, z), x, y, z);
+    case 38: /* mixes rows; what it measures is no weight */
+        if (!NET_MIXES || net.seed % 6 != 2 || s.d[0] != net.rows)
+            return NULL;
+        snprintf(name, sizeof name, "m%d", net.mixes++);
+        y = note(gckpt_running(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
+        name[0] = 'v';
+        z = note(gckpt_running(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
+        return note3(gckpt_batchnorm(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
     default: y = weight(V, net.c); return note2(gckpt_embed(y, net.tokens), y, net.tokens);
     }
 }
@@ -378,6 +402,7 @@ static void build(unsigned seed, int64_t rows)
     net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more than one tile of keys */
     net.c = net.t > 60 ? 4 : chance(15) ? 20 : 4 * (1 + (int64_t)below(3));
     net.smooth = seed % 2 == 0;
+    net.seed = seed;
     net.rows = rows = rows ? rows : net.batch;
     net.x = note(gckpt_input(net.g, "x", GCKPT_F32, gckpt_shape3(rows, net.t, net.c)), NULL);
     net.tokens = note(gckpt_input(net.g, "tokens", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);

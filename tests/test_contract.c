@@ -4,7 +4,7 @@
  * of the batch and kernels. Its curves (5b) are used as they are: test_numerics and test_kernels
  * have them; bf16 (5l) is in test_bf16. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <math.h>
 #include <stdlib.h>

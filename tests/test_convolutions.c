@@ -35,6 +35,64 @@ static void fill(float *x, int64_t n, int64_t step)
         x[i] = (float)(i * step % 23 - 11) / 8.0f;
 }
 
+/* One forward and backward of sum(y * target), so that the gradient of y is the target, of these values; what is
+ * fetched, dw and db times the count they were divided by. 0: not built, or no such shape of y. */
+enum { ROOM = 8000 };
+typedef struct {
+    int axes, transposed;
+    gckpt_shape x, w, y;
+    int64_t o; /* of the bias; 0: none */
+    gckpt_window window;
+    float x_data[ROOM], w_data[ROOM], b_data[ROOM], target[ROOM];
+    float values[ROOM], dx[ROOM], dw[ROOM], db[ROOM];
+    double count;
+} problem;
+
+static int convolve(problem *z, gckpt_isa isa, int threads)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, z->x);
+    gckpt_tensor *x = gckpt_mul(in, gckpt_param(g, "one", gckpt_shape1(1), none));
+    gckpt_tensor *w = gckpt_param(g, "w", z->w, none);
+    gckpt_tensor *b = z->o ? gckpt_param(g, "b", gckpt_shape1(z->o), none) : NULL;
+    gckpt_tensor *y = builder_of(z->axes, z->transposed)(x, w, b, &z->window);
+    gckpt_shape ys = gckpt_shape_of(y);
+    int good = CHECK_MSG(ys.n > 0 && count_of(&ys) <= ROOM && (!z->y.n || (ys.n == z->y.n && !memcmp(ys.d, z->y.d, (size_t)ys.n * sizeof *ys.d))),
+                         "shape %s", gckpt_error_text(g));
+    if (!good) {
+        rig_free(NULL, NULL, g, s);
+        return 0;
+    }
+    z->y = ys;
+    gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, ys);
+    gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
+    gckpt_pick picks[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
+    gckpt_plan_desc desc = { .fetch = picks, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD };
+    gckpt_exec_desc run = { .isa = isa };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &run);
+    gckpt_feed feeds[2] = { { gckpt_id(in), z->x_data }, { gckpt_id(target), z->target } };
+    float *to[4] = { z->values, z->dx, z->dw, z->db };
+    const int64_t n[4] = { count_of(&ys), count_of(&z->x), count_of(&z->w), z->o };
+    gckpt_report report = { 0 };
+    memcpy(parameter(s, "w"), z->w_data, (size_t)n[2] * sizeof(float));
+    if (z->o)
+        memcpy(parameter(s, "b"), z->b_data, (size_t)n[3] * sizeof(float));
+    *parameter(s, "one") = 1;
+    CHECK_MSG(gckpt_gradients(e, feeds, 2, z->x.d[0], &report) == GCKPT_OK, "%s",
+              gckpt_error_text(e ? (void *)e : (void *)g));
+    z->count = (double)report.count;
+    for (int i = 0; i < desc.fetches; i++) {
+        const float *got = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
+        good = CHECK(got != NULL) && good;
+        memcpy(to[i], got ? got : to[i], (size_t)n[i] * sizeof(float));
+    }
+    rig_free(e, p, g, s);
+    return good;
+}
+
 /* ---- PyTorch's ---- */
 static int differ(const float *got, const double *want, int64_t n, double by)
 {
@@ -44,58 +102,133 @@ static int differ(const float *got, const double *want, int64_t n, double by)
     return wrong;
 }
 
-/* One forward and backward of sum(y * target): the gradient of y is the target. */
 static void test_golden(int number, gckpt_isa isa, int threads)
 {
-    static float x_data[1000], target_data[1000];
-    const gckpt_init none = { 0, 0, 0 };
-    gckpt_shape xs = shape_of(golden_convolutions[number].x, golden_convolutions[number].n);
-    gckpt_shape ws = shape_of(golden_convolutions[number].w, xs.n), ys;
-    gckpt_shape want = shape_of(golden_convolutions[number].y, xs.n);
-    gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, xs);
-    gckpt_tensor *x = gckpt_mul(in, gckpt_param(g, "one", gckpt_shape1(1), none));
-    gckpt_tensor *w = gckpt_param(g, "w", ws, none);
-    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(golden_convolutions[number].o), none);
-    gckpt_tensor *y = builder_of(golden_convolutions[number].axes, golden_convolutions[number].transposed)(
-        x, w, b, &golden_convolutions[number].window);
-    ys = gckpt_shape_of(y);
-    if (!CHECK_MSG(ys.n == want.n && memcmp(ys.d, want.d, (size_t)ys.n * sizeof *ys.d) == 0, "case %d: shape %s", number,
-                   gckpt_error_text(g))) {
-        rig_free(NULL, NULL, g, s);
+    static problem z;
+    const int n = golden_convolutions[number].n;
+    z.axes = golden_convolutions[number].axes, z.transposed = golden_convolutions[number].transposed;
+    z.x = shape_of(golden_convolutions[number].x, n), z.w = shape_of(golden_convolutions[number].w, n);
+    z.y = shape_of(golden_convolutions[number].y, n);
+    z.o = golden_convolutions[number].o, z.window = golden_convolutions[number].window;
+    fill(z.x_data, count_of(&z.x), 37);
+    fill(z.target, count_of(&z.y), 31);
+    fill(z.w_data, count_of(&z.w), 29);
+    fill(z.b_data, z.o, 5);
+    if (!convolve(&z, isa, threads))
         return;
+    int wrong[4] = { differ(z.values, golden_convolutions[number].values, count_of(&z.y), 1),
+                     differ(z.dx, golden_convolutions[number].dx, count_of(&z.x), 1),
+                     differ(z.dw, golden_convolutions[number].dw, count_of(&z.w), z.count),
+                     differ(z.db, golden_convolutions[number].db, z.o, z.count) };
+    CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "case %d, %s, %d threads: %d values, %d of dx, %d of dw, %d of db",
+              number, gckpt_isa_name(isa), threads, wrong[0], wrong[1], wrong[2], wrong[3]);
+}
+
+/* ---- the chains of the manual (5o), from its text, of any floats ---- */
+/* Value c of place (i, j) of row b of t; 0 beyond it. */
+static float at(const gckpt_shape *s, const float *t, int64_t b, int64_t i, int64_t j, int64_t c)
+{
+    if (i < 0 || i >= s->d[1] || j < 0 || j >= s->d[2])
+        return 0;
+    return t[((b * s->d[1] + i) * s->d[2] + j) * s->d[3] + c];
+}
+
+/* What a chain of place (i, j), channel o, is by the window; then the pixel's, by those of its places. */
+static float down_chain(const problem *z, const gckpt_shape *s, const float *image, int64_t b, int64_t i, int64_t j,
+                        int64_t o, float sum)
+{
+    const int64_t *w = z->w.d, each = w[3] / z->window.groups;
+    for (int64_t k = 0; k < w[0] * w[1] * w[2]; k++) {
+        int64_t y = i * z->window.stride[0] + k / w[2] / w[1] * z->window.dilation[0] - z->window.padding[0];
+        int64_t x = j * z->window.stride[1] + k / w[2] % w[1] * z->window.dilation[1] - z->window.padding[1];
+        sum = fmaf(at(s, image, b, y, x, o / each * w[2] + k % w[2]), z->w_data[k * w[3] + o], sum);
     }
-    gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, ys);
-    gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
-    gckpt_pick picks[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
-    gckpt_plan_desc desc = { .fetch = picks, .fetches = 4, .threads = threads, .optimiser = GCKPT_SGD };
-    gckpt_exec_desc run = { .isa = isa };
-    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
-    gckpt_exec *e = gckpt_exec_new(p, s, &run);
-    gckpt_feed feeds[2] = { { gckpt_id(in), x_data }, { gckpt_id(target), target_data } };
-    gckpt_hyper still = gckpt_hyper_lr(0);
-    gckpt_report report = { 0 };
-    fill(x_data, count_of(&xs), 37);
-    fill(target_data, count_of(&ys), 31);
-    fill(parameter(s, "w"), count_of(&ws), 29);
-    fill(parameter(s, "b"), golden_convolutions[number].o, 5);
-    *parameter(s, "one") = 1;
-    CHECK_MSG(gckpt_step(e, feeds, 2, xs.d[0], &still, &report) == GCKPT_OK, "%s",
-              gckpt_error_text(e ? (void *)e : (void *)g));
-    const float *got[4];
-    for (int i = 0; i < 4; i++)
-        got[i] = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
-    if (CHECK(got[0] && got[1] && got[2] && got[3]))
-        CHECK_MSG(!differ(got[0], golden_convolutions[number].values, count_of(&ys), 1) &&
-                      !differ(got[1], golden_convolutions[number].dx, count_of(&xs), 1) &&
-                      !differ(got[2], golden_convolutions[number].dw, count_of(&ws), (double)report.count) &&
-                      !differ(got[3], golden_convolutions[number].db, golden_convolutions[number].o, (double)report.count),
-                  "case %d, %s, %d threads: %d values, %d of dx, %d of dw", number, gckpt_isa_name(isa), threads,
-                  differ(got[0], golden_convolutions[number].values, count_of(&ys), 1),
-                  differ(got[1], golden_convolutions[number].dx, count_of(&xs), 1),
-                  differ(got[2], golden_convolutions[number].dw, count_of(&ws), (double)report.count));
-    rig_free(e, p, g, s);
+    return sum;
+}
+static float up_chain(const problem *z, const gckpt_shape *s, const float *places, int64_t b, int64_t y, int64_t x,
+                      int64_t c, float sum)
+{
+    const int64_t *w = z->w.d, each = w[3] / z->window.groups, stride[2] = { z->window.stride[0], z->window.stride[1] };
+    for (int64_t k = 0; k < w[0] * w[1]; k++) {
+        int64_t i = y + z->window.padding[0] - k / w[1] * z->window.dilation[0];
+        int64_t j = x + z->window.padding[1] - k % w[1] * z->window.dilation[1];
+        for (int64_t o = c / w[2] * each; i % stride[0] == 0 && j % stride[1] == 0 && o < (c / w[2] + 1) * each; o++)
+            sum = fmaf(at(s, places, b, i < 0 ? -1 : i / stride[0], j < 0 ? -1 : j / stride[1], o),
+                       z->w_data[(k * w[2] + c % w[2]) * w[3] + o], sum);
+    }
+    return sum;
+}
+static float dw_chain(const problem *z, const gckpt_shape *image_shape, const float *image, const gckpt_shape *s,
+                      const float *places, int64_t k, int64_t o)
+{
+    const int64_t *w = z->w.d, each = w[3] / z->window.groups, tap = k / w[2];
+    float sum = 0;
+    for (int64_t p = 0; p < s->d[0] * s->d[1] * s->d[2]; p++) {
+        int64_t i = p / s->d[2] % s->d[1], j = p % s->d[2], b = p / s->d[2] / s->d[1];
+        int64_t y = i * z->window.stride[0] + tap / w[1] * z->window.dilation[0] - z->window.padding[0];
+        int64_t x = j * z->window.stride[1] + tap % w[1] * z->window.dilation[1] - z->window.padding[1];
+        sum = fmaf(at(image_shape, image, b, y, x, o / each * w[2] + k % w[2]), places[p * s->d[3] + o], sum);
+    }
+    return sum;
+}
+
+static int same(float a, float b) { return bits_of(a) == bits_of(b) || (a != a && b != b); }
+
+static void test_chains(problem *z, const char *how)
+{
+    const gckpt_shape *image = z->transposed ? &z->y : &z->x, *places = z->transposed ? &z->x : &z->y;
+    int wrong[3] = { 0, 0, 0 };
+    for (int side = 0; side < 2; side++) { /* y, dx */
+        const gckpt_shape *s = side ? &z->x : &z->y, *from = side ? &z->y : &z->x;
+        const float *data = side ? z->target : z->x_data, *got = side ? z->dx : z->values;
+        for (int64_t k = 0; k < count_of(s); k++) {
+            int64_t c = k % s->d[3], j = k / s->d[3] % s->d[2], i = k / s->d[3] / s->d[2] % s->d[1];
+            int64_t b = k / s->d[3] / s->d[2] / s->d[1];
+            float start = side || !z->o ? 0.0f : z->b_data[c];
+            wrong[side] += !same(got[k], (s == image ? up_chain : down_chain)(z, from, data, b, i, j, c, start));
+        }
+    }
+    for (int64_t k = 0; k < count_of(&z->w); k++)
+        wrong[2] += !same(z->dw[k], dw_chain(z, image, z->transposed ? z->target : z->x_data, places,
+                                             z->transposed ? z->x_data : z->target, k / z->w.d[3], k % z->w.d[3]) /
+                                        (float)z->count);
+    CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2], "%s: %d values, %d of dx, %d of dw have other bits", how, wrong[0],
+              wrong[1], wrong[2]);
+}
+
+static void some_floats(float *x, int wild)
+{
+    static const float rare[] = { 0.0f, -0.0f, 1e-42f, -1e-39f, 3e38f, INFINITY, -INFINITY, NAN };
+    for (int i = 0; i < ROOM; i++)
+        x[i] = chance(15) ? rare[below(wild ? 8 : 5)] : ((float)below(2001) - 1000.0f) / 700.0f;
+}
+
+static void test_contract(int seed)
+{
+    static problem z;
+    char how[200];
+    random_state = (uint64_t)seed + 1;
+    memset(&z, 0, sizeof z);
+    z.axes = 2, z.transposed = seed % 2;
+    z.window.groups = 1 + (int)below(3);
+    const int64_t groups = z.window.groups, c = groups * between(1, 3), o = groups * between(1, 3);
+    z.x = gckpt_shape4(between(1, 2), between(2, 4), between(2, 4), z.transposed ? o : c);
+    z.w = gckpt_shape4(between(1, 3), between(1, 3), c / groups, o);
+    z.o = chance(50) ? z.transposed ? c : o : 0;
+    for (int i = 0; i < 2; i++) {
+        z.window.stride[i] = between(1, 4), z.window.dilation[i] = between(1, 3);
+        z.window.padding[i] = z.transposed ? (int)((z.w.d[i] - 1) * z.window.dilation[i] / 2) : (int)below(4);
+        while (!z.transposed && z.x.d[1 + i] + 2 * z.window.padding[i] <= (z.w.d[i] - 1) * z.window.dilation[i])
+            z.window.padding[i]++;
+        z.window.output_padding[i] = z.transposed ? (int)below(z.window.stride[i]) : 0;
+    }
+    some_floats(z.x_data, seed % 3 == 0), some_floats(z.w_data, seed % 3 == 0);
+    some_floats(z.b_data, 0), some_floats(z.target, seed % 3 == 0);
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        if (gckpt_isa_available((gckpt_isa)isa) && convolve(&z, (gckpt_isa)isa, 2)) {
+            snprintf(how, sizeof how, "seed %d, %s", seed, gckpt_isa_name((gckpt_isa)isa));
+            test_chains(&z, how);
+        }
 }
 
 /* ---- refusals: the text has all of `words`, apart by '|' ---- */
@@ -160,6 +293,8 @@ int main(void)
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
             for (int threads = 1; threads <= 3 && gckpt_isa_available((gckpt_isa)isa); threads++)
                 test_golden(i, (gckpt_isa)isa, threads);
+    for (int seed = 0; seed < 120; seed++)
+        test_contract(seed);
     test_refusals();
     return check_report("convolutions");
 }

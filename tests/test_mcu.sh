@@ -38,16 +38,18 @@ board()                 # board NAME: its core, compiler, QEMU
         cross="$cross -specs=picolibc.specs" qemu="qemu-system-riscv32 -bios none"
         start=riscv flash=0x80000000 ram=0x80100000 ;;
     esac
-    cross="$cross -Os -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
+    cross="$cross -Os -DGCKPT_SMALL -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
         -DWATCHDOG_HZ=${slow}u $warnings -I. -I$work -nostartfiles -T $in/mcu.ld -Wl,--gc-sections
         -Wl,--defsym=flash_at=$flash,--defsym=flash_size=512K,--defsym=ram_at=$ram,--defsym=stack_size=3584"
     qemu="$qemu -M $1 -nographic -monitor none -serial none -icount shift=0
         -semihosting-config enable=on,target=native"
 }
 
-build()                 # build JOB RAM OUTPUT
+build()                 # build JOB RAM OUTPUT options..
 {
-    $cross -Wl,--defsym=ram_size="$2" $in/"$1".c $in/semihosting.c $in/$start.c -o "$3"
+    job=$1 size=$2 to=$3
+    shift 3
+    $cross "$@" -Wl,--defsym=ram_size="$size" "$in/$job.c" $in/semihosting.c $in/$start.c -o "$to"
 }
 
 run()                   # run BOARD JOB
@@ -55,11 +57,18 @@ run()                   # run BOARD JOB
     board "$1"
     elf=$PWD/$work/$1.$2.elf
     mkdir -p "$work/$1.$2"
-    build "$2" "$(ram "$2")" "$elf" && cd "$work/$1.$2" && erased && timeout 200 $qemu -kernel "$elf" || return 1
+    build "$2" "$(ram "$2")" "$elf" && lean "$1" && cd "$work/$1.$2" && erased && timeout 200 $qemu -kernel "$elf" || return 1
     case $2 in
     power) cut_off ;;
     stream) timeout 100 $qemu,arg=stream,arg=1 -kernel "$elf" > hung.out 2>&1 && sed 's/^/hung: /' hung.out ;;
     esac
+}
+
+lean()                  # lean BOARD: no heap and no stdio in it, and on the M0 nothing that an M0 has not
+{
+    tools=${cross%%gcc *}
+    ! "${tools}nm" "$elf" | grep -E ' _?(malloc|realloc|free|sbrk|fopen|fwrite|write|abort|[a-z]*printf)(_r)?$' &&
+        { [ "$1" != mps2-an385 ] || "${tools}readelf" -A "$elf" | grep -q v6S-M; }
 }
 
 erased()                # flash.bin, all of it
@@ -102,9 +111,9 @@ for board in $boards; do
     board "$board"
     printf '#include <string.h>\nint f(void) { return 0; }\n' > "$work/t.c"
     if ! command -v "${qemu%% *}" > /dev/null; then
-        echo "skip $board: no ${qemu%% *}"
+        echo "skip: $board (no ${qemu%% *})"
     elif ! $cross -c "$work/t.c" -o "$work/t.o" 2> /dev/null; then
-        echo "skip $board: ${cross%% *} with its C library does not build here"
+        echo "skip: $board (no ${cross%% *} with a C library)"
     else
         found="$found $board"
     fi
@@ -116,6 +125,22 @@ for job in $jobs; do
     check "$job compiles here" $CC -O1 $warnings -I. -I$work $in/$job.c $in/host.c -o "$work/$job"
     check "$job runs here" sh -c "cd $work && head -c 32768 /dev/zero | tr '\\000' '\\377' > flash.bin && ./$job | grep -E '^(loss|right|weights) ' > $job.want"
     check "$job learns" awk '/^loss/ { learned = $3 < $2 } END { exit !learned }' "$work/$job.want"
+done
+
+# gpt256 with everything kept: the same weights, but not in 256 KB.
+check "gpt256 plans with all kept" sh -c "$LINKED -std=gnu99 -DPLAN -DSTORE_ALL $in/gpt256.c -lm -o $work/all.plan &&
+    $work/all.plan > $work/gpt256_all_plan.h"
+check "compiles here" $CC -O1 $warnings -DSTORE_ALL -I. -I$work $in/gpt256.c $in/host.c -o "$work/all"
+check "computes the same here" sh -c "$work/all | diff $work/gpt256.want -"
+overflows()             # overflows BOARD
+{
+    board "$1"
+    ! build gpt256 256K "$work/all.elf" -DSTORE_ALL 2> "$work/all.err" && grep "region .RAM. overflowed" "$work/all.err"
+}
+for board in $found; do
+    check "and does not fit $board" overflows "$board"
+    [ -z "$SHOW" ] || sed -n "s/.*\(region .RAM. over.*\)/gpt256 with all kept, in 256 KB: \1/p" "$work/all.err"
+    break
 done
 
 for board in $found; do

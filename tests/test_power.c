@@ -72,9 +72,10 @@ static int boot(int cut, int saves) /* 0: the power failed */
     return 1;
 }
 
-static unsigned char before[SAVES + 1][CHIP_BYTES]; /* the medium before each save, and at the end */
-static int operations[SAVES];                       /* that each takes */
-static uint64_t want;                               /* the weights in the end */
+static unsigned char before[SAVES + 1]
+                           [CHIP_BYTES]; /* the medium before each save, and at the end */
+static int operations[SAVES];            /* that each takes */
+static uint64_t want;                    /* the weights in the end */
 
 static void without_cuts(void)
 {

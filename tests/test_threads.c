@@ -23,7 +23,7 @@
 #define FAST 0
 #endif
 #define GRADCKPT_IMPLEMENTATION
-#include "gradckpt.h"
+#include "../gradckpt.h"
 #include "rig.h"
 
 enum { B = 4, T = 64, C = 64, V = 97 };

@@ -32,7 +32,7 @@ static void test_layers(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(2, 3)), *h = NULL;
-    gckpt_pick pick[3] = { { NULL, 0 }, { NULL, 0 }, { NULL, 0 } };
+    gckpt_pick pick[5] = { { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 } };
     gckpt_plan_desc desc;
     gckpt_parameter p;
     memset(&desc, 0, sizeof desc);
@@ -41,9 +41,12 @@ static void test_layers(void)
         h = layers_gru(gckpt_sum(gckpt_slice(pick[0].tensor, 1, t, t + 1), 1), h, "gru", 6);
     pick[1].tensor = h;
     pick[2].tensor = layers_mlp(h, "mlp", widths, 2, 0);
+    pick[3].tensor = layers_gru_all(pick[0].tensor, "gru", 6);
+    h = gckpt_reshape(pick[0].tensor, gckpt_shape4(2, 3, 4, 2));
+    pick[4].tensor = layers_batchnorm(layers_conv(h, "conv", 5, 3, 2), "bn");
     desc.mode = GCKPT_INFERENCE;
     desc.fetch = pick;
-    desc.fetches = 3;
+    desc.fetches = 5;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     const gckpt_feed feed = { gckpt_id(tokens), fed };
@@ -51,10 +54,15 @@ static void test_layers(void)
     for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
         for (int64_t k = 0; k < p.elements; k++)
             p.values[k] = (float)((k * 37 + (int64_t)strlen(p.name) * 11) % 101 - 50) / 100;
+    gckpt_store_get(s, gckpt_store_find(s, "bn.running_var"), &p);
+    for (int64_t k = 0; k < p.elements; k++)
+        p.values[k] = fabsf(p.values[k]) + 0.5f;
     CHECK(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK);
     near(gckpt_fetch(e, gckpt_id(pick[0].tensor), 0), golden_block, 48, "block");
     near(gckpt_fetch(e, gckpt_id(pick[1].tensor), 0), golden_gru, 12, "gru");
     near(gckpt_fetch(e, gckpt_id(pick[2].tensor), 0), golden_mlp, 6, "mlp");
+    near(gckpt_fetch(e, gckpt_id(pick[3].tensor), 0), golden_gru_all, 36, "gru_all");
+    near(gckpt_fetch(e, gckpt_id(pick[4].tensor), 0), golden_image, 40, "image");
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 

@@ -4,7 +4,7 @@
  * and change nothing. Plans and stores may be freed before their executors. Then the check of
  * gradients: what rounding hides is said, never called right. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <math.h>
 

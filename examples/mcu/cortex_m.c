@@ -48,8 +48,8 @@ typedef union {
     void (*handler)(void);
 } vector;
 static const vector vectors[16] __attribute__((section(".vectors"), used)) = {
-    { .stack = board_stack_top }, { .handler = board_reset }, { .handler = on_nmi },
-    { .handler = on_fault },      { .handler = on_fault },    { .handler = on_fault },
+    { .stack = board_stack_top }, { .handler = board_reset },      { .handler = on_nmi },
+    { .handler = on_fault },      { .handler = on_fault },         { .handler = on_fault },
     { .handler = on_fault },      [15] = { .handler = on_systick }
 };
 

@@ -107,8 +107,9 @@ static int flash_save(const flash_chip *chip, gckpt_store *store)
     flash_head h;
     const int slot = flash_newest(chip, &h) == 0;
     const size_t begin = flash_slot(chip, slot);
-    flash_stream s = { chip, begin + sizeof h, begin + chip->pages * chip->page, flash_sum_begin,
-                       { 0 } };
+    flash_stream s = {
+        chip, begin + sizeof h, begin + chip->pages * chip->page, flash_sum_begin, { 0 }
+    };
     for (size_t page = 0; page < chip->pages; page++) /* the head's first */
         if (!chip->erase(begin + page * chip->page))
             return 0;

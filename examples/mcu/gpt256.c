@@ -33,11 +33,14 @@ static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)
 {
-    const transformer_lesson lesson = {
-        transformer_jack, 0.02f,  ROWS,
-        TIME,             tokens, targets,
-        { { plan_tokens, tokens }, { plan_targets, targets } }
-    };
+    const transformer_lesson lesson = { .text = transformer_jack,
+                                        .lr = 0.02f,
+                                        .rows = ROWS,
+                                        .time = TIME,
+                                        .tokens = tokens,
+                                        .targets = targets,
+                                        .feeds = { { plan_tokens, tokens },
+                                                   { plan_targets, targets } } };
     job j;
     job_store(&j, store_block, sizeof store_block);
     int failed = job_bind(&j, &plan, exec_block, sizeof exec_block);

@@ -4,7 +4,7 @@
  * the same hash of the weights. */
 #ifndef JOB_H
 #define JOB_H
-#ifndef PLAN
+#ifndef PLAN /* GCKPT_SMALL is all of these, and leaves out the texts of errors */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
@@ -12,6 +12,7 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "board.h"
+#include <string.h>
 
 #ifdef PLAN
 #include <stdio.h>

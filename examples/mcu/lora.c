@@ -99,16 +99,18 @@ static int32_t tokens[ROWS * TIME], targets[ROWS * TIME];
 
 int main(void)
 {
-    const transformer_lesson lesson = {
-        transformer_star, 0.1f,  ROWS,
-        TIME,             tokens, targets,
-        { { plan_tokens, tokens }, { plan_targets, targets } }
-    };
+    const transformer_lesson lesson = { .text = transformer_star,
+                                        .lr = 0.1f,
+                                        .rows = ROWS,
+                                        .time = TIME,
+                                        .tokens = tokens,
+                                        .targets = targets,
+                                        .feeds = { { plan_tokens, tokens },
+                                                   { plan_targets, targets } } };
     job j;
     job_store(&j, store_block, sizeof store_block);
-    int failed =
-        job_failed(&j, bind_weights(j.store, weights, sizeof weights / sizeof *weights)) ||
-        job_bind(&j, &plan, exec_block, sizeof exec_block);
+    int failed = job_failed(&j, bind_weights(j.store, weights, sizeof weights / sizeof *weights)) ||
+                 job_bind(&j, &plan, exec_block, sizeof exec_block);
     for (uint64_t step = 0; step < STEPS && !failed; step++)
         failed = transformer_step(&j, &lesson, step);
     return failed || job_report(&j);

@@ -81,14 +81,11 @@ static const char transformer_star[] =
     "diamond in the sky. when the blazing sun is gone when he nothing shines upon then you show "
     "your little light twinkle twinkle all the night. ";
 
-static int32_t transformer_letter(char c)
-{
-    return c == ' ' ? 26 : c == '.' ? 27 : c - 'a';
-}
+static int32_t transformer_letter(char c) { return c == ' ' ? 26 : c == '.' ? 27 : c - 'a'; }
 
 /* Rows of a step: pieces of the text from places that depend on step and row only. */
-static void transformer_pieces(const char *text, uint64_t step, int rows, int time,
-                               int32_t *tokens, int32_t *targets)
+static void transformer_pieces(const char *text, uint64_t step, int rows, int time, int32_t *tokens,
+                               int32_t *targets)
 {
     const size_t places = strlen(text) - 1 - (size_t)time;
     for (int i = 0; i < rows * time; i++) {

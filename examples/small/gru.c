@@ -1,5 +1,6 @@
 /* gru.c - a recurrent network learns to add the two marked numbers of a sequence of 12 (Hochreiter
- * & Schmidhuber 1997), first without a limit, then in 40 % of the bytes, to the same weights. */
+ * & Schmidhuber 1997), first without a limit, then in 40 % of the bytes, to the same weights. Each
+ * step is some ops, which a plan keeps or computes again; gckpt_gru is all steps in one. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../layers.h"
