@@ -110,6 +110,12 @@
  *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
  *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
+ *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
+ *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT; int64_t is int32_t in all
+ *                                  declarations. Graphs, debug modes, desc.backend, copy_feeds,
+ *                                  own_optimiser and parallel_for are E_ARG, plans with bf16 or
+ *                                  offloading do not compile; tables and ops are not hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -3826,14 +3832,19 @@ static void gckpti_unbind(gckpti_binding *binding)
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
     uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-    return &s->params[hash % s->capacity].first;
+    return &s->params[(size_t)hash % s->capacity].first;
 }
 
 static int gckpti_find(const gckpt_store *s, const char *name)
 {
     int i = s->count ? *gckpti_names_like(s, name) : -1;
-    while (i >= 0 && strcmp(s->params[i].p.name, name))
-        i = s->params[i].next;
+    for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
+        const char *a = s->params[i].p.name, *b = name;
+        while (*a && *a == *b)
+            a++, b++;
+        if (*a == *b)
+            break;
+    }
     return i;
 }
 
@@ -6387,7 +6398,7 @@ static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_
 /* Either, as the call's plan needs it; in floats for all threads. */
 static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    if (call->plain)
+    if (GCKPTI_LEAN || call->plain)
         return 0;
     return gckpti_is_mixed(call) ? gckpti_words(n, k)
                                  : call->threads * gckpti_product_room(m, n, k);
