@@ -9180,17 +9180,22 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
     return s;
 }
 
-/* Rows that go through the steps at once: a worker's, and all. */
+/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
 static int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
 {
-    return call->plain ? 1 : gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+    return gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+}
+static int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
+{
+    int64_t each = gckpti_sequence_each(call, rows);
+    return call->plain ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
 static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
 {
     gckpti_sequence s = gckpti_sequence_of(call);
-    int64_t rows = gckpti_sequence_each(call, s.rows) * (call->plain ? 1 : call->threads);
+    int64_t rows = gckpti_sequence_rows(call, s.rows);
     if (!backward)
         return rows * (s.state + s.gates);
     if (call->plain)
@@ -24742,7 +24747,7 @@ static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const 
 {
     gckpti_unrolled c = gckpti_unrolled_of(call, cell);
     const gckpti_sequence *s = &c.s;
-    int64_t most = c.each * call->threads;
+    int64_t most = gckpti_sequence_rows(call, s->rows);
     c.turned = (float *)call->work;
     c.zero = c.turned + s->units * s->gates;
     c.d = c.zero + s->units;

@@ -188,8 +188,12 @@ run_check()
             ${CC:-cc} -std=gnu99 -O2 -DGRADCKPT_IMPLEMENTATION -I. tests/test_search.c -lm -o "$B/$1-search" &&
             "$B/$1-search" 100001 200 ;;
     tests-wide)             # all cases of the tests that try some of them in make test
-        for name in core fit bf16 order; do
+        for name in core fit bf16 order user_ops; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of $name) -lm -o "$B/$1-$name" && "$B/$1-$name" wide || return 1
+        done
+        for name in "offload 1 100" "stage 1 12" "threads 20000"; do
+            ${CC:-cc} -std=gnu99 -O2 $(source_of ${name%% *}) -lm -lpthread -o "$B/$1-some" &&
+                "$B/$1-some" ${name#* } || return 1
         done ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
     cross-*)
