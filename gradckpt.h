@@ -9632,6 +9632,15 @@ static void gckpti_add_uses(gckpt_exec *e);
 static const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
                                               gckpti_collect_rows, gckpti_add_uses };
 
+/* What an executor does about caches; likewise. */
+typedef struct {
+    gckpt_result (*make)(gckpt_exec *e);
+    gckpt_result (*check)(gckpt_exec *e, int64_t rows);
+} gckpti_caching;
+static gckpt_result gckpti_exec_caches(gckpt_exec *e);
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
+static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
+
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -9668,6 +9677,7 @@ struct gckpt_plan {
     int mixer;                     /* node that mixes rows, or -1 */
     const gckpti_packing *packing; /* NULL: no parameter is packed */
     const gckpti_picking *picking; /* NULL: there are no picks */
+    const gckpti_caching *caching; /* NULL: there are no caches */
 };
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
@@ -12420,6 +12430,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
+    plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
 }
 
 /* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
@@ -18134,6 +18145,12 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+static gckpt_result gckpti_bind_caches(gckpt_exec *e)
+{
+    e->caches_of = e;
+    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
+}
+
 /* Blocks of square sums; with tables, where each parameter's are. */
 static size_t gckpti_exec_squares(gckpt_exec *e)
 {
@@ -18219,7 +18236,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     e->due = INT32_MAX;
     result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
     if (result == GCKPT_OK)
-        result = gckpti_exec_caches(e);
+        result = gckpti_bind_caches(e);
     return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
@@ -20079,8 +20096,8 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->capacity)
-        result = gckpti_check_caches(e, rows);
+    if (result == GCKPT_OK && e->plan->caching)
+        result = e->plan->caching->check(e, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(e, feeds, count, rows);
     if (result != GCKPT_OK)
@@ -23268,8 +23285,9 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL");
+    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
+                 p->caching ? "&gckpti_cached" : "NULL");
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */

@@ -83,6 +83,11 @@ for set in "0 dense layers, relu, mean squared error, SGD" "1 the same, cross-en
         "$("${cross}size" "$work/large$n" | awk 'NR == 2 { print $1 }') |"
 done
 
+for how in "READS a plan from a file" "PLANS the planner"; do
+    device 0 "$work/more" "-D${how%% *}" $whole
+    echo "| the first, with graph and ${how#* } | | | | | | | | $("${cross}size" "$work/more" | awk 'NR == 2 { print $1 }') |"
+done
+
 # The firmware.
 [ ! -f tests/test_mcu.sh ] || sh tests/test_mcu.sh > "$work/mcu.log" 2>&1
 for elf in build/mcu/mps2-an386.*.elf; do
