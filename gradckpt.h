@@ -213,6 +213,11 @@
  *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
  *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
  *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
+ *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
+ *       other, then over a group's channels by d. (above gckpti_channel_norm); of max pools the
+ *       first greatest counts, those of average pools are chains over the taps. What is measured
+ *       for running statistics is summed up as e., weighted by rows; their update, v = fma(m, s /
+ *       (float)R, fma(-m, v, v)), has the step's rows R, times its uses, for N.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
