@@ -32,7 +32,7 @@ LINKED = $(COMPILE) -DGRADCKPT_IMPLEMENTED
 OWN = $(subst -O2,-O1,$(COMPILE)) -DGCKPT_STATIC
 ELSEWHERE = extern inline __attribute__((gnu_inline))
 LOOK = $(CC) -Ibuild/inside $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. '-DGCKPTI_TABLES=__attribute__((weak))'
-LOOKING = $(subst -O2,-O0,$(LOOK)) '-DGCKPTI_INSIDE=$(ELSEWHERE)' '-DGCKPT_API=$(ELSEWHERE)'
+LOOKING = $(LOOK) -O0 '-DGCKPTI_INSIDE=$(ELSEWHERE)' '-DGCKPT_API=$(ELSEWHERE)'
 LOOKS := $(shell d=$$(mktemp -d) && printf '$(ELSEWHERE) int f(void) { return 0; }\nint main(void) { return f(); }\n' \
     > $$d/t.c && $(CC) -O0 -c $$d/t.c -o $$d/t.o 2>/dev/null && ! $(CC) $$d/t.o -o $$d/t 2>/dev/null && echo 1; rm -rf "$$d")
 
@@ -76,7 +76,7 @@ help:
 	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
-	@echo 'make flash     what a device needs, by what it trains: the table of docs/device.md'
+	@echo 'make size      what firmware takes of flash, memory and stack: the table of docs/device.md'
 	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
 	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
@@ -105,7 +105,8 @@ shakespeare: build/gpt
 test:
 	@rm -f $(LOGS)
 	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
-	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' build/gradckpt.o $(LOGS) || true
+	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' LOOKS='$(LOOKS)' build/gradckpt.o \
+	    $(LOGS) || true
 	@sh tests/run.sh $(LOGS)
 
 check:
@@ -163,8 +164,8 @@ fits: build/fits
 stack: build/stack
 	build/stack
 
-flash:
-	@CC='$(CC)' sh tests/flash.sh
+size:
+	@CC='$(CC)' sh tests/size.sh
 
 methods: build/finetune
 	rm -rf build/methods
@@ -214,6 +215,7 @@ $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 $(LOOKED): build/inside/gradckpt.o
 build/test_ops: tests/ref.c
+build/test_power: $(wildcard examples/mcu/*.h)
 build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_graph build/test_timeline: examples/pictures.h
@@ -317,4 +319,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans fits stack flash methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans fits stack size methods curves pictures readme install dist clean

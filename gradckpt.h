@@ -110,6 +110,12 @@
  *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
  *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
+ *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
+ *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT; int64_t is int32_t in all
+ *                                  declarations. Graphs, debug modes, desc.backend, copy_feeds,
+ *                                  own_optimiser and parallel_for are E_ARG, plans with bf16 or
+ *                                  offloading do not compile; tables and ops are not hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -3826,14 +3832,19 @@ static void gckpti_unbind(gckpti_binding *binding)
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
     uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-    return &s->params[hash % s->capacity].first;
+    return &s->params[(size_t)hash % s->capacity].first;
 }
 
 static int gckpti_find(const gckpt_store *s, const char *name)
 {
     int i = s->count ? *gckpti_names_like(s, name) : -1;
-    while (i >= 0 && strcmp(s->params[i].p.name, name))
-        i = s->params[i].next;
+    for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
+        const char *a = s->params[i].p.name, *b = name;
+        while (*a && *a == *b)
+            a++, b++;
+        if (*a == *b)
+            break;
+    }
     return i;
 }
 
@@ -6387,7 +6398,7 @@ static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_
 /* Either, as the call's plan needs it; in floats for all threads. */
 static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    if (call->plain)
+    if (GCKPTI_LEAN || call->plain)
         return 0;
     return gckpti_is_mixed(call) ? gckpti_words(n, k)
                                  : call->threads * gckpti_product_room(m, n, k);
@@ -9123,12 +9134,12 @@ enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed on
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
  * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
- * hands to h [and c], 0 at first, g [and e] grad_out's; (x) y means: y is the slope, da = x y
- * rounded, and put(x, y) for dp. sl(s) = fma(-s, s, s), tl(n) = fma(-n, n, 1):
- *   gru   G = g + D;  r: ((G (1 - z)) tl(n) a_n) sl(r);  z: (G (h - n)) sl(z);  n: (G (1 - z))
- *         tl(n), of which a_n gets r times as much, rounded;  D = chains of da wh over G from G z
- *   lstm  G = g + D, s = tanh(c), C = fma(G o, tl(s), E) + e;  i: (C g) sl(i);  f: (C c) sl(f);
- *         g: (C i) tl(g);  o: (G s) sl(o);  E = C f, D = chains of da wh over G from +0
+ * hands to h [and c], +0 at first, and u [and e] grad_out's. x by y means da = x y, rounded, and dp
+ * = put(x, y); s' = fma(-s, s, s) is sigmoid's slope, n' = fma(-n, n, 1) tanh's:
+ *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
+ *         r, rounded;  D = chains of da wh over G, from U z
+ *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
+ *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 typedef struct {
@@ -9169,17 +9180,22 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
     return s;
 }
 
-/* Rows that go through the steps at once: a worker's, and all. */
+/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
 static int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
 {
-    return call->plain ? 1 : gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+    return gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+}
+static int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
+{
+    int64_t each = gckpti_sequence_each(call, rows);
+    return call->plain ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
 static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
 {
     gckpti_sequence s = gckpti_sequence_of(call);
-    int64_t rows = gckpti_sequence_each(call, s.rows) * (call->plain ? 1 : call->threads);
+    int64_t rows = gckpti_sequence_rows(call, s.rows);
     if (!backward)
         return rows * (s.state + s.gates);
     if (call->plain)
@@ -9616,6 +9632,15 @@ static void gckpti_add_uses(gckpt_exec *e);
 static const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
                                               gckpti_collect_rows, gckpti_add_uses };
 
+/* What an executor does about caches; likewise. */
+typedef struct {
+    gckpt_result (*make)(gckpt_exec *e);
+    gckpt_result (*check)(gckpt_exec *e, int64_t rows);
+} gckpti_caching;
+static gckpt_result gckpti_exec_caches(gckpt_exec *e);
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
+static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
+
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -9652,6 +9677,7 @@ struct gckpt_plan {
     int mixer;                     /* node that mixes rows, or -1 */
     const gckpti_packing *packing; /* NULL: no parameter is packed */
     const gckpti_picking *picking; /* NULL: there are no picks */
+    const gckpti_caching *caching; /* NULL: there are no caches */
 };
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
@@ -12404,6 +12430,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
+    plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
 }
 
 /* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
@@ -18118,6 +18145,12 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+static gckpt_result gckpti_bind_caches(gckpt_exec *e)
+{
+    e->caches_of = e;
+    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
+}
+
 /* Blocks of square sums; with tables, where each parameter's are. */
 static size_t gckpti_exec_squares(gckpt_exec *e)
 {
@@ -18203,7 +18236,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     e->due = INT32_MAX;
     result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
     if (result == GCKPT_OK)
-        result = gckpti_exec_caches(e);
+        result = gckpti_bind_caches(e);
     return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
@@ -20063,8 +20096,8 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->capacity)
-        result = gckpti_check_caches(e, rows);
+    if (result == GCKPT_OK && e->plan->caching)
+        result = e->plan->caching->check(e, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(e, feeds, count, rows);
     if (result != GCKPT_OK)
@@ -23252,8 +23285,9 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL");
+    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
+                 p->caching ? "&gckpti_cached" : "NULL");
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
@@ -24713,7 +24747,7 @@ static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const 
 {
     gckpti_unrolled c = gckpti_unrolled_of(call, cell);
     const gckpti_sequence *s = &c.s;
-    int64_t most = c.each * call->threads;
+    int64_t most = gckpti_sequence_rows(call, s->rows);
     c.turned = (float *)call->work;
     c.zero = c.turned + s->units * s->gates;
     c.d = c.zero + s->units;

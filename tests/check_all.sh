@@ -142,7 +142,8 @@ run_check()
         *-cxx17) lang="-std=c++17 -x c++" ;;
         esac
         for macros in "" -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP -DGCKPT_STATIC \
-            -DGCKPT_FORCE_SOFT_FMA "-DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP" -fopenmp -mfma -DNDEBUG; do
+            -DGCKPT_FORCE_SOFT_FMA "-DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP" -DGCKPT_NO_TEXT -DGCKPT_SMALL \
+            -fopenmp -mfma -DNDEBUG; do
             echo "== $macros"
             can "$compiler" $macros || continue
             how="-fsyntax-only"
@@ -187,8 +188,12 @@ run_check()
             ${CC:-cc} -std=gnu99 -O2 -DGRADCKPT_IMPLEMENTATION -I. tests/test_search.c -lm -o "$B/$1-search" &&
             "$B/$1-search" 100001 200 ;;
     tests-wide)             # all cases of the tests that try some of them in make test
-        for name in core fit bf16 order; do
+        for name in core fit bf16 order user_ops; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of $name) -lm -o "$B/$1-$name" && "$B/$1-$name" wide || return 1
+        done
+        for name in "offload 1 100" "stage 1 12" "threads 20000"; do
+            ${CC:-cc} -std=gnu99 -O2 $(source_of ${name%% *}) -lm -lpthread -o "$B/$1-some" &&
+                "$B/$1-some" ${name#* } || return 1
         done ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
     cross-*)
@@ -304,7 +309,8 @@ run_check()
         ! awk '$(NF-1) ~ /^[A-TV-Z]$/' $B/$1.txt | grep . ;;
     symbols-device)         # what a device must bring: memcpy, strcmp and the like
         need gcc nm
-        symbols_of -ffreestanding -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP > $B/$1.txt || return 1
+        { symbols_of -ffreestanding -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP &&
+            symbols_of -ffreestanding -DGCKPT_SMALL; } > $B/$1.txt || return 1
         ! awk '$(NF-1) == "U" && $NF !~ /^(mem(cpy|set|move|cmp|chr)|str(len|cmp|chr)|_GLOBAL_OFFSET_TABLE_)$/' \
             $B/$1.txt | grep . ;;
     symbols-no-exit)
@@ -314,7 +320,7 @@ run_check()
             $B/$1.txt ;;
     macros)                 # what an including file sees: only GCKPT_ and GRADCKPT_
         need gcc
-        for set in "" -DGRADCKPT_IMPLEMENTATION; do
+        for set in "" -DGRADCKPT_IMPLEMENTATION "-DGRADCKPT_IMPLEMENTATION -DGCKPT_SMALL"; do
             : > $B/$1-only.c
             for h in $(sed -n 's/^ *# *include *<\(.*\)>.*/\1/p' gradckpt.h | sort -u); do
                 echo "#include <$h>" | gcc -E -xc - > /dev/null 2>&1 && echo "#include <$h>" >> $B/$1-only.c

@@ -355,7 +355,8 @@ static T *grow(T *x)
     case 37:
         if (s.n > 2 && chance(30))
             return note(gckpt_global_average_pool(x), x);
-        o = c % 4 == 0 ? 1 << below(3) : chance(50) ? c : 1, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
+        o = c % 4 == 0 ? 1 << below(3) : chance(50) ? c : 1; /* of few values the norm is all curves */
+        o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
         return note3(gckpt_groupnorm(x, (int)o, y, z), x, y, z);
     case 38: /* mixes rows; what it measures is no weight */
         if (!NET_MIXES || net.seed % 6 != 2 || s.d[0] != net.rows)

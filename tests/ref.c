@@ -274,6 +274,66 @@ ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain)
     return y;
 }
 
+ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain, const ref_value *bias)
+{
+    ref_value *y;
+    long c, m, images, image;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    c = last(x);
+    m = groups ? c / groups : 1;
+    images = groups ? x->d[0] : 1;
+    image = ref_elements(x) / images;
+    for (long first = 0; first < images * image; first += image)
+        for (long k = 0; k < c; k += m) {
+            double mean = 0, variance = 0, n = (double)(image / c * m);
+            for (long i = 0; i < image; i++)
+                mean += i % c / m == k / m ? x->v[first + i] / n : 0;
+            for (long i = 0; i < image; i++)
+                variance += i % c / m == k / m ? (x->v[first + i] - mean) * (x->v[first + i] - mean) / n : 0;
+            for (long i = 0; i < image; i++)
+                if (i % c / m == k / m)
+                    y->v[first + i] = (x->v[first + i] - mean) / sqrt(variance + 1e-5) * (gain ? gain->v[i % c] : 1) +
+                                      (bias ? bias->v[i % c] : 0);
+        }
+    return y;
+}
+
+ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding, int average)
+{
+    ref_value *y;
+    long d[6], in[2], out[2], c;
+    if (!x)
+        return NULL;
+    in[0] = x->n == 4 ? x->d[1] : 1;
+    in[1] = x->d[x->n - 2];
+    c = last(x);
+    for (int i = 0; i < 6; i++)
+        d[i] = x->d[i];
+    for (int i = 0; i < 2; i++)
+        out[i] = (in[i] + 2 * padding[i] - size[i]) / stride[i] + 1;
+    d[x->n - 2] = out[1];
+    if (x->n == 4)
+        d[1] = out[0];
+    y = ref_new(x->n, d);
+    for (long at = 0; at < ref_elements(y); at++) {
+        long q = at / c % out[1], p = at / c / out[1] % out[0], b = at / c / out[1] / out[0];
+        double sum = 0, most = -INFINITY;
+        for (long i = 0; i < size[0] * size[1]; i++) {
+            long h = p * stride[0] - padding[0] + i / size[1], w = q * stride[1] - padding[1] + i % size[1];
+            double v = 0;
+            if (h < 0 || h >= in[0] || w < 0 || w >= in[1])
+                continue;
+            v = x->v[((b * in[0] + h) * in[1] + w) * c + at % c];
+            sum += v;
+            most = v > most ? v : most;
+        }
+        y->v[at] = average ? sum / (size[0] * size[1]) : most;
+    }
+    return y;
+}
+
 ref_value *ref_map(const ref_value *x, double (*f)(double))
 {
     ref_value *y;

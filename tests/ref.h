@@ -33,6 +33,11 @@ ref_value *ref_convolution(const ref_value *x, const ref_value *w, const ref_val
                            const ref_window *z);
 ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias);
 ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain);
+/* groups 0: batch norm, statistics over all axes but the last */
+ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain, const ref_value *bias);
+/* (B,H,W,C), or (B,W,C) as H = 1; the greatest, or the mean with zeros of the padding */
+ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding,
+                    int average);
 ref_value *ref_map(const ref_value *x, double (*f)(double));    /* one of the functions below */
 double ref_relu(double x);
 double ref_gelu(double x);

@@ -45,8 +45,8 @@ check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work
 
 # docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |
-    grep -o 'GCKPT_API gckpt_tensor \*gckpt_[a-z_]*([^)]*)' |
-    sed 's/.*\*\(gckpt_[a-z_]*(\)/\1/; s/[^(,]*[ *]\([a-z]*\)\([,)]\)/\1\2/g; s/,/, /g' | sort > "$work/header.ops"
+    grep -o 'GCKPT_API gckpt_tensor \*gckpt_[a-z0-9_]*([^)]*)' |
+    sed 's/.*\*\(gckpt_[a-z0-9_]*(\)/\1/; s/[^(,]*[ *]\([a-z0-9]*\)\([,)]\)/\1\2/g; s/,/, /g' | sort > "$work/header.ops"
 grep -o '^| `gckpt_[^`]*`' docs/ops.md | tr -d '|` ' | sed 's/,/, /g' | sort > "$work/page.ops"
 check "the header has ops" test "$(wc -l < "$work/header.ops")" -gt 50
 check "ops.md has every op of the header, and no other" diff "$work/header.ops" "$work/page.ops"

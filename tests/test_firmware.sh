@@ -11,6 +11,14 @@ work=build/firmware
 warnings="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
     -Wcast-align -Wundef -Werror"
 
+# planless PROGRAM: neither planner, graph nor files are linked; what is: $work/symbols
+planless()
+{
+    nm "$1" > "$work/symbols" || return 1
+    ! grep -E ' [Tt] (gckpt_(plan_new|plan_read|plan_c|fit|apply|graph|param$|input|linear|add|store_(read|write|save))|gckpti_(planner|find|make|layout|place|block|lifetime|encode|drop_|order|share|emit|c_|json|sink|search|fast))' "$work/symbols" |
+        grep -v -E ' gckpti_(find|block_of|find_gradient|find_pick)$'
+}
+
 fails_saying() # fails_saying PATTERN command...
 {
     pattern=$1
@@ -62,10 +70,7 @@ check "device trains to the same bits" sh -c "$work/device_fast | cmp - $work/wa
 # What is in the device just compiled as C: no planner, no graph, no files, only the rows of the plan's ops; no
 # writable constant.
 if [ "$sections" != -Os ] && command -v nm > /dev/null; then
-    check "nm reads the device" sh -c "nm $work/device > $work/symbols"
-    check "no planner, graph or files in it" sh -c "! grep -E \
-        ' [Tt] (gckpt_(plan_new|plan_read|plan_c|fit|apply|graph|param$|input|linear|add|store_(read|write|save))|gckpti_(planner|find|make|layout|place|block|lifetime|encode|drop_|order|share|emit|c_|json|sink|search|fast))' \
-        $work/symbols | grep -v -E ' gckpti_(find|block_of|find_gradient|find_pick)$'"
+    check "no planner, graph or files in it" planless "$work/device"
     sed -n 's/.* gckpti_op_//p' "$work/symbols" | sort > "$work/rows"
     printf '%s\n' add attention dropout embed linear linear_cross_entropy mul rmsnorm slice sum_loss > "$work/want_rows"
     check "the rows of its ops only" diff "$work/want_rows" "$work/rows"
@@ -84,6 +89,22 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     nm "$work/device0" | sed -n 's/.* gckpti_op_//p' | sort > "$work/rows0"
     printf '%s\n' linear mean_squared_error relu > "$work/want_rows0"
     check "links three" diff "$work/want_rows0" "$work/rows0"
+    check "and no planner" planless "$work/device0"
+fi
+check "is compiled small" $CC -std=c99 $sections $warnings -I. -I$work -DDEVICE -DGCKPT_SMALL -DSET=0 '-DTABLE="small0.h"' \
+    tests/firmware/flash.c -o "$work/device0"
+check "trains in its blocks" "$work/device0"
+if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+    check "links nothing for other types, memories and backends, and to debug" sh -c "nm $work/device0 > $work/symbols0 &&
+        ! grep -E ' [Tt] gckpti_(see|look|hash_planned|cpu_convert|unpack|packed|borrow|run_on_host|copy_far|text|.*_shape\$|.*_flops)' \
+        $work/symbols0 | grep -v -E ' gckpti_(node|same)_shape$'"
+fi
+
+# What a transformer takes of flash, with the compiler of make size. A limit that needs a reason to grow.
+if bytes=$(sh tests/size.sh bytes 2 2> /dev/null); then
+    echo "transformer: bytes of code and of constants: $bytes"
+    check "a transformer takes at most 24000 bytes of code and 5700 of constants" \
+        awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 24000 && n[2] <= 5700) }"
 fi
 
 # A plan with caches.

@@ -98,6 +98,45 @@ cut_off()
     grep -h '^weights' end.*.out | sort | uniq -c | sed 's/^ */ends: /'
 }
 
+value()                 # value WHAT FILE..: of its line, the largest
+{
+    what=$1
+    shift
+    sed -n "s/^$what //p" "$@" | sort -n | tail -n 1
+}
+
+per_board()             # per_board WHAT TITLE: a table of it
+{
+    printf '\n| %s |' "$2"
+    for board in $found; do
+        board "$board"
+        printf ' %s |' "$core"
+    done
+    printf '\n|---|'
+    for board in $found; do
+        printf -- '--:|'
+    done
+    for job in $jobs; do
+        printf '\n| %s |' "$job"
+        for board in $found; do
+            printf ' %s |' "$(value "$1" "$work/$board.$job.out")"
+        done
+    done
+    echo
+}
+
+tables()
+{
+    printf '\n| job | RAM there | RAM taken | of it stack, at most | loss of the first and the last step | weights, on each board |\n'
+    printf '|---|--:|--:|--:|--:|---|\n'
+    for job in $jobs; do
+        echo "| $job | $(ram "$job" | tr -d K) KB | $(value ram $work/*."$job.out") | $(value stack $work/*."$job.out") |" \
+            "$(value loss "$work/$job.want") | $(value weights "$work/$job.want") |"
+    done
+    per_board flash "bytes of flash"
+    per_board instructions "instructions a step"
+}
+
 if [ "$1" = run ]; then
     out=$PWD/$work/$2.$3.out
     run "$2" "$3" > "$out" 2>&1 || echo "exit status $?" >> "$out"
@@ -155,19 +194,15 @@ same()                  # same BOARD JOB: it ran, and what it computed is what t
     ! grep -q '^exit status' "$work/$1.$2.out" && grep -E '^(loss|right|weights) ' "$work/$1.$2.out" | diff "$work/$2.want" -
 }
 
-[ -z "$SHOW" ] || printf '| job | board | loss: first, last | RAM | of it stack | flash | instructions a step | weights |\n|---|---|---|--:|--:|--:|--:|---|\n'
 for job in $jobs; do
     for board in $found; do
-        board "$board"
         check "$board $job" same "$board" "$job"
         [ $job != stream ] || check "$board $job hangs, is reset by the watchdog and ends so" \
             sh -c "grep -q '^hung: reset by the watchdog' $work/$board.$job.out &&
                 grep -q '^hung: $(grep '^weights' "$work/$job.want")' $work/$board.$job.out"
         [ $job != power ] || check "$board $job ends so, whatever is cut off" \
             grep -q "^ends: 6 $(grep '^weights' "$work/$job.want")" "$work/$board.$job.out"
-        [ -z "$SHOW" ] || awk -v job="$job" -v core="$core" '{ v[$1] = $2 } /^loss/ { last = $3 } END {
-            print "| " job " | " core " | " v["loss"] ", " last " | " v["ram"] " | " v["stack"] " | " v["flash"] " | " \
-                v["instructions"] " | " v["weights"] " |" }' "$work/$board.$job.out"
     done
 done
+[ -z "$SHOW" ] || tables
 report mcu

@@ -802,7 +802,7 @@ static void every_schedule(int chains)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
-    int scale = argc > 2 ? atoi(argv[2]) : 100;
+    int scale = argc > 2 ? atoi(argv[2]) : 30; /* percent */
     for (int i = 0; i < VALUES; i++) {
         data[i] = (float)below(1000) / 500 - 1;
         indices[0][i] = (int32_t)below(V);

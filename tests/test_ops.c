@@ -26,7 +26,8 @@ typedef struct {
 enum { MIXES = 1,               /* rows are mixed: micro-batches are not exact */
        NO_REF = 2,              /* no reference (random): bits only */
        NO_STREAM = 4,           /* losses with counts of their own */
-       FLAT = 8 };              /* some gradients are 0 but for rounding, at most of rsqrt(1e-5) */
+       FLAT = 8,                /* some gradients are 0 but for rounding, at most of rsqrt(1e-5) */
+       OTHER = 16 };            /* inference plans compute something else */
 
 /* Justification: an elementwise op rounds a few times; a chain of n fma loses about sqrt(n) to n/2
  * units of the sum of magnitudes. The cases keep n near 64, and set more where a factor (scores of
@@ -274,6 +275,29 @@ static pair layernorm(pair x, pair gain, pair bias)
 static pair rmsnorm(pair x, pair gain)
 {
     return both(gckpt_rmsnorm(x.t, gain.t), ref_rmsnorm(x.r, gain.r));
+}
+static pair groupnorm(pair x, int groups, pair gain, pair bias)
+{
+    return both(gckpt_groupnorm(x.t, groups, gain.t, bias.t),
+                ref_groupnorm(x.r, groups, gain.r, bias.r));
+}
+static pair batchnorm(pair x, pair gain, pair bias)
+{
+    gckpt_tensor *mean = NULL, *variance = NULL;
+    if (x.t) {
+        gckpt_graph *g = gckpt_graph_of(x.t);
+        gckpt_shape s = gckpt_shape_of(x.t), c = gckpt_shape1(s.d[s.n - 1]);
+        const gckpt_init zero = { 0, 0, 0 };
+        mean = gckpt_running(g, "mean", c, zero, 0.1f);
+        variance = gckpt_running(g, "variance", c, zero, 0.1f);
+    }
+    return both(gckpt_batchnorm(x.t, gain.t, bias.t, mean, variance),
+                ref_groupnorm(x.r, 0, gain.r, bias.r));
+}
+static pair pool(pair x, const gckpt_window *w, int average)
+{
+    return both(average ? gckpt_average_pool(x.t, w) : gckpt_max_pool(x.t, w),
+                ref_pool(x.r, w->size, w->stride, w->padding, average));
 }
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
@@ -695,6 +719,27 @@ static void build_embed_tied(net *n, const int *a)
 }
 /* T, C, gain, bias, rms */
 /* N, C, M */
+/* High (0: signals), wide, channels, average, windows as in `windows`. */
+static void build_pool(net *n, const int *a)
+{
+    static const gckpt_window windows[] = {
+        { { 3, 2 }, { 2, 1 }, { 1, 0 }, { 0, 0 }, 0, { 0, 0 } },
+        { { 2, 3 }, { 2, 3 }, { 0, 0 }, { 0, 0 }, 0, { 0, 0 } },
+        { { 1, 3 }, { 1, 2 }, { 0, 2 }, { 0, 0 }, 0, { 0, 0 } },
+    };
+    pair x = a[0] ? batched(n, "x", a[0], a[1], a[2]) : batched(n, "x", a[1], a[2], 0);
+    finish(n, probe(n, pool(x, &windows[a[4]], a[3])), 1);
+}
+
+/* Places (0: none), channels, groups (0: batchnorm), gain, bias. */
+static void build_channels(net *n, const int *a)
+{
+    pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
+    pair gain = a[3] ? param(n, "gain", 1, a[1], 0, 0) : none;
+    pair bias = a[4] ? param(n, "bias", 1, a[1], 0, 0) : none;
+    finish(n, probe(n, a[2] ? groupnorm(x, a[2], gain, bias) : batchnorm(x, gain, bias)), 1);
+}
+
 static void build_gather(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0], a[1], 0);
@@ -1205,6 +1250,20 @@ static const test_case cases[] = {
     { "layernorm of 1", build_norm, { 3, 1, 1, 1, 0 }, 3, FLAT, 0, 0 },
     { "layernorm of 100", build_norm, { 3, 100, 1, 1, 0 }, 3, 0, 0, 0 },
     { "layernorm of 8200", build_norm, { 1, 8200, 1, 1, 0 }, 2, 0, 0, 0 },
+    { "max_pool", build_pool, { 5, 4, 3, 0, 0 }, 3, 0, 0, 0 },
+    { "max_pool, apart", build_pool, { 5, 7, 2, 0, 1 }, 3, 0, 0, 0 },
+    { "max_pool of signals", build_pool, { 0, 6, 3, 0, 2 }, 3, 0, 0, 0 },
+    { "average_pool", build_pool, { 5, 4, 3, 1, 0 }, 3, 0, 0, 0 },
+    { "average_pool, apart", build_pool, { 5, 7, 2, 1, 1 }, 3, 0, 0, 0 },
+    { "average_pool of signals", build_pool, { 0, 6, 3, 1, 2 }, 3, 0, 0, 0 },
+    { "groupnorm", build_channels, { 5, 6, 2, 1, 1 }, 3, 0, 0, 0 },
+    { "groupnorm, no gain", build_channels, { 5, 6, 3, 0, 1 }, 3, 0, 0, 0 },
+    { "groupnorm, no bias, one group", build_channels, { 4, 35, 1, 1, 0 }, 3, 0, 0, 0 },
+    { "groupnorm, neither, each channel", build_channels, { 9, 3, 3, 0, 0 }, 3, 0, 0, 0 },
+    { "groupnorm without places", build_channels, { 0, 12, 2, 1, 1 }, 3, 0, 0, 0 },
+    { "batchnorm", build_channels, { 5, 6, 0, 1, 1 }, 3, MIXES | OTHER, 0, 0 },
+    { "batchnorm, no gain", build_channels, { 4, 3, 0, 0, 1 }, 3, MIXES | OTHER, 0, 0 },
+    { "batchnorm, neither, no places", build_channels, { 0, 5, 0, 0, 0 }, 8, MIXES | OTHER | FLAT, 0, 0 },
     { "layernorm of parameters", build_norm_free, { 0 }, 3, 0, 0, 0 },
     { "rmsnorm", build_norm, { 3, 6, 1, 0, 1 }, 3, 0, 0, 0 },
     { "rmsnorm, no gain", build_norm, { 3, 6, 0, 0, 1 }, 3, 0, 0, 0 },
@@ -1531,7 +1590,7 @@ static void test_reference(const test_case *c, unsigned fixed)
                 out = (float *)malloc(bytes);
                 if (y)
                     memcpy(out, y, bytes);
-            } else if (!inference || !(c->flags & NO_REF)) {
+            } else if (!inference || !(c->flags & (NO_REF | OTHER))) {
                 CHECK_MSG(y && out && memcmp(out, y, bytes) == 0, "%s: values, mode %d", c->name,
                           (int)modes[m]);
                 CHECK_MSG(memcmp(&loss, &report.loss, sizeof loss) == 0,

@@ -227,7 +227,7 @@ static void test_caches(void)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
-    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 12;
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 5;
     test_again();
     test_caches();
     for (unsigned seed = first; seed < first + graphs; seed++) {

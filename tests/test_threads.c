@@ -316,7 +316,7 @@ static void check_at_once(void)
 
 int main(int argc, char **argv)
 {
-    stress(argc > 1 ? atoi(argv[1]) : 20000);
+    stress(argc > 1 ? atoi(argv[1]) : 8000);
     if (argc < 2) {
         check_training();
         check_at_once();

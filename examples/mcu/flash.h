@@ -2,7 +2,7 @@
  * the older one, programs the state behind its head, reads it back, and programs the head last:
  * until that is complete the newest state is the other slot's. The head has a sequence number and
  * check sums of the state and of itself, so what was cut off, torn or half erased is no state.
- * 48 bytes of RAM, no copy of the state. */
+ * No copy of the state is held: some 150 bytes of stack. */
 #ifndef FLASH_H
 #define FLASH_H
 #include <string.h>

@@ -5,12 +5,7 @@
 
 void board_text(const char *text) { fputs(text, stdout); }
 void board_exit(int status) { exit(status); }
-/* HOST_ARGUMENT stands for a command line: main(void) sees none. */
-int board_argument(void)
-{
-    const char *given = getenv("HOST_ARGUMENT");
-    return given ? atoi(given) : -1;
-}
+int board_argument(void) { return -1; }
 uint64_t board_instructions(void) { return 0; }
 size_t board_ram(void) { return 0; }
 size_t board_flash(void) { return 0; }

@@ -1,7 +1,8 @@
-/* lora.c - fine-tuning: a transformer that has learned one text on the host learns another one here, by
- * low-rank adapters (Hu 2021) over frozen weights that stay in flash as bytes with a scale for each
- * row. Only the adapters have gradients and optimiser state; weights come into RAM as floats one
- * after the other, when they are read. PLAN trains on the first text, and prints weights and plan. */
+/* lora.c - fine-tuning: a transformer that has learned one text on the host learns another one
+ * here, by low-rank adapters (Hu 2021) over frozen weights that stay in flash as bytes with a scale
+ * for each row. Only the adapters have gradients and optimiser state; weights come into RAM as
+ * floats one after the other, when they are read. PLAN trains on the first text, and prints weights
+ * and plan. */
 #include "job.h"
 #include "transformer.h"
 

@@ -1,6 +1,6 @@
-/* microgpt.c - the network, optimiser and task of Karpathy's microgpt, as esp32gpt trains them on an
- * ESP32: a block 16 wide with 4 heads, 16 letters of a name, 27 letters, 4,192 parameters, Adam, a
- * name a step. For the comparison in docs/device.md. */
+/* microgpt.c - the network, optimiser and task of Karpathy's microgpt, as esp32gpt trains them on
+ * an ESP32: a block 16 wide with 4 heads, 16 letters of a name, 27 letters, 4,192 parameters, Adam,
+ * a name a step. For the comparison in docs/device.md. */
 #include "job.h"
 
 enum { TIME = 16, C = 16, LETTERS = 27, STEPS = 16 };

@@ -1,7 +1,8 @@
-/* flash.c - a training for a device by SET, for docs/device.md: what it takes of flash, memory and stack.
+/* flash.c - a training for a device by SET, for docs/device.md (tests/size.sh): what it takes of flash, memory,
+ * stack.
  * Without DEVICE it prints its plan as C; with it, it trains by that plan (TABLE), or by one that it reads
  * (READS) or makes (PLANS). STACK: prints how far the stack went. */
-#ifdef DEVICE
+#if defined(DEVICE) && !defined(GCKPT_SMALL)
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
@@ -16,8 +17,8 @@
 #endif
 #include <string.h>
 
-enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR };
-enum { ROWS = 4, IN = 16, HIDDEN = 32, CLASSES = 4, WORDS = 32, TIME = 8, C = 16, CAPACITY = 32 };
+enum { DENSE, CLASSIFIER, TRANSFORMER, GENERATOR, CONVOLUTIONS, RECURRENT };
+enum { ROWS = 4, IN = 16, HIDDEN = 32, CLASSES = 4, WORDS = 32, TIME = 8, C = 16, CAPACITY = 32, SIDE = 8 };
 
 #if !defined(DEVICE) || defined(READS) || defined(PLANS)
 typedef gckpt_tensor T;
@@ -49,11 +50,32 @@ static T *transformer(gckpt_graph *g, T *x, int64_t capacity)
     return gckpt_layernorm(gckpt_add(h, dense(n, "down", "down.b", 2 * C, C)), NULL, NULL);
 }
 
+/* Images (ROWS,SIDE,SIDE,1) or signals (ROWS,TIME,C) to CLASSES. */
+static T *classify(gckpt_graph *g, T *x)
+{
+    const gckpt_init normal = { 0.2f, 0, 0 };
+    if (SET == RECURRENT) {
+        T *wx = param(g, "wx", C, 3 * C, 0.2f), *bx = param(g, "bx", 3 * C, 0, 0);
+        T *wh = param(g, "wh", C, 3 * C, 0.2f), *bh = param(g, "bh", 3 * C, 0, 0);
+        return dense(gckpt_mean(gckpt_gru(x, wx, bx, wh, bh, NULL), 1), "w", "b", C, CLASSES);
+    }
+    const gckpt_window same = { { 0, 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0, 0 } };
+    const gckpt_window half = { { 0, 0 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 0, 0 } };
+    T *w1 = gckpt_param(g, "w1", gckpt_shape4(3, 3, 1, C / 2), normal), *b1 = param(g, "b1", C / 2, 0, 0);
+    T *h = gckpt_relu(gckpt_conv2d(x, w1, b1, &same));
+    T *w2 = gckpt_param(g, "w2", gckpt_shape4(3, 3, C / 2, C), normal), *b2 = param(g, "b2", C, 0, 0);
+    h = gckpt_relu(gckpt_conv2d(h, w2, b2, &half));
+    return dense(gckpt_global_average_pool(h), "w", "b", C, CLASSES);
+}
+
 static gckpt_term build(gckpt_graph *g, gckpt_pick *pick)
 {
-    const int words = SET >= TRANSFORMER, batch = SET == GENERATOR ? 1 : ROWS;
+    const int words = SET == TRANSFORMER || SET == GENERATOR, batch = SET == GENERATOR ? 1 : ROWS;
     gckpt_shape tokens = gckpt_shape2(batch, SET == GENERATOR ? 1 : TIME);
-    T *x = gckpt_input(g, "x", words ? GCKPT_I32 : GCKPT_F32, words ? tokens : gckpt_shape2(ROWS, IN));
+    gckpt_shape rows = SET == CONVOLUTIONS ? gckpt_shape4(ROWS, SIDE, SIDE, 1)
+                       : SET == RECURRENT  ? gckpt_shape3(ROWS, TIME, C)
+                                           : gckpt_shape2(ROWS, IN);
+    T *x = gckpt_input(g, "x", words ? GCKPT_I32 : GCKPT_F32, words ? tokens : rows);
     gckpt_term term = { NULL, 1, 0 };
     if (SET == GENERATOR) {
         T *h = transformer(g, x, CAPACITY);
@@ -62,8 +84,8 @@ static gckpt_term build(gckpt_graph *g, gckpt_pick *pick)
         T *y = gckpt_input(g, "y", GCKPT_I32, tokens), *h = transformer(g, x, 0);
         term.loss = gckpt_linear_cross_entropy(h, param(g, "words", WORDS, C, 0.1f), y);
     } else {
-        T *h = gckpt_relu(dense(x, "w1", "b1", IN, HIDDEN));
-        h = dense(h, "w2", "b2", HIDDEN, CLASSES);
+        T *h = SET >= CONVOLUTIONS ? classify(g, x)
+                                   : dense(gckpt_relu(dense(x, "w1", "b1", IN, HIDDEN)), "w2", "b2", HIDDEN, CLASSES);
         T *y = gckpt_input(g, "y", SET == DENSE ? GCKPT_F32 : GCKPT_I32,
                            SET == DENSE ? gckpt_shape2(ROWS, CLASSES) : gckpt_shape1(ROWS));
         term.loss = SET == DENSE ? gckpt_mean_squared_error(h, y) : gckpt_cross_entropy(h, y);
