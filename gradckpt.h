@@ -209,9 +209,9 @@
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
  *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
  *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
- *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
- *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
- *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
+ *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are
+ *       chains over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient
+ *       of h chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
  *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
  *       other, then over a group's channels by d. (above gckpti_channel_norm); of max pools the
@@ -8161,7 +8161,7 @@ static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
     return s;
 }
 
-/* Taps begin..end-1 along an axis of window number `at` are within x; the first tap is at *first. */
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
                            int64_t *end)
 {
@@ -8375,11 +8375,11 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
  *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
  *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
  * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
- * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of fma(s,
- * gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h, b,
- * u - a)). In training batchnorm's backward sums rows * mean and rows * (variance * (N / (N - 1)))
- * (of one value: rows * variance, 0) for its running statistics, rounded after each operation; in
- * inference they are mean and variance. */
+ * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of
+ * fma(s, gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd,
+ * fma(-h, b, u - a)). In training batchnorm's backward sums rows * mean and rows * (variance *
+ * (N / (N - 1))) (of one value: rows * variance, 0) for its running statistics, rounded after each
+ * operation; in inference they are mean and variance. */
 typedef struct {
     int groups;     /* 0: batchnorm */
     int gain, bias; /* which input, 0: none */
@@ -25803,7 +25803,7 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     } while (p < t->k || j > j0);
 }
 
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the matrix of all windows. */
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
 static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t links, float *d, int64_t d_row)
 {
