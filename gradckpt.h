@@ -210,9 +210,9 @@
  *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
  *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
  *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are
- *       chains over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient
- *       of h chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
- *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
+ *       chains over the units before, ascending, from the bias or +0 (lstm: from x wx), the
+ *       gradient of h chains over the gates, those of wh over the batch's rows and, in a row, its
+ *       steps; no factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
  *       other, then over a group's channels by d. (above gckpti_channel_norm); of max pools the
  *       first greatest counts, those of average pools are chains over the taps. What is measured
