@@ -34,22 +34,22 @@
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3090
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3100
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1630
+ *     >>exec       runs a plan over one arena                                           1640
  *     >>training   division, norm, clipping, optimisers, steps                          1380
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     830
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
- *     manual       this comment                                                          370
- *                  in all                                                              27560
+ *     manual       this comment                                                          380
+ *                  in all                                                              27600
  *
  * == MANUAL =======================================================================================
  *
@@ -213,6 +213,11 @@
  *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
  *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
  *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
+ *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
+ *       other, then over a group's channels by d. (above gckpti_channel_norm); of max pools the
+ *       first greatest counts, those of average pools are chains over the taps. What is measured
+ *       for running statistics is summed up as e., weighted by rows; their update, v = fma(m, s /
+ *       (float)R, fma(-m, v, v)), has the step's rows R, times its uses, for N.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
