@@ -275,16 +275,16 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best possible
  *    (there the search ends); the same plan on every machine; the least budget that an error names
- *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and between
- *    points it may have less. Segments are no limits but hints: their schedules are among those to
- *    start from. gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may
- *    come in another order than the reverse of creation, one branch after the other, and what one
- *    of several losses keeps may be gone before the next is computed; what is added to a gradient
- *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
- *    1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for 12,004;
- *    in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once
- *    (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260 MB.
- *    Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
+ *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and may have
+ *    less, mostly between points. Segments are no limits but hints: their schedules are among those
+ *    to start from. gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards
+ *    may come in another order than the reverse of creation, one branch after the other, and what
+ *    one of several losses keeps may be gone before the next is computed; what is added to a
+ *    gradient keeps its order (5f), so the bits are the same. Planning for one budget takes, as a
+ *    median, 1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for
+ *    12,004; in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at
+ *    once (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260
+ *    MB. Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
  *    limited and counted, never timed (gckpt_frontier_complete). Without a budget there is no
  *    search.
  *

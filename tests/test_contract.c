@@ -603,7 +603,8 @@ static void compute_elements(const node *o, int in, float *d, int add)
         case GREATER:
         case LESS:
             if (in < 0)
-                d[to] = o->op == DIV ? v / w : o->op == GREATER ? fmaxf(v, w) : fminf(v, w);
+                /* of equals the first: fmaxf may choose either zero */
+                d[to] = o->op == DIV ? v / w : o->op == GREATER ? (v < w ? w : v) : w < v ? w : v;
             else if (repeated)
                 sum_add(&d[to], times(1, share(o, in, v, t->y[to], w)));
             else if (o->op == DIV && in)

@@ -113,7 +113,8 @@ static void test_modes(unsigned seed, int64_t rows, int in_backward)
     }
 }
 
-/* Budgets of a frontier: kept, never worse with more bytes; what is planned alone is the same. */
+/* Budgets of a frontier: kept, never worse with more bytes; what is planned alone has no more work, and less
+ * where an order of backwards or a form other than the point's has some between its own points. */
 static void test_budgets(unsigned seed, int64_t rows)
 {
     char what[64];
@@ -133,9 +134,9 @@ static void test_budgets(unsigned seed, int64_t rows)
         gckpt_plan *p = plan(&d, what), *q = gckpt_frontier_plan(f, d.budget);
         CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) <= at.work, "%s",
                   what);
-        CHECK_MSG(q && gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
-                      gckpt_plan_work(q) == gckpt_plan_work(p) && !verify_plan(q, net.g),
-                  "%s: the frontier's plan is another one", what);
+        CHECK_MSG(q && gckpt_plan_bytes(q) <= at.bytes && gckpt_plan_work(q) == at.work &&
+                      !verify_plan(q, net.g),
+                  "%s: the frontier's plan is not its point", what);
         gckpt_plan_free(p);
         gckpt_plan_free(q);
     }
