@@ -34,22 +34,22 @@
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3090
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3100
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2390
  *     >>plan-tells what a plan tells                                                     250
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1630
+ *     >>exec       runs a plan over one arena                                           1640
  *     >>training   division, norm, clipping, optimisers, steps                          1380
  *     >>check      gradients against finite differences                                  670
  *     >>files      safetensors                                                          1510
  *     >>tables     plans as files and as C constants                                     830
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
- *     manual       this comment                                                          370
- *                  in all                                                              27560
+ *     manual       this comment                                                          380
+ *                  in all                                                              27600
  *
  * == MANUAL =======================================================================================
  *
@@ -209,10 +209,15 @@
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
  *       window (rows, columns). What a tap meets beyond the image, or beyond the last place, is +0
  *       and takes part, as in the product with a matrix of all windows. dbias is as linear's.
- *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are chains
- *       over the units before, ascending, from the bias or +0 (lstm: from x wx), the gradient of h
- *       chains over the gates, those of wh over the batch's rows and, in a row, its steps; no
- *       factor is rounded to bf16. A first state that is not given is +0, and takes part.
+ *    p. Recurrent layers go from step to step by the formulas above gckpti_recurrent. h wh are
+ *       chains over the units before, ascending, from the bias or +0 (lstm: from x wx), the
+ *       gradient of h chains over the gates, those of wh over the batch's rows and, in a row, its
+ *       steps; no factor is rounded to bf16. A first state that is not given is +0, and takes part.
+ *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
+ *       other, then over a group's channels by d. (above gckpti_channel_norm); of max pools the
+ *       first greatest counts, those of average pools are chains over the taps. What is measured
+ *       for running statistics is summed up as e., weighted by rows; their update, v = fma(m, s /
+ *       (float)R, fma(-m, v, v)), has the step's rows R, times its uses, for N.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -8156,7 +8161,7 @@ static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
     return s;
 }
 
-/* Taps begin..end-1 along an axis of window number `at` are within x; the first tap is at *first. */
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
                            int64_t *end)
 {
@@ -8370,11 +8375,11 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
  *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
  *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
  * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
- * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of fma(s,
- * gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd, fma(-h, b,
- * u - a)). In training batchnorm's backward sums rows * mean and rows * (variance * (N / (N - 1)))
- * (of one value: rows * variance, 0) for its running statistics, rounded after each operation; in
- * inference they are mean and variance. */
+ * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of
+ * fma(s, gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd,
+ * fma(-h, b, u - a)). In training batchnorm's backward sums rows * mean and rows * (variance *
+ * (N / (N - 1))) (of one value: rows * variance, 0) for its running statistics, rounded after each
+ * operation; in inference they are mean and variance. */
 typedef struct {
     int groups;     /* 0: batchnorm */
     int gain, bias; /* which input, 0: none */
@@ -9134,12 +9139,12 @@ enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed on
  *         n = tanh(fma(r, a_n, p_n)), h = fma(z, h - n, n)
  *   lstm  a from p;  i, f, o = sigmoid(a), g = tanh(a), c = fma(f, c, i g), h = o tanh(c)
  * aux (B,T,4H): r, z, n, a_n, or i, f, g, o. Backward, t descending, D [and E] being what t + 1
- * hands to h [and c], 0 at first, g [and e] grad_out's; (x) y means: y is the slope, da = x y
- * rounded, and put(x, y) for dp. sl(s) = fma(-s, s, s), tl(n) = fma(-n, n, 1):
- *   gru   G = g + D;  r: ((G (1 - z)) tl(n) a_n) sl(r);  z: (G (h - n)) sl(z);  n: (G (1 - z))
- *         tl(n), of which a_n gets r times as much, rounded;  D = chains of da wh over G from G z
- *   lstm  G = g + D, s = tanh(c), C = fma(G o, tl(s), E) + e;  i: (C g) sl(i);  f: (C c) sl(f);
- *         g: (C i) tl(g);  o: (G s) sl(o);  E = C f, D = chains of da wh over G from +0
+ * hands to h [and c], +0 at first, and u [and e] grad_out's. x by y means da = x y, rounded, and dp
+ * = put(x, y); s' = fma(-s, s, s) is sigmoid's slope, n' = fma(-n, n, 1) tanh's:
+ *   gru   U = u + D;  n: U (1 - z) by n';  r: da_n a_n by r';  z: U (h - n) by z';  then da_n times
+ *         r, rounded;  D = chains of da wh over G, from U z
+ *   lstm  U = u + D, t = tanh(c), C = fma(U o, t', E) + e;  i: C g by i';  f: C times c of t - 1 by
+ *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 typedef struct {
@@ -25798,7 +25803,7 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     } while (p < t->k || j > j0);
 }
 
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the matrix of all windows. */
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
 static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t links, float *d, int64_t d_row)
 {

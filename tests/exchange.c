@@ -39,7 +39,7 @@ int main(int argc, char **argv)
         const gckpt_feed feed = { gckpt_id(word), words };
         for (int i = 0; i < ROWS; i++)
             words[i] = (int32_t)((gckpt_store_step(s) * 7 + (uint64_t)(i * 5)) % WORDS);
-        wrong = gckpt_step(e, &feed, 1, ROWS, &hyper, &report);
+        wrong = gckpt_step(e, &feed, 1, ROWS, &hyper, &report) != GCKPT_OK;
     }
     wrong = wrong || gckpt_store_set_note(s, "who", "größe \"q\"") || gckpt_store_save(s, argv[3]);
     printf("step %d, loss %g: %s\n", (int)gckpt_store_step(s), report.loss, gckpt_error_text(s));

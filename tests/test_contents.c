@@ -26,7 +26,13 @@ static const struct {
     { "graph", "gckpti_mixed_kernels", "the same" },
     { "graph", "gckpti_kernels_for", "fast kernels can be left out, so they come last" },
     { "plan", "gckpti_bound", "what is proven about a model is kept beside it" },
-    { "exec", "gckpti_cpu_backend", "the same" },
+    { "plan", "gckpti_bind_picks", "what only some plans need is linked by what names it in them" },
+    { "plan", "gckpti_check_collected", "the same" },
+    { "plan", "gckpti_collect_rows", "the same" },
+    { "plan", "gckpti_add_uses", "the same" },
+    { "plan", "gckpti_exec_caches", "the same" },
+    { "plan", "gckpti_check_caches", "the same" },
+    { "exec", "gckpti_cpu_backend", "fast kernels can be left out, so they come last" },
 };
 enum { AHEAD = sizeof ahead / sizeof ahead[0], SECTIONS = 40, NAMES = 8192, MOST = 400 };
 

@@ -23,7 +23,7 @@ static size_t job_to_stdout(void *user, const void *bytes, size_t size)
 }
 
 /* What a plan's program ends with: its exit status. */
-static int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
+static inline int job_print(gckpt_graph *g, const gckpt_term *term, gckpt_plan_desc *desc)
 {
     desc->plain = 1;
     desc->alignment = 8;
