@@ -31,7 +31,7 @@ device()
 {
     which=$1 file=$2
     shift 2
-    "${cross}gcc" $common -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 "$@" "-DSET=$which" "-DTABLE=\"small$which.h\"" \
+    "${cross}gcc" $common -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 "-DSET=$which" "-DTABLE=\"small$which.h\"" "$@" \
         tests/firmware/flash.c -o "$file" 2> "$file.log" || { cat "$file.log" >&2 && exit 1; }
 }
 
@@ -84,7 +84,7 @@ for set in "0 dense layers, relu, mean squared error, SGD" "1 the same, cross-en
 done
 
 for how in "READS a plan from a file" "PLANS the planner"; do
-    device 0 "$work/more" "-D${how%% *}" $whole
+    device 0 "$work/more" -UTABLE "-D${how%% *}" $whole
     echo "| the first, with graph and ${how#* } | | | | | | | | $("${cross}size" "$work/more" | awk 'NR == 2 { print $1 }') |"
 done
 
