@@ -238,6 +238,10 @@ static void test_golden_net(void)
     gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
     const char *op = NULL;
     CHECK_MSG(!gckpt_plan_split_exact(p, &op) && op && !strcmp(op, "batchnorm"), "split: %s", op ? op : "exact");
+    file c = { 0 }; /* a printed plan has each momentum, 0.25 and 0.5 */
+    CHECK(gckpt_plan_c(p, "net", file_write, &c) == GCKPT_OK && strstr((char *)c.bytes, "{ 0U, 0U, 0U }, 1048576000U,"));
+    CHECK(strstr((char *)c.bytes, "{ 0U, 0U, 1065353216U }, 1056964608U,") != NULL);
+    free(c.bytes);
     gckpt_hyper sgd = gckpt_hyper_lr(0.25f);
     for (int step = 0; step < STEPS; step++) {
         gckpt_report report = { 0 };
