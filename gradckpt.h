@@ -48,7 +48,7 @@
  *     >>tables     plans as files and as C constants                                     830
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
- *     manual       this comment                                                          380
+ *     manual       this comment                                                          390
  *                  in all                                                              27600
  *
  * == MANUAL =======================================================================================
@@ -100,7 +100,8 @@
  *    step count; report.count is 0. With gckpt_exec_desc.skip_nonfinite so it is when the
  *    gradient's norm is not finite; the result is GCKPT_SKIPPED. Gradients of inputs and of what is
  *    frozen are computed when picked (gckpt_pick), in units of the sum: divided by report.count
- *    they are those of report.loss.
+ *    they are those of report.loss. Batch norm's running statistics move once a step, not with
+ *    each micro-batch; for another split they have other bits (gckpt_plan_split_exact says so).
  *
  * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
@@ -257,7 +258,8 @@
  *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
  *
  *    Compile the device's file with -ffunction-sections -fdata-sections and link with
- *    --gc-sections (-Wl,--gc-sections). docs/device.md says what this takes.
+ *    --gc-sections (-Wl,--gc-sections). docs/device.md says what this takes; examples/mcu is such
+ *    firmware, with start-up, linker script and a state in flash.
  *
  * 9. Planning
  *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
@@ -305,8 +307,8 @@
  *    uses). docs/offload.md has figures.
  *
  * 10. Speed
- *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
- *    the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON, and for plain C
+ *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
+ *    activations and the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON, and for plain C
  *    where the compiler has an fma instruction. The executor takes the widest that the processor
  *    has, so -march is not needed, but -O2 is (gckpt_exec_desc.isa forces one kind). For this the
  *    header includes itself: under another name than gradckpt.h, define GRADCKPT_FILE. Threads:
