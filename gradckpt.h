@@ -308,12 +308,12 @@
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
- *    activations and the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON, and
- *    for plain C where the compiler has an fma instruction. The executor takes the widest that the
- *    processor has, so -march is not needed, but -O2 is (gckpt_exec_desc.isa forces one kind). For this the
- *    header includes itself: under another name than gradckpt.h, define GRADCKPT_FILE. Threads:
- *    desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for. docs/speed.md has figures, `make
- *    bench` measures this machine.
+ *    activations and the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON,
+ *    and for plain C where the compiler has an fma instruction. The executor takes the widest that
+ *    the processor has, so -march is not needed, but -O2 is (gckpt_exec_desc.isa forces one kind).
+ *    For this the header includes itself: under another name than gradckpt.h, define
+ *    GRADCKPT_FILE. Threads: desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for.
+ *    docs/speed.md has figures, `make bench` measures this machine.
  *
  * 11. Backends
  *    An executor interprets a plan; what computes is a table of functions (gckpt_backend): memory,
