@@ -81,6 +81,12 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one), 2, 0);
     x = gckpt_attention(x, x, x, 2, 1);
     x = gckpt_conv1d(x, gckpt_reshape(weight(g, 8, 8), gckpt_shape3(1, 8, 8)), one, NULL);
+    const gckpt_window window = { .size = { 1, 2 }, .stride = { 1, 1 } };
+    x = gckpt_average_pool(gckpt_max_pool(gckpt_concat((T *[]){ x, x }, 2, 1), &window), &window);
+    x = gckpt_groupnorm(gckpt_slice(x, 1, 0, 4), 2, one, one);
+    T *mean = gckpt_running(g, "mean", gckpt_shape1(8), (gckpt_init){ 0, 0, 0 }, 0.1f);
+    T *variance = gckpt_running(g, "variance", gckpt_shape1(8), (gckpt_init){ 0, 0, 1 }, 0.1f);
+    x = gckpt_batchnorm(x, one, one, mean, variance);
     x = gckpt_gru(gckpt_gather(x, ids), weight(g, 8, 24), NULL, weight(g, 8, 24), NULL, NULL);
     x = gckpt_lstm(x, weight(g, 8, 16), weight(g, 4, 16), NULL, NULL, NULL);
     for (int i = 0; more && i < 1; i++)
