@@ -24425,9 +24425,10 @@ static void gckpti_channel_forward(void *context, int64_t i, int64_t worker)
             variance[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
         gckpti_channel_spread(t, mean, variance, first, end, means, rstds);
     }
-    p.to = t->call->out + b * p.places * p.channels;
-    if (t->call->out)
+    if (t->call->out) {
+        p.to = t->call->out + b * p.places * p.channels;
         k->channel_out(&p, first, end);
+    }
 }
 
 static void gckpti_fast_groupnorm_forward(const gckpt_call *call)
