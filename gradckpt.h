@@ -14956,8 +14956,7 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
         there[u] = !again[u] || p->when[u] > 0;
     for (int r = 0; r < p->body_ranks; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
-        for (; next < p->units && p->when[p->late[next]] <= r; next++)
-            gckpti_emit(p, p->late[next]);
+        gckpti_emit_late(p, &next, r);
         for (int k = 0; k < u->reads + u->reads_aux; k++) {
             int depth = 1;
             stack[0] = k < u->reads ? p->links[u->read + k] : p->backward[r];
@@ -14978,6 +14977,7 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
         }
         gckpti_emit(p, ~p->backward[r]);
     }
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
 }
 
 /* Where a cut offloads more than slower memory holds, those that cost least to compute again, by

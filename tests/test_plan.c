@@ -1033,6 +1033,55 @@ static void test_replay(unsigned first, long count)
            WOUNDS);
 }
 
+/* The first loss depends on nothing that is trained, a regulariser does: the batch has forwards and no backwards. All
+ * ways to plan have that loss, which says what to divide by, and the same bits. */
+static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double *loss,
+                                  size_t *bytes)
+{
+    const gckpt_init init = { 0.4f, 0, 0.1f };
+    float data[4 * 400];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, n)), *h = gckpt_tanh(x);
+    gckpt_tensor *a = gckpt_param(g, "a", gckpt_shape2(8, 8), init);
+    gckpt_tensor *z =
+        gckpt_tanh(gckpt_linear(a, gckpt_param(g, "b", gckpt_shape2(8, 16), init), NULL));
+    const gckpt_term terms[2] = { { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 },
+                                  { gckpt_sum_loss(gckpt_mul(z, z)), 0.1f, 1 } };
+    gckpt_plan_desc d = { .mode = mode, .budget = budget, .optimiser = GCKPT_SGD, .batch = 4 };
+    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(x), data };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
+    gckpt_report report = { 0, 0, 0, 0 };
+    for (int i = 0; i < 4 * n; i++)
+        data[i] = (float)(i % 7) / 7;
+    CHECK_MSG(gckpt_step(e, &feed, 1, 4, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(g));
+    CHECK(report.count == 4 * n);
+    uint64_t hash = gckpt_store_hash(s);
+    *loss = report.loss;
+    *bytes = gckpt_plan_bytes(p);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return hash;
+}
+
+static void test_regulariser_alone(void)
+{
+    static const int sizes[] = { 10, 100, 160,
+                                 400 }; /* the batch has fewer bytes than the prologue; more */
+    for (int i = 0; i < 4; i++) {
+        double want, loss;
+        size_t most, bytes;
+        uint64_t hash = train_regulariser(sizes[i], GCKPT_STORE_ALL, 0, &want, &most);
+        CHECK(train_regulariser(sizes[i], GCKPT_OPTIMAL, 0, &loss, &bytes) == hash && loss == want);
+        CHECK(bytes <= most);
+        CHECK(train_regulariser(sizes[i], GCKPT_AUTO, bytes, &loss, &most) == hash && loss == want);
+    }
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
@@ -1043,6 +1092,7 @@ int main(int argc, char **argv)
     test_revolve(20);
     test_large(first, 60 * scale / 100);
     test_real(first, 40 * scale / 100);
+    test_regulariser_alone();
     printf("%ld plans replayed\n", replayed);
     return check_report("test_plan");
 }
