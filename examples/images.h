@@ -43,16 +43,32 @@ static inline void images_free(images_set *s)
     s->label = NULL;
 }
 
+/* Rows from here on have this size: as those before, if there are any. */
+static inline int images_like(images_set *s, int64_t height, int64_t width, int64_t channels,
+                              const char *path)
+{
+    if (s->rows > 0 && (height != s->height || width != s->width || channels != s->channels)) {
+        snprintf(s->error, sizeof s->error,
+                 "%s: images of %.0f x %.0f x %.0f behind those of %.0f x %.0f x %.0f", path,
+                 (double)height, (double)width, (double)channels, (double)s->height,
+                 (double)s->width, (double)s->channels);
+        return -1;
+    }
+    s->height = height, s->width = width, s->channels = channels;
+    return 0;
+}
+
 /* Room for n more rows, which begin at row s->rows. */
 static inline int images_room(images_set *s, int64_t n)
 {
-    const size_t all = (size_t)(s->rows + n), size = (size_t)images_size(s);
-    float *pixels = (float *)realloc(s->pixels, all * size * sizeof *pixels);
+    const size_t all = (size_t)(s->rows + n), size = (size_t)images_size(s) * sizeof(float);
+    const int fits = s->rows + n <= (int64_t)(SIZE_MAX / 2 / size);
+    float *pixels = fits ? (float *)realloc(s->pixels, all * size) : NULL;
     s->pixels = pixels != NULL ? pixels : s->pixels;
-    int32_t *label = (int32_t *)realloc(s->label, all * sizeof *label);
+    int32_t *label = fits ? (int32_t *)realloc(s->label, all * sizeof *label) : NULL;
     s->label = label != NULL ? label : s->label;
     if (pixels == NULL || label == NULL) {
-        snprintf(s->error, sizeof s->error, "out of memory: %.0f images", (double)all);
+        snprintf(s->error, sizeof s->error, "out of memory: %.0f images", (double)(s->rows + n));
         return -1;
     }
     return 0;
@@ -104,14 +120,12 @@ static inline int images_idx(images_set *s, const char *path, FILE *images, FILE
 {
     const int64_t magic = images_number(images), rows = images_number(images);
     const int64_t height = images_number(images), width = images_number(images);
-    const int again = s->rows > 0 && (height != s->height || width != s->width);
     int failed = magic != 2051 || images_number(labels) != 2049 || images_number(labels) != rows;
-    if (failed || rows < 1 || height < 1 || width < 1 || height > 4096 || width > 4096 || again) {
+    if (failed || rows < 1 || height < 1 || width < 1 || height > 4096 || width > 4096) {
         snprintf(s->error, sizeof s->error, "%s: not MNIST's format, or not like its labels", path);
         return -1;
     }
-    s->height = height, s->width = width, s->channels = 1;
-    if (images_room(s, rows) != 0)
+    if (images_like(s, height, width, 1, path) != 0 || images_room(s, rows) != 0)
         return -1;
     for (int64_t i = 0; i < rows && !failed; i++, s->rows++) {
         float *to = s->pixels + s->rows * images_size(s);
@@ -143,9 +157,8 @@ static inline int images_part(images_set *s, const char *folder, int part)
         snprintf(name, sizeof name, i ? "data_batch_%i.bin" : "test_batch.bin", i);
         FILE *f = images_open(folder, name, path);
         if (f != NULL) {
-            s->height = s->width = 32, s->channels = 3;
             found = 1;
-            failed = images_cifar(s, path, f);
+            failed = images_like(s, 32, 32, 3, path) != 0 ? -1 : images_cifar(s, path, f);
             fclose(f);
         }
     }
