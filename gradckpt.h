@@ -659,7 +659,8 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
  * in what they saw, weighted by rows; at its end a step moves each value by momentum (0 to 1) of
  * the way to the mean of that. Only they can read it, and gckpt_detach. It has no optimiser state
  * and no part in norm, clipping, decay and gckpt_check_gradients; its gradient, picked, is that
- * mean. For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
+ * mean. An op measures in its backward: behind gckpt_detach, where it has none, the values stay.
+ * For files, hashes, gckpt_store_freeze it is a parameter (frozen: it stays as it is). */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
@@ -1597,7 +1598,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 /* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE (the last call ends
  * the step, when gckpt_next has no more). Feeds must stay where they are, or be copied
- * (copy_feeds). Starting another step abandons this one. */
+ * (copy_feeds). Starting another step abandons this one; what it has updated stays so. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
@@ -8335,8 +8336,8 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     memset(&w, 0, sizeof w);
     if (window)
         w = *window;
-    if (x && (w.groups || w.dilation[0] > 1 || w.dilation[1] > 1 || w.output_padding[0] ||
-              w.output_padding[1]))
+    if (x && ((unsigned)w.groups > 1 || (unsigned)w.dilation[0] > 1 ||
+              (unsigned)w.dilation[1] > 1 || w.output_padding[0] || w.output_padding[1]))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
                            "%s: a pool's window has size, stride and padding; groups, dilation "
                            "and output_padding are a convolution's",

@@ -101,7 +101,7 @@ static size_t flash_get(void *user, void *bytes, size_t size) /* gckpt_read_fn *
     return size;
 }
 
-/* 1: saved; 0: it is not, and what was saved before still is. */
+/* 1: saved; 0: perhaps not, and then what was saved before still is. */
 static int flash_save(const flash_chip *chip, gckpt_store *store)
 {
     flash_head h;
@@ -127,14 +127,18 @@ static int flash_save(const flash_chip *chip, gckpt_store *store)
            flash_put(&s, &h, sizeof h) == sizeof h;
 }
 
-/* 1: the newest state is in the store, which has the parameters, but no values yet; 0: there is
- * none, or the store's error says why not. */
+/* 1: the newest state is in the store, which has the parameters, but no values yet (one of another
+ * GCKPT_CONTRACT, too: training goes on, to other bits); 0: there is none, or the store's error
+ * says why not. */
 static int flash_load(const flash_chip *chip, gckpt_store *store)
 {
     flash_head h;
     const int slot = flash_newest(chip, &h);
     flash_stream s = { chip, 0, 0, 0, { 0 } };
     s.at = flash_slot(chip, slot < 0 ? 0 : slot) + sizeof h;
-    return slot >= 0 && gckpt_store_read(store, flash_get, &s, h.size) == GCKPT_OK;
+    if (slot < 0)
+        return 0;
+    const gckpt_result result = gckpt_store_read(store, flash_get, &s, h.size);
+    return result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT;
 }
 #endif
