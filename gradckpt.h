@@ -13226,7 +13226,7 @@ typedef struct {
     uint64_t enough;             /* so little above the bound is good enough */
     unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
     gckpti_known *known[GCKPTI_INSTANTS];
-    gckpti_slot *slot, *seed, winner, trial; /* slot: of rungs, by falling limit */
+    gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
     int slots, seeds, hunting, whole;
     unsigned deciders;     /* bits of instants that decide for some budget */
     int late;              /* some forwards come late: a cut may then repeat less than it says */
@@ -14132,18 +14132,26 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 }
 
 /* ---- seeds ---- */
-/* What a maker wrote becomes the present schedule and a seed. */
-static void gckpti_seed(gckpti_search *s)
+/* What a maker wrote becomes the present schedule. */
+static int gckpti_take_made(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    gckpti_schedule *t = &s->now;
-    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t);
+    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now);
     p->made_length = 0;
     if (!made)
-        return;
-    s->items += t->length;
+        return 0;
+    s->items += s->now.length;
     gckpti_evaluate(s, &s->now);
+    return 1;
+}
+
+/* The same, and a seed. */
+static void gckpti_seed(gckpti_search *s)
+{
+    const gckpti_schedule *t = &s->now;
     int dominated = 0;
+    if (!gckpti_take_made(s))
+        return;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_slot *q = &s->seed[i];
         if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
@@ -15405,6 +15413,8 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
     if (bound < UINT64_MAX)
         result = gckpti_consider_instants(s, most, 8);
+    if (result == GCKPT_OK) /* has the work of some that have larger arenas */
+        result = gckpti_consider(s, &s->all, 0, most);
     for (int i = k; i < s->slots && result == GCKPT_OK && !s->p->failed; i++) {
         if (s->slot[i].limit <= limit)
             bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
@@ -15473,6 +15483,10 @@ static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_make_rungs(s, most);
     if (!p->failed)
         gckpti_offer(s, &s->slot[0]);
+    p->made_length = 0;
+    gckpti_make_store_all(p);
+    if (!p->failed && gckpti_take_made(s))
+        gckpti_slot_store(s, &s->all, &s->now);
     if (!p->failed && s->whole)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;

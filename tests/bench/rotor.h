@@ -165,8 +165,8 @@ static inline int rotor_read(rotor *r)
             if (o->in[k] >= 0)
                 r->ops[o->in[k]].last_user = number[ins.id];
         }
-        o->forward = plan->nodes[ins.id].cost.forward;
-        o->backward = plan->nodes[ins.id].cost.backward;
+        o->forward = plan->told[ins.id].cost.forward;
+        o->backward = plan->told[ins.id].cost.backward;
     }
     free(number);
     free(active);
