@@ -2,6 +2,9 @@
  * frozen parameters, several losses. A seed gives the same graph for every micro-batch. */
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
+#ifndef NET_KINDS
+#define NET_KINDS 39 /* kinds of growth; 31: without recurrent layers, convolutions, pools, norms of images */
+#endif
 #ifndef NET_MIXES
 #define NET_MIXES 0 /* 1: some graphs have batch norms */
 #endif
@@ -273,7 +276,7 @@ static T *grow(T *x)
     int64_t c = s.d[s.n - 1], o = chance(50) ? net.c : chance(50) ? c : 4, per_row = elements(x) / net.rows;
     int heads = c % 4 == 0 && chance(50) ? 2 : 1, axis = 1 + (int)below(s.n - 1), even = s.n == 3 && c % (2 * heads) == 0;
     int a = chance(50), b = chance(50), axes[GCKPT_MAX_DIMS] = { 0, 1, 2, 3, 4, 5 };
-    const int kind = (int)below(39);
+    const int kind = (int)below(NET_KINDS);
     gckpt_window w = { .groups = 0 };
     char name[16];
     switch (kind) {
