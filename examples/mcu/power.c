@@ -49,8 +49,9 @@ int main(void)
     int failed = job_failed(&j, gckpt_plan_params(&plan, j.store));
     if (flash_load(&chip, j.store))
         board_text("goes on\n");
-    failed = failed || job_failed(&j, gckpt_error(j.store)) ||
-             job_bind(&j, &plan, exec_block, sizeof exec_block);
+    else
+        failed = failed || job_failed(&j, gckpt_error(j.store));
+    failed = failed || job_bind(&j, &plan, exec_block, sizeof exec_block);
     while (!failed && gckpt_store_step(j.store) < STEPS) {
         failed = transformer_step(&j, &lesson, gckpt_store_step(j.store));
         if (!failed && gckpt_store_step(j.store) % EVERY == 0)
