@@ -41,6 +41,7 @@
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
+ *     >>ranks      sums and values of several processes, by exchanges                     400
  *     >>exec       runs a plan over one arena                                           1640
  *     >>training   division, norm, clipping, optimisers, steps                          1380
  *     >>check      gradients against finite differences                                  670
@@ -389,7 +390,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      7 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      8 /* version of saved and printed plans */
 
 #ifdef GCKPT_SMALL
 #ifndef GCKPT_NO_HEAP
@@ -445,7 +446,8 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
     X(E_BUDGET, "the byte budget is too small")                                                    \
     X(E_DATA, "wrong data")                                                                        \
     X(E_FILE, "a file could not be read or written")                                               \
-    X(E_BACKEND, "this build or processor breaks the numeric contract")
+    X(E_BACKEND, "this build or processor breaks the numeric contract")                            \
+    X(E_PEER, "another rank does not answer")
 #define GCKPT_RESULT_ENUM(name, text) GCKPT_##name,
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
@@ -510,6 +512,24 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 /* Graphs and executors of a freed store can only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
+/* How much of a training each of several processes (ranks) holds: with N of them, fp32 and AdamW,
+ * and P parameters, NONE takes 16 P bytes on each (values, gradients, state), STATE 8 P + 8 P / N
+ * (ZeRO-1), GRADIENTS 4 P + 12 P / N (ZeRO-2), VALUES 16 P / N (ZeRO-3, FSDP), besides what
+ * gckpt_plan_kind_bytes tells. Rajbhandari et al. 2020. */
+typedef enum {
+    GCKPT_SHARD_NONE,
+    GCKPT_SHARD_STATE,
+    GCKPT_SHARD_GRADIENTS,
+    GCKPT_SHARD_VALUES
+} gckpt_shard;
+/* This process is `rank` of `ranks` (a power of two), 0 of 1 at first. Parameters of more than 4096
+ * elements are cut into blocks of so many; each rank holds its share of the blocks (gckpt_parameter
+ * has first and count), in memory for the largest share. Frozen ones are cut by VALUES, too, but
+ * not those that are external or packed. To be called before values or state are made (E_ARG).
+ * Plans are made for a store's ranks and shard, and are the same for all its ranks. */
+GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
+                                         gckpt_shard shard);
+
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
  * E_ARG: nothing matches. They are read when a plan is made (frozen) or a step updates (group). */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
@@ -554,6 +574,9 @@ typedef struct {
     gckpt_storage storage; /* not F32: values is NULL, */
     const void *packed;    /* and they are here, */
     const float *scales;   /* I8: with a scale for each row */
+    /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
+     * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
+    int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
 /* E_ARG: no parameter has this index. get makes the values if they are not made yet (E_MEMORY);
@@ -1053,7 +1076,8 @@ typedef enum {
     GCKPT_BACKWARD,
     GCKPT_UPDATE,
     GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
-    GCKPT_RELOAD   /* and back, to wherever there is room then */
+    GCKPT_RELOAD,  /* and back, to wherever there is room then */
+    GCKPT_REDUCE   /* leaves' sums of a gradient are added up, of this rank and of all ranks */
 } gckpt_kind;
 typedef struct {
     gckpt_kind kind;
@@ -1075,7 +1099,15 @@ typedef struct {
     /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
      * among forms of ops and orders of backwards that give the same bits (manual, 9) */
     int as_built;
-    int threads;      /* 0: 1 */
+    int threads; /* 0: 1 */
+    /* The batch is summed up in so many leaves, a power of two (0: 1): row r of a step belongs to
+     * leaf r leaves / batch, rounded down. A rank has leaves / ranks of them, at least one, so
+     * results do not depend on the ranks but on this number (manual, 5e). Micro-batches end where
+     * leaves end. More than one: no update_in_backward. INFERENCE: 1: all ranks run all rows. */
+    int leaves;
+    /* work (gckpt_cost) of 2^20 bytes gathered from other ranks: GCKPT_SHARD_VALUES. A FORWARD of a
+     * parameter then brings all of it into the arena. With costs in nanoseconds 1048576 / (GB/s) */
+    uint64_t link_work;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
      * always where it is packed (gckpt_store_pack). It is planned like any value: it has bytes,
@@ -1133,6 +1165,10 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
+    GCKPT_BYTES_TREE,     /* arena: sums of leaves that wait, what comes from another rank */
+    GCKPT_BYTES_GATHERED, /* arena: values of sharded parameters, whole */
+    GCKPT_BYTES_PADDING,  /* contained in the others: what a rank holds above 1 / ranks of what is
+                             sharded */
     GCKPT_BYTES_KINDS
 };
 /* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
@@ -1161,8 +1197,11 @@ GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
 /* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
  * parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
-GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan);   /* of a step, at most */
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
+/* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first being
+ * number *first (may be NULL); all of them when there is one rank. */
+GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
@@ -1187,7 +1226,8 @@ typedef enum {
     GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
     GCKPT_BUFFER_GRADIENT,           /* of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
-    GCKPT_BUFFER_WORKSPACE           /* of one instruction */
+    GCKPT_BUFFER_WORKSPACE,          /* of one instruction */
+    GCKPT_BUFFER_TREE                /* a leaf's sum that waits, or room for another rank's */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* first and last instruction; the plan's length: after all of them */
@@ -1471,7 +1511,7 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr);
  * called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements;
+    int64_t elements, first; /* of a shard: as many, from element `first` on; else all, 0 */
     float *values;
     const float *gradient;
     float *state[4];
@@ -1511,6 +1551,23 @@ typedef enum {
     GCKPT_ISA_AVX512,
     GCKPT_ISA_COUNT
 } gckpt_isa;
+/* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
+ * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
+ * receive bytes from it (either may be none) and done tells whether that is over. All ranks make the
+ * same exchanges in the same order. Arithmetic is the executor's own. */
+typedef struct {
+    int rank, size; /* as the store's */
+    int on_backend; /* 1: it takes addresses in a backend's own memory, too */
+    int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
+                    size_t receive_bytes); /* 1; 0: it failed */
+    int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
+    /* Adds up n floats of all ranks in the engine's own order; for fast_reduce; begins only, too */
+    int (*all_reduce)(void *user, float *x, size_t n);
+    void (*give_up)(void *user); /* tells the others that nothing more will come; may be NULL */
+    double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
+    double timeout;              /* after so many seconds without an answer a step ends */
+    void *user;
+} gckpt_ranks;
 typedef struct {
     gckpt_memory memory; /* for tables, and the arena when not given */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment. Executors may share it
@@ -1541,6 +1598,14 @@ typedef struct {
      * it. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
+    /* The other ranks: needed when the store has some. Each rank is fed its own rows
+     * (gckpt_plan_share), `rows` are those of all. What one refuses or cancels, all do, with its
+     * text. E_PEER: a rank does not answer; this executor is of no more use then, and if parameters
+     * were being updated, go back to what was saved. */
+    const gckpt_ranks *ranks;
+    /* 1: gradients are added up by ranks->all_reduce: as fast as the engine is, and with other bits
+     * for another number of ranks */
+    int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);
     void (*own_optimiser)(void *user, const gckpt_update *);
     void *user; /* for the callbacks */
@@ -1626,6 +1691,19 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
+/* Brings all values of a parameter (its index in the store) together, to `to` (NULL: not here); or
+ * hashes all, as gckpt_store_hash does for one process. All ranks call it, between steps. */
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
+GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
+GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec); /* bytes sent to other ranks so far */
+#ifndef GCKPT_NO_STDIO
+/* A checkpoint by all ranks, each writing its shards: PATH is an index, the files it names lie
+ * beside it. All ranks call save; it replaces what was there as a whole: whatever is killed, PATH
+ * is the old one or the new one. load is for any number of ranks, one too; it reads what this
+ * store's rank holds, and is all or nothing as gckpt_store_load. */
+GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
+GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
+#endif
 /* The instruction set an executor uses; its name; whether this build and processor have it. */
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
@@ -3413,9 +3491,32 @@ struct gckpt_store {
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
-    char **notes;             /* each "KEY\0VALUE\0" in a block of its own */
+    int rank, ranks;          /* of gckpt_store_ranks */
+    gckpt_shard shard;
+    char **notes; /* each "KEY\0VALUE\0" in a block of its own */
     size_t note_count, note_capacity;
 };
+
+/* ---- shares of ranks ---- */
+/* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
+ * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
+ * That is the order in which sums of ranks are added (>>ranks), so each ends where it is held. */
+static int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        *(rank & bit ? &low : &high) = middle;
+    }
+    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
+    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
+}
+
+/* Whether a parameter of so many elements is cut at all; smaller ones are whole on every rank. */
+static int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return s->ranks > 1 && s->shard != GCKPT_SHARD_NONE && elements > GCKPT_UPDATE_BLOCK;
+}
 
 /* ---- names, as files can have them ---- */
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
@@ -3502,6 +3603,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     s->object.magic = GCKPTI_MAGIC;
     s->memory = memory;
     s->seed = desc ? desc->seed : 0;
+    s->ranks = 1;
     int broken = gckpti_self_test();
     if (broken) {
         gckpti_error(s, GCKPT_E_BACKEND,
@@ -9572,10 +9674,13 @@ typedef struct {
 } gckpti_ins;
 
 /* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
- * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's; it has uses - 1
- * `more` accumulators. An input's gradient that has a `total` is scratch, to be added to that. */
+ * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
+ * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
+ * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
+ * sum is in the end; behind `more`, as many waiting sums as gckpti_levels says; `work`: room for what
+ * another rank sends; `shard`: where this rank's part of the sum goes, NONE: it stays where it is. */
 typedef struct {
-    size_t out, aux, work, gradient;
+    size_t out, aux, work, gradient, shard;
     struct {
         size_t value, gradient, total;
     } in[GCKPT_MAX_INPUTS];
@@ -9584,23 +9689,25 @@ typedef struct {
 
 /* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
  * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
- * RELOAD: out, aux. */
+ * RELOAD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
 static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                gckpti_operands *o)
 {
     stored += ins->operands;
     memset(o, 0xff, sizeof *o); /* all GCKPTI_NONE */
-    if (ins->kind != GCKPT_UPDATE) {
+    if (ins->kind != GCKPT_UPDATE && ins->kind != GCKPT_REDUCE) {
         o->out = *stored++;
         o->aux = *stored++;
     }
-    if (ins->kind >= GCKPT_OFFLOAD)
+    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
         return;
     if (ins->kind != GCKPT_UPDATE)
         o->work = *stored++;
     if (ins->kind != GCKPT_FORWARD)
         o->gradient = *stored++;
-    for (int i = 0; i < inputs && ins->kind != GCKPT_UPDATE; i++) {
+    if (ins->kind == GCKPT_REDUCE)
+        o->shard = *stored++;
+    for (int i = 0; i < inputs && ins->kind <= GCKPT_BACKWARD; i++) {
         o->in[i].value = *stored++;
         if (ins->kind == GCKPT_FORWARD)
             continue;
@@ -9688,7 +9795,45 @@ struct gckpt_plan {
     const gckpti_packing *packing; /* NULL: no parameter is packed */
     const gckpti_picking *picking; /* NULL: there are no picks */
     const gckpti_caching *caching; /* NULL: there are no caches */
+    int leaves, ranks; /* 1, 1: REDUCE does not occur, and nothing of >>ranks is linked */
+    gckpt_shard shard;
+    uint64_t link_work;
 };
+
+/* Sums that wait in the binary counter of a rank's own leaves. */
+static int gckpti_levels(const gckpt_plan *p)
+{
+    int n = 0;
+    while (p->leaves / p->ranks >> (n + 1))
+        n++;
+    return n;
+}
+
+/* ---- leaves: equal parts of a step's rows, as far as they go ---- */
+/* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
+static int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
+{
+    return batch / leaves * leaf + (batch % leaves * leaf + leaves - 1) / leaves;
+}
+
+/* What the rows of a step of `rows` rows are cut into leaves as. */
+static int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows)
+{
+    return p->mode == GCKPT_INFERENCE ? rows : p->batch;
+}
+
+GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
+{
+    int64_t begin = 0, end = rows > 0 ? rows : 0;
+    if (plan && plan->ranks > 1 && plan->leaves >= plan->ranks && rank >= 0 && rank < plan->ranks) {
+        int64_t own = plan->leaves / plan->ranks, batch = gckpti_leaf_batch(plan, end);
+        begin = gckpti_min(gckpti_leaf_row(batch, plan->leaves, rank * own), end);
+        end = gckpti_min(gckpti_leaf_row(batch, plan->leaves, (rank + 1) * own), end);
+    }
+    if (first)
+        *first = begin;
+    return plan ? end - begin : 0;
+}
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
 enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
@@ -17364,6 +17509,17 @@ static const gckpt_backend gckpti_backend_plain = {
     gckpti_cpu_fill, gckpti_cpu_add, GCKPTI_CONVERT, gckpti_plain_update, gckpti_cpu_finish,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
+
+/* =================================================================================================
+ * >>ranks: sums and values of several processes, by exchanges
+ *
+ * Ranks are 2^k. What is added up over all of them goes by a fixed binary tree: first the sums of
+ * ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on, lower
+ * rank + higher rank. A gradient takes half of what it has to the partner at each level (recursive
+ * halving), so that each rank ends with its share (gckpti_share) of the whole sum; shares are
+ * brought together the way back (recursive doubling). Both send P (N - 1) / N, the least possible.
+ * Small things (losses, counts, results, square sums) are exchanged whole at each level.
+ * ============================================================================================== */
 
 /* =================================================================================================
  * >>exec: walks a plan's list over one arena
