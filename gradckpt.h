@@ -16,11 +16,11 @@
  * DOES: reverse-mode differentiation of static graphs of f32 tensors, activations kept as f32 or
  * bf16, frozen weights also as f16 or int8; exact byte plans; gradient accumulation done right
  * (sums over all micro-batches, one division); AdamW, SGD, momentum or your own optimiser;
- * safetensors files, its own and others'; token by token with a key/value cache; runs in memory you
- * hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, to the same bits.
- * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one
- * machine; read Python code (examples/gpt2.h builds Hugging Face's GPT-2); promise speed
- * on processors without vector units.
+ * safetensors files, its own and others'; token by token with a key/value cache; runs in memory
+ * you hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, and by many
+ * processes over an engine of yours (MPI, NCCL), sharded or not, to the same bits.
+ * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python code
+ * (examples/gpt2.h builds Hugging Face's GPT-2); promise speed on processors without vector units.
  *
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
@@ -146,13 +146,17 @@
  *       broadcasting repeats are compensated sums (Kahan 1965), from +0 or what is there, with a
  *       low part l from +0 beside each sum s: y = x - l, t = s + y, l = (t - s) - y, s = t;
  *       products x are rounded first. So rows cost no digits (but past an infinity there is NaN).
- *       Those of matrix products' weights and embed's tables are plain chains (l would double their
- *       memory). Sums and low parts go on through all micro-batches of a step; with the step the
- *       low part is forgotten. (Where a batch is cut into leaves for several processes, each leaf
- *       has sums and low parts of its own, and leaves are added plainly, by a binary tree; here
- *       there is one leaf.) The sum of a loss is a binary64 chain over rows; its gradient is
- *       (float)(weight * N / own count), a regulariser's own count being 1. So the batch may be cut
- *       anywhere.
+ *       Those of matrix products' weights and embed's tables are plain chains (l would double
+ *       their memory). Sums and low parts go on through all micro-batches of a step; with the step
+ *       the low part is forgotten. Where a batch is cut into leaves (desc.leaves G), row r of a
+ *       step is in leaf floor(r G / desc.batch), of a forward of n rows in floor(r G / n). Each
+ *       leaf, one without rows, too, has sums and low parts of its own, from +0; within it the
+ *       uses of a tensor in the batch are added up (f.), then leaves are, plainly, by a binary
+ *       tree, the lower one first: 0 and 1, 2 and 3, .., then these sums. One leaf is the chain
+ *       itself. The sum of a loss is a binary64 chain over a leaf's rows, and the same tree; its
+ *       gradient is (float)(weight * N / own count), a regulariser's own count being 1. So the
+ *       batch may be cut into micro-batches anywhere, and leaves be computed by any number of
+ *       processes.
  *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs
  *       of one op ascending. The first one stores (keeping -0), the others add in place. An input
  *       that repeats a tensor of the same op computes apart and is added. What does not depend on
@@ -378,6 +382,26 @@
  *    kernels (9 times with -march=native; fast kernels at -O0: 13 times), so NO_FAST is for
  *    devices and for reading along. The implementation compiles in about 8 s at -O2 and 3 s at
  *    -O0 (gcc or clang, one core); keep it in a file of its own.
+ *
+ * 14. Many processes
+ *    Each process (rank) builds the same graph over a store that knows its rank
+ *    (gckpt_store_ranks), plans with desc.leaves, and gives its executor the other ranks as a
+ *    gckpt_ranks: one exchange of bytes with one rank at a time is all that an engine must do
+ *    (examples/mpi.h, nccl.h). gckpt_step then takes the rows of all ranks as its `rows` and is
+ *    fed this rank's (gckpt_plan_share). What is summed over the batch is summed in leaves (5e); a
+ *    rank owns whole leaves, so weights, losses and norms are, to the bit, those of one process
+ *    with as many leaves, whatever the number of ranks, shards, plan and micro-batches.
+ *    With shards each rank holds a part of the optimiser state, of the gradients too, or of the
+ *    values too (gckpt_shard). These are then brought together by the FORWARD of a parameter,
+ *    which is planned like any value: kept, let go and gathered again, by desc.link_work.
+ *    Gradients of one micro-batch a rank are cut as soon as they are complete; where there are
+ *    several micro-batches or leaves a rank, they wait whole, which the plan counts. Exchanges run
+ *    beside the backwards that follow.
+ *    What one rank refuses, or its progress callback cancels, ends the step on all of them with
+ *    its text, before anything is changed. Where a rank dies or hangs the others end with E_PEER
+ *    after gckpt_ranks.timeout. Executors of such a rank are of no more use; begin again from what
+ *    gckpt_ranks_save saved, on as many ranks as there are now. docs/distributed.md has the
+ *    design, and what it costs.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -1199,8 +1223,8 @@ GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);  /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan); /* of a step, at most */
-/* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first being
- * number *first (may be NULL); all of them when there is one rank. */
+/* How many rows of a step of `rows` rows (INFERENCE: of a call) a rank is to be fed, the first
+ * being number *first (may be NULL); all of them when there is one rank. */
 GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first);
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
@@ -1553,8 +1577,8 @@ typedef enum {
 } gckpt_isa;
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
- * receive bytes from it (either may be none) and done tells whether that is over. All ranks make the
- * same exchanges in the same order. Arithmetic is the executor's own. */
+ * receive bytes from it (either may be none) and done tells whether that is over. All ranks make
+ * the same exchanges in the same order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
     int on_backend; /* 1: it takes addresses in a backend's own memory, too */
@@ -9677,8 +9701,8 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; behind `more`, as many waiting sums as gckpti_levels says; `work`: room for what
- * another rank sends; `shard`: where this rank's part of the sum goes, NONE: it stays where it is. */
+ * sum is in the end; behind `more`, as many waiting sums as gckpti_levels says; `work`: room for
+ * what another rank sends; `shard`: where this rank's part of the sum goes, NONE: it stays. */
 typedef struct {
     size_t out, aux, work, gradient, shard;
     struct {
