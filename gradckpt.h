@@ -12964,6 +12964,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
     plan->link_work = desc->link_work;
+    plan->ranking = plan->leaves > 1 || plan->ranks > 1 ? &gckpti_ranked : NULL;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -23966,7 +23967,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
                  p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
                  p->caching ? "&gckpti_cached" : "NULL");
-    gckpti_print(k, "    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->leaves);
+    gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
+                 p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
