@@ -9791,7 +9791,7 @@ typedef struct {
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
  * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels says;
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
- * it stays where it is. Of what is reduced, an UPDATE or BACKWARD adds up the epilogue's uses only. */
+ * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
     size_t out, aux, work, gradient, shard;
     struct {
@@ -10283,9 +10283,7 @@ static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags 
 static int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM && s->shard == GCKPT_SHARD_VALUES &&
-           gckpti_is_cut(s, gckpti_elements(&t->shape)) &&
-           s->params[t->index].p.storage == GCKPT_STORED_F32 && !s->params[t->index].external;
+    return t->kind == GCKPTI_PARAM && gckpti_array_cut(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
 /* A parameter that ops read in the arena: packed and gathered ones, or by desc.stage_parameters
@@ -12882,14 +12880,8 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
-        size_t one = gckpti_is_cut(s, q->p.elements) ? gckpti_share_bytes(p, t)
-                                                     : (size_t)q->p.elements * sizeof(float);
         if (more > 0)
-<<<<<<< HEAD
-            state += one * (size_t)more;
-=======
             state += gckpti_array_bytes(s, q, 1) * (size_t)more;
->>>>>>> w-store
     }
     kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
