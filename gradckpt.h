@@ -9782,6 +9782,13 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e);
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
+/* What an executor does about leaves and other ranks; likewise. */
+typedef struct {
+    void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
+} gckpti_ranking;
+static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
+static const gckpti_ranking gckpti_ranked = { gckpti_run_reduce };
+
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -9819,7 +9826,8 @@ struct gckpt_plan {
     const gckpti_packing *packing; /* NULL: no parameter is packed */
     const gckpti_picking *picking; /* NULL: there are no picks */
     const gckpti_caching *caching; /* NULL: there are no caches */
-    int leaves, ranks; /* 1, 1: REDUCE does not occur, and nothing of >>ranks is linked */
+    const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
+    int leaves, ranks;
     gckpt_shard shard;
     uint64_t link_work;
 };
@@ -18927,6 +18935,18 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
+/* A leaf's sum of a gradient: this rank's uses, and the sums of leaves before that wait for it. */
+static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    int64_t n = gckpti_elements(&e->plan->nodes[ins->id].shape);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
+    for (int u = 1; u < ins->uses; u++)
+        gckpti_on(e)->add(&c, gckpti_at(e, o.gradient), gckpti_at(e, o.more[u - 1]), n);
+}
+
 /* Waits, before what comes next, for moves that were begun. */
 static void gckpti_join(gckpt_exec *e)
 {
@@ -20100,6 +20120,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
+    else if (ins->kind == GCKPT_REDUCE)
+        e->plan->ranking->reduce(e, ins);
     else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
