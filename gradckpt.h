@@ -617,7 +617,8 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 /* values, made or not, and state that it owns */
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* updates done so far */
-/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
+/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). 0 where some
+ * are cut (GCKPT_SHARD_VALUES): gckpt_gather_hash brings them together. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
@@ -3536,10 +3537,39 @@ static int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *firs
     return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
 }
 
-/* Whether a parameter of so many elements is cut at all; smaller ones are whole on every rank. */
+/* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
+ * has; what is no longer than a block is whole on every rank. */
+static int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least, int64_t elements)
+{
+    int64_t first;
+    if (GCKPTI_LEAN || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return elements;
+    return gckpti_share(elements, 0, ranks, &first);
+}
+
+/* Whether a parameter of so many elements is cut at all: updated, and its state held, by shares. */
 static int gckpti_is_cut(const gckpt_store *s, int64_t elements)
 {
-    return s->ranks > 1 && s->shard != GCKPT_SHARD_NONE && elements > GCKPT_UPDATE_BLOCK;
+    return !GCKPTI_LEAN && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
+           elements > GCKPT_UPDATE_BLOCK;
+}
+
+/* Whether a parameter's values (slot below 0) or states are cut: elements p.first on, p.count of
+ * them, are in memory then, with room for the largest share. Neither values that are the program's
+ * nor packed ones are. */
+static int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_is_cut(s, q->p.elements) &&
+           (slot >= 0 ||
+            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
+}
+
+/* How many elements of them are in memory. */
+static int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_array_cut(s, q, slot)
+               ? gckpti_in_memory(s->ranks, s->shard, GCKPT_SHARD_STATE, q->p.elements)
+               : q->p.elements;
 }
 
 /* ---- names, as files can have them ---- */
@@ -3673,10 +3703,17 @@ static size_t gckpti_scale_bytes(const gckpt_parameter *p)
     return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
 }
 
-/* Bytes of values that are stored as p says. */
+/* Bytes of all values, stored as p says. */
 static size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
     return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
+}
+
+/* Bytes in memory of array i: values, as they are stored, or state i - 1. */
+static size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
+{
+    return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
+                                              : gckpti_values_bytes(&q->p);
 }
 
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
@@ -3827,7 +3864,7 @@ static int gckpti_state_slots(const gckpti_param *q)
 static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
-        gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
+        gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
 }
 
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
@@ -3835,7 +3872,7 @@ static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 {
     int had = gckpti_state_slots(q);
     for (int i = had; i < slots; i++) {
-        q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
+        q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
         if (!q->p.state[i]) {
             gckpti_state_shrink(s, q, had);
             return 0;
@@ -3868,14 +3905,8 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     for (int i = 0; i <= gckpti_state_slots(q); i++)
         if (m->array[i])
             m->backend->copy_out(m->backend->context, gckpti_array(q, i - 1), m->array[i],
-                                 (size_t)q->p.elements * sizeof(float));
+                                 gckpti_array_bytes(s, q, i));
     m->newest = GCKPTI_BOTH;
-}
-
-/* Bytes of array i of its mirror: values, as they are stored, or state. */
-static size_t gckpti_mirror_bytes(const gckpti_param *q, int i)
-{
-    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_values_bytes(&q->p);
 }
 
 /* Pulls, and gives the mirror back. */
@@ -3885,7 +3916,7 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
     gckpti_pull(s, q);
     for (int i = 0; m && i < 5; i++)
         if (m->array[i])
-            m->backend->release(m->backend->context, m->array[i], gckpti_mirror_bytes(q, i));
+            m->backend->release(m->backend->context, m->array[i], gckpti_array_bytes(s, q, i));
     if (m)
         memset(m, 0, sizeof *m);
 }
@@ -3899,7 +3930,7 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
         gckpti_unmirror(s, q);
     m->backend = b;
     for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
-        size_t bytes = gckpti_mirror_bytes(q, i);
+        size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
@@ -3987,7 +4018,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_values_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
     gckpti_set_block(q, NULL);
 }
 
@@ -4129,6 +4160,15 @@ static void gckpti_link_names(gckpt_store *s, int all)
     }
 }
 
+/* What this rank updates of a parameter. */
+static void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
+{
+    p->first = 0;
+    p->count = p->elements;
+    if (gckpti_is_cut(s, p->elements))
+        p->count = gckpti_share(p->elements, s->rank, s->ranks, &p->first);
+}
+
 /* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
  * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
@@ -4151,11 +4191,39 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
+    gckpti_param_share(s, &q.p);
     q.first = had < s->capacity ? -1 : s->params[s->count].first;
     s->params[s->count++] = q;
     gckpti_link_names(s, had < s->capacity);
     s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
+}
+
+GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
+{
+    if (ranks < 1 || (ranks & (ranks - 1)) || rank < 0 || rank >= ranks ||
+        (unsigned)shard > GCKPT_SHARD_VALUES || (GCKPTI_LEAN && ranks > 1))
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            "rank %i of %i, shard %i: ranks must be a power of two, rank 0 to ranks - "
+            "1, shard a gckpt_shard",
+            rank, ranks, (int)shard);
+    for (size_t i = 0; store && i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        if ((gckpti_is_made(q) && !q->external) || gckpti_state_slots(q))
+            return gckpti_error(store, GCKPT_E_ARG,
+                                "ranks: \"%s\" has values or state already; say which rank this is "
+                                "before gckpt_exec_new, gckpt_store_get and loading make them",
+                                q->p.name);
+    }
+    if (!store)
+        return GCKPT_E_ARG;
+    store->rank = rank;
+    store->ranks = ranks;
+    store->shard = shard;
+    for (size_t i = 0; i < store->count; i++)
+        gckpti_param_share(store, &store->params[i].p);
+    return gckpti_ok(store);
 }
 
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
@@ -4226,7 +4294,7 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 
 /* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
  * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. */
+ * Raw ones are as drawn: who asks is about to pack them. Of those that are cut: of its own share. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
@@ -4239,6 +4307,10 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
         return x;
     }
     const int away = m && m->newest == GCKPTI_MIRROR;
+    if (gckpti_array_cut(s, q, GCKPTI_VALUES)) {
+        at -= q->p.first;
+        *n = q->p.count - at;
+    }
     if (q->p.values && !away)
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
@@ -4253,13 +4325,15 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = gckpti_values_bytes(&q->p);
+    size_t bytes = gckpti_array_bytes(s, q, 0);
     if (gckpti_is_made(q))
         return GCKPT_OK;
     gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
     if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
+    for (int64_t i = q->p.count; i < gckpti_held(s, q, GCKPTI_VALUES); i++)
+        q->p.values[i] = 0; /* of a share that is not the largest */
     q->raw = 1;
     return GCKPT_OK;
 }
@@ -4331,7 +4405,9 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        if (q->raw && q->p.storage == GCKPT_STORED_F32)
+        if (q->raw && gckpti_array_cut(s, q, GCKPTI_VALUES))
+            gckpti_draw_values(s, q, q->p.first, q->p.count, q->p.values);
+        else if (q->raw && q->p.storage == GCKPT_STORED_F32)
             gckpti_draw_values(s, q, 0, q->p.elements, q->p.values);
         else if (q->raw)
             s->packing->draw(s, q);
@@ -4423,7 +4499,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
         gckpti_pull(store, q);
         gckpti_changed(store, q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
-            memset(gckpti_array(q, k), 0, (size_t)q->p.elements * sizeof(float));
+            memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
         q->optimiser = 0;
         q->updates = 0;
     }
@@ -4458,6 +4534,12 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             "pack: \"%s\" is trainable: only frozen parameters can be stored as "
                             "%s (gckpt_store_freeze)",
                             q->p.name, name);
+    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES && gckpti_is_cut(s, q->p.elements))
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
+            "with GCKPT_SHARD_VALUES pack it before its values are made",
+            q->p.name);
     if (!gckpti_is_made(q)) {
         const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
         const double peak = 6 * gckpti_size((double)q->init.normal) +
@@ -4654,7 +4736,8 @@ static size_t gckpti_store_state(const gckpt_store *s)
 {
     size_t floats = 0;
     for (size_t i = 0; i < s->count; i++)
-        floats += (size_t)s->params[i].p.elements * (size_t)gckpti_state_slots(&s->params[i]);
+        floats +=
+            (size_t)gckpti_held(s, &s->params[i], 0) * (size_t)gckpti_state_slots(&s->params[i]);
     return floats * sizeof(float);
 }
 
@@ -4663,7 +4746,7 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
     size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
         if (!store->params[i].external)
-            bytes += gckpti_values_bytes(&store->params[i].p);
+            bytes += gckpti_array_bytes(store, &store->params[i], 0);
     return bytes;
 }
 
@@ -4675,6 +4758,8 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float room[GCKPTI_DRAWN];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
+        if (gckpti_array_cut(store, q, GCKPTI_VALUES))
+            return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_values_at(store, q, at, room, &n);
             hash = gckpti_hash_floats(hash, x, n);
@@ -12536,7 +12621,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
         if (more > 0)
-            state += (size_t)q->p.elements * sizeof(float) * (size_t)more;
+            state += gckpti_array_bytes(s, q, 1) * (size_t)more;
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
@@ -17736,13 +17821,13 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     size_t used = s->memory.used;
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = &s->params[e->params[e->params[i].nth].index];
-        gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_values_bytes(&q->p));
+        gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = &s->params[e->params[i].index];
         int slots = p->params[i].trained ? p->state_slots : 0;
         for (int slot = gckpti_state_slots(q); slot < slots; slot++)
-            gckpti_count_piece(&used, (size_t)q->p.elements, sizeof(float));
+            gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
     }
     return gckpti_count_block(used + s->memory.names);
 }
@@ -17763,8 +17848,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "exec: \"%s\" holds state of another optimiser; "
                                 "gckpt_store_reset clears it",
                                 q->p.name);
-        bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
-        bytes += gckpti_is_made(q) ? 0 : gckpti_values_bytes(&q->p);
+        bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -17781,7 +17866,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
-                                  q->p.name, p->state_slots, (size_t)q->p.elements * sizeof(float));
+                                  q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
     }
     if (result == GCKPT_OK) {
         gckpti_values_draw(s);
@@ -18537,11 +18622,16 @@ static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
         q.shape = plan->nodes[plan->params[i].node].shape;
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
+        if (q.storage == GCKPT_STORED_F32)
+            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++)
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_piece(&used, (size_t)plan->params[i].elements, sizeof(float));
+            gckpti_count_piece(&used,
+                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
+                                                        plan->params[i].elements),
+                               sizeof(float));
     if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
         gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
