@@ -12885,11 +12885,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         size_t one = gckpti_is_cut(s, q->p.elements) ? gckpti_share_bytes(p, t)
                                                      : (size_t)q->p.elements * sizeof(float);
         if (more > 0)
-<<<<<<< HEAD
             state += one * (size_t)more;
-=======
-            state += gckpti_array_bytes(s, q, 1) * (size_t)more;
->>>>>>> w-store
     }
     kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
