@@ -154,6 +154,47 @@ static inline gckpt_tensor *layers_block(gckpt_tensor *x, const layers_gpt *gpt,
     return gckpt_add(x, gckpt_dropout(layers_dense_with(a, name[5], C, small, zero), gpt->dropout));
 }
 
+/* (..,I) -> (..,out): x weight', normal times 0.02, without bias. */
+static inline gckpt_tensor *layers_map(gckpt_tensor *x, const char *name, int64_t out)
+{
+    const gckpt_init normal = { 0.02f, 0, 0 };
+    const gckpt_shape shape = gckpt_shape2(out, layers_width(x));
+    return gckpt_linear_transposed(
+        x, layers_param(gckpt_graph_of(x), name, "weight", shape, normal), NULL);
+}
+
+/* Root-mean-square norm (Zhang & Sennrich 2019): gain NAME.weight, from 1. */
+static inline gckpt_tensor *layers_rmsnorm(gckpt_tensor *x, const char *name)
+{
+    const gckpt_init one = { 0, 0, 1 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    return gckpt_rmsnorm(x, layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one));
+}
+
+/* Block `layer` of a Llama, (B,T,C) -> (B,T,C), with `inner` units in its MLP: Touvron 2023, names
+ * and pairs of rotary as in transformers ("model.layers.3.self_attn.q_proj.weight"). */
+static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64_t inner, int layer)
+{
+    static const char *const parts[9] = { "input_layernorm",  "self_attn.q_proj",
+                                          "self_attn.k_proj", "self_attn.v_proj",
+                                          "self_attn.o_proj", "post_attention_layernorm",
+                                          "mlp.gate_proj",    "mlp.up_proj",
+                                          "mlp.down_proj" };
+    const int64_t C = layers_width(x);
+    char name[9][64];
+    for (int i = 0; i < 9; i++)
+        snprintf(name[i], sizeof name[i], "model.layers.%i.%s", layer, parts[i]);
+    gckpt_tensor *h = layers_rmsnorm(x, name[0]);
+    gckpt_tensor *q = gckpt_rotary(layers_map(h, name[1], C), heads, 0);
+    gckpt_tensor *k = gckpt_rotary(layers_map(h, name[2], C), heads, 0);
+    h = gckpt_attention(q, k, layers_map(h, name[3], C), heads, 1);
+    x = gckpt_add(x, layers_map(h, name[4], C));
+    h = layers_rmsnorm(x, name[5]);
+    gckpt_tensor *gate = gckpt_silu(layers_map(h, name[6], inner));
+    gate = gckpt_mul(gate, layers_map(h, name[7], inner));
+    return gckpt_add(x, layers_map(gate, name[8], C));
+}
+
 /* A step of a gated recurrent unit (Cho 2014, nn.GRU): x (B,I), h (B,hidden) or NULL at first, when
  * it is 0 -> (B,hidden). Steps of one name have the same weights: NAME.weight_ih_l0 (3 hidden,I),
  * .weight_hh_l0, .bias_ih_l0, .bias_hh_l0; reset, update, new. */

@@ -32,10 +32,11 @@ static void test_layers(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(2, 3)), *h = NULL;
-    gckpt_pick pick[5] = { { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 } };
+    gckpt_pick pick[6];
     gckpt_plan_desc desc;
     gckpt_parameter p;
     memset(&desc, 0, sizeof desc);
+    memset(pick, 0, sizeof pick);
     pick[0].tensor = layers_block(layers_embed(tokens, "wte", 5, 8), &gpt, 0);
     for (int t = 0; t < 3; t++)
         h = layers_gru(gckpt_sum(gckpt_slice(pick[0].tensor, 1, t, t + 1), 1), h, "gru", 6);
@@ -44,9 +45,10 @@ static void test_layers(void)
     pick[3].tensor = layers_gru_all(pick[0].tensor, "gru", 6);
     h = gckpt_reshape(pick[0].tensor, gckpt_shape4(2, 3, 4, 2));
     pick[4].tensor = layers_batchnorm(layers_conv(h, "conv", 5, 3, 2), "bn");
+    pick[5].tensor = layers_llama_block(pick[0].tensor, 2, 12, 0);
     desc.mode = GCKPT_INFERENCE;
     desc.fetch = pick;
-    desc.fetches = 5;
+    desc.fetches = 6;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
     const gckpt_feed feed = { gckpt_id(tokens), fed };
@@ -63,6 +65,7 @@ static void test_layers(void)
     near(gckpt_fetch(e, gckpt_id(pick[2].tensor), 0), golden_mlp, 6, "mlp");
     near(gckpt_fetch(e, gckpt_id(pick[3].tensor), 0), golden_gru_all, 36, "gru_all");
     near(gckpt_fetch(e, gckpt_id(pick[4].tensor), 0), golden_image, 40, "image");
+    near(gckpt_fetch(e, gckpt_id(pick[5].tensor), 0), golden_llama, 48, "llama");
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 

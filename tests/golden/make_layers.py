@@ -5,6 +5,7 @@
 import torch
 from torch import nn
 import torch.nn.functional as F
+from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM
 
 
 def fill(name, t):
@@ -60,8 +61,17 @@ with torch.no_grad():
         fill("bn." + name, getattr(net.bn, name))
     net.bn.running_var.abs_().add_(0.5)
     outputs = net(torch.tensor([[0, 3, 1], [4, 2, 2]]))
+    config = LlamaConfig(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+                         vocab_size=5, rms_norm_eps=1e-5)
+    llama = LlamaForCausalLM(config).eval().model
+    for name, parameter in llama.named_parameters():
+        fill("model." + name, parameter)
+    turn = llama.rotary_emb(outputs[0], torch.arange(3)[None])
+    mask = torch.full((3, 3), float("-inf")).triu(1)[None, None]
+    y = llama.layers[0](outputs[0], attention_mask=mask, position_embeddings=turn)
+    outputs += (y[0] if isinstance(y, tuple) else y,)
 print("/* Written by make_layers.py with PyTorch %s. */" % torch.__version__)
-for name, t in zip(("block", "gru", "mlp", "gru_all", "image"), outputs):
+for name, t in zip(("block", "gru", "mlp", "gru_all", "image", "llama"), outputs):
     print("static const float golden_%s[%d] = {" % (name, t.numel()))
     values = ["%.9gf" % x if "." in "%.9g" % x or "e" in "%.9g" % x else "%.9g.0f" % x for x in t.flatten().tolist()]
     for i in range(0, len(values), 6):

@@ -1,0 +1,403 @@
+/* ranks.h - threads of this process as ranks: an engine (gckpt_ranks) that is strict about its contract
+ * and can fail. Include after gradckpt.h, where RANKS_THREADS says that there are pthreads.
+ *
+ *     ranks_world w;  ranks_open(&w, 4);
+ *     w.fault = (ranks_fault){ .rank = 2, .call = RANKS_EXCHANGE, .at = 7, .how = RANKS_HANGS };
+ *     ranks_run(&w, body, context);      body(&w, rank, context) on 4 threads; joins them
+ *     ranks_close(&w);                   CHECKs that nobody broke the contract
+ *
+ * Exchanges are matched by peer and must be of the sizes that the peer expects; one is under way at a
+ * time; what is sent may not change and what is received may not be touched until done tells that it is
+ * over, which it does some polls late. Time is the system's, but where nobody can go on (all others
+ * hang, are dead or wait, too) it flies, so what waits for a timeout waits not long, and what the
+ * machine delays never times out. */
+#ifndef TESTS_RANKS_H
+#define TESTS_RANKS_H
+#if defined(__unix__) || defined(__APPLE__)
+#define RANKS_THREADS 1
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "check.h"
+
+enum { RANKS_MOST = 16, RANKS_TIMEOUT = 60 };
+typedef enum { RANKS_EXCHANGE, RANKS_DONE, RANKS_ALL_REDUCE, RANKS_CALLS } ranks_call;
+typedef enum {
+    RANKS_FAILS,   /* this call does, once */
+    RANKS_HANGS,   /* it does not return while any other rank runs */
+    RANKS_DIES,    /* the thread ends in it; the engine knows, exchanges with it fail */
+    RANKS_VANISHES /* and nobody is told */
+} ranks_how;
+typedef struct {
+    int rank;
+    ranks_call call;
+    ranks_how how;
+    long at; /* the number of the call, from 1 on; 0: never */
+} ranks_fault;
+
+typedef struct ranks_world ranks_world;
+typedef enum { RANKS_IDLE, RANKS_POSTED, RANKS_MET, RANKS_OVER, RANKS_FAILED } ranks_state;
+typedef enum { RANKS_RUNS, RANKS_ENDED, RANKS_HUNG, RANKS_DEAD } ranks_life;
+typedef struct {
+    ranks_world *world;
+    int number, peer; /* -1: all_reduce */
+    ranks_state state;
+    ranks_life life;
+    int polls, has_given_up;
+    const void *send;
+    void *receive;
+    size_t send_bytes, receive_bytes;
+    uint64_t hash; /* of what is sent */
+    long calls[RANKS_CALLS];
+    uint64_t sent; /* bytes */
+    jmp_buf end;
+    gckpt_ranks engine;
+    pthread_t thread;
+} ranks_member;
+struct ranks_world {
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    int size, given_up, waits; /* waits: polls since anything happened, all ranks' */
+    int blocking;              /* 1: there is no done, exchange waits itself */
+    int lag;                   /* done comes up to so many polls late */
+    ranks_fault fault;
+    double flown; /* seconds added to the clock */
+    long wrong;   /* breaches of the contract */
+    char text[160];
+    ranks_member rank[RANKS_MOST];
+    void (*body)(ranks_world *world, int rank, void *context);
+    void *context;
+};
+
+static inline void ranks_breach(ranks_member *m, const char *what, size_t a, size_t b)
+{
+    if (m->world->wrong++ == 0)
+        snprintf(m->world->text, sizeof m->world->text, "rank %d: %s (%zu, %zu)", m->number, what,
+                 a, b);
+}
+
+static inline uint64_t ranks_hash(const void *bytes, size_t n)
+{
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+    return h;
+}
+
+/* With the lock held, as all below that have no lock of their own: something happened. */
+static inline void ranks_moved(ranks_world *w)
+{
+    w->waits = 0;
+    pthread_cond_broadcast(&w->moved);
+}
+
+/* Whether nobody can do anything but wait. */
+static inline int ranks_stuck(const ranks_world *w)
+{
+    for (int i = 0; i < w->size; i++) {
+        const ranks_member *m = &w->rank[i];
+        if (m->life == RANKS_RUNS && m->state != RANKS_POSTED &&
+            (m->state != RANKS_MET || w->rank[m->peer].life == RANKS_RUNS))
+            return 0;
+    }
+    return 1;
+}
+
+static inline int ranks_others_run(const ranks_member *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->world->size; i++)
+        n += i != m->number && m->world->rank[i].life == RANKS_RUNS;
+    return n;
+}
+
+/* Counts a call; 0: it is to fail. */
+static inline int ranks_counted(ranks_member *m, ranks_call call)
+{
+    ranks_world *w = m->world;
+    const ranks_fault *f = &w->fault;
+    if (++m->calls[call] != f->at || f->rank != m->number || f->call != call)
+        return 1;
+    if (f->how == RANKS_DIES || f->how == RANKS_VANISHES) {
+        m->life = f->how == RANKS_DIES ? RANKS_DEAD : RANKS_HUNG;
+        ranks_moved(w);
+        pthread_mutex_unlock(&w->lock);
+        longjmp(m->end, 1);
+    }
+    if (f->how == RANKS_HANGS) {
+        m->life = RANKS_HUNG;
+        ranks_moved(w);
+        while (ranks_others_run(m))
+            pthread_cond_wait(&w->moved, &w->lock);
+        m->life = RANKS_RUNS;
+    }
+    m->state = RANKS_IDLE;
+    return 0;
+}
+
+/* What was sent is as it was, and what is to be received has not been touched since. */
+static inline void ranks_deliver(ranks_member *from, ranks_member *to)
+{
+    const unsigned char *bytes = (const unsigned char *)to->receive;
+    if (from->hash != ranks_hash(from->send, from->send_bytes))
+        ranks_breach(from, "what it sends changed under way", from->send_bytes, 0);
+    for (size_t i = 0; i < to->receive_bytes; i++)
+        if (bytes[i] != 0xff) {
+            ranks_breach(to, "where it receives was written meanwhile", i, to->receive_bytes);
+            break;
+        }
+    if (from->send_bytes)
+        memcpy(to->receive, from->send, from->send_bytes);
+}
+
+static inline void ranks_sum(ranks_world *w)
+{
+    const size_t n = w->rank[0].send_bytes / sizeof(float);
+    for (int i = 0; i < w->size; i++)
+        if (w->rank[i].state != RANKS_POSTED || w->rank[i].peer >= 0 ||
+            w->rank[i].life != RANKS_RUNS)
+            return;
+    for (int i = 1; i < w->size; i++)
+        if (w->rank[i].send_bytes != w->rank[0].send_bytes)
+            ranks_breach(&w->rank[i], "all_reduce of another size than rank 0's",
+                         w->rank[i].send_bytes, w->rank[0].send_bytes);
+    for (size_t k = 0; k < n && !w->wrong; k++) {
+        float sum = 0;
+        for (int i = 0; i < w->size; i++)
+            sum += ((const float *)w->rank[i].send)[k];
+        for (int i = 0; i < w->size; i++)
+            ((float *)w->rank[i].receive)[k] = sum;
+    }
+    for (int i = 0; i < w->size; i++)
+        w->rank[i].state = w->wrong ? RANKS_FAILED : RANKS_OVER;
+    ranks_moved(w);
+}
+
+/* How many polls after it met its partner a rank may be told so. */
+static inline int ranks_late(const ranks_member *m)
+{
+    return m->world->blocking ? 0
+                              : (int)((m->calls[RANKS_EXCHANGE] + m->number) % (m->world->lag + 1));
+}
+
+/* Takes what is under way as far as it can go. */
+static inline void ranks_advance(ranks_member *m)
+{
+    ranks_world *w = m->world;
+    if ((w->given_up || w->wrong) && m->state != RANKS_OVER)
+        m->state = RANKS_FAILED;
+    if (m->state != RANKS_POSTED && m->state != RANKS_MET)
+        return;
+    if (m->peer < 0) {
+        for (int i = 0; i < w->size; i++)
+            m->state = w->rank[i].life == RANKS_DEAD ? RANKS_FAILED : m->state;
+        ranks_sum(w);
+        return;
+    }
+    ranks_member *p = &w->rank[m->peer];
+    if (p->life == RANKS_DEAD)
+        m->state = RANKS_FAILED;
+    if (m->state == RANKS_POSTED && p->state == RANKS_POSTED && p->peer == m->number) {
+        if (m->send_bytes != p->receive_bytes || p->send_bytes != m->receive_bytes)
+            ranks_breach(m, "sends another size than its peer expects", m->send_bytes,
+                         p->receive_bytes);
+        m->state = p->state = RANKS_MET;
+        m->polls = p->polls = 0;
+        ranks_moved(w);
+    }
+    if (m->state == RANKS_MET && p->life == RANKS_RUNS && m->polls >= ranks_late(m) &&
+        p->polls >= ranks_late(p)) {
+        ranks_deliver(m, p);
+        ranks_deliver(p, m);
+        m->state = p->state = RANKS_OVER;
+        ranks_moved(w);
+    }
+}
+
+/* Waits a little for others; where nobody can go on, time flies. */
+static inline void ranks_wait(ranks_world *w)
+{
+    struct timespec until;
+    if (ranks_stuck(w)) {
+        w->flown += RANKS_TIMEOUT / 4.0;
+        if (++w->waits > 4000) {
+            fprintf(stderr, "ranks wait for each other in spite of the timeout\n");
+            exit(1);
+        }
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 2000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&w->moved, &w->lock, &until);
+}
+
+/* 1: over; 0: not yet; -1: it failed. */
+static inline int ranks_ask(ranks_member *m)
+{
+    m->polls++;
+    ranks_advance(m);
+    if (m->state == RANKS_OVER || m->state == RANKS_FAILED) {
+        int over = m->state == RANKS_OVER ? 1 : -1;
+        m->state = RANKS_IDLE;
+        return over;
+    }
+    return 0;
+}
+
+static inline int ranks_post(ranks_member *m, ranks_call call, int peer, const void *send,
+                             size_t send_bytes, void *receive, size_t receive_bytes)
+{
+    ranks_world *w = m->world;
+    const char *to = (const char *)receive, *from = (const char *)send;
+    int result = 1;
+    pthread_mutex_lock(&w->lock);
+    if (m->state != RANKS_IDLE)
+        ranks_breach(m, "begins something while something is under way", 0, 0);
+    if (m->has_given_up)
+        ranks_breach(m, "goes on after it gave up", 0, 0);
+    if (peer == m->number || peer >= w->size)
+        ranks_breach(m, "no such peer", (size_t)peer, (size_t)w->size);
+    if (call == RANKS_EXCHANGE && send_bytes && receive_bytes && to < from + send_bytes &&
+        from < to + receive_bytes)
+        ranks_breach(m, "receives where it sends from", send_bytes, receive_bytes);
+    if (ranks_counted(m, call) && !w->wrong && !w->given_up) {
+        m->state = RANKS_POSTED;
+        m->peer = peer;
+        m->send = send;
+        m->receive = receive;
+        m->send_bytes = send_bytes;
+        m->receive_bytes = receive_bytes;
+        m->polls = 0;
+        if (peer >= 0) {
+            m->hash = ranks_hash(send, send_bytes);
+            if (receive_bytes)
+                memset(receive, 0xff, receive_bytes);
+            m->sent += send_bytes;
+        }
+        ranks_moved(w);
+        ranks_advance(m);
+        while (w->blocking && m->state == RANKS_POSTED && !ranks_stuck(w))
+            pthread_cond_wait(&w->moved, &w->lock), ranks_advance(m);
+        if (w->blocking)
+            result = m->state == RANKS_OVER, m->state = RANKS_IDLE, ranks_moved(w);
+    } else {
+        result = 0;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return result;
+}
+
+static inline int ranks_exchange(void *user, int peer, const void *send, size_t send_bytes,
+                                 void *receive, size_t receive_bytes)
+{
+    return ranks_post((ranks_member *)user, RANKS_EXCHANGE, peer, send, send_bytes, receive,
+                      receive_bytes);
+}
+
+static inline int ranks_all_reduce(void *user, float *x, size_t n)
+{
+    return ranks_post((ranks_member *)user, RANKS_ALL_REDUCE, -1, x, n * sizeof *x, x,
+                      n * sizeof *x);
+}
+
+static inline int ranks_done(void *user)
+{
+    ranks_member *m = (ranks_member *)user;
+    pthread_mutex_lock(&m->world->lock);
+    if (m->state == RANKS_IDLE)
+        ranks_breach(m, "asks for what is not under way", 0, 0);
+    int result = ranks_counted(m, RANKS_DONE) ? ranks_ask(m) : -1;
+    if (result == 0 && m->polls > 8 + ranks_late(m))
+        ranks_wait(m->world);
+    pthread_mutex_unlock(&m->world->lock);
+    return result;
+}
+
+static inline void ranks_give_up(void *user)
+{
+    ranks_member *m = (ranks_member *)user;
+    pthread_mutex_lock(&m->world->lock);
+    m->has_given_up = m->world->given_up = 1;
+    ranks_moved(m->world);
+    pthread_mutex_unlock(&m->world->lock);
+}
+
+static inline double ranks_clock(void *user)
+{
+    ranks_world *w = ((ranks_member *)user)->world;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    pthread_mutex_lock(&w->lock);
+    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + w->flown;
+    pthread_mutex_unlock(&w->lock);
+    return seconds;
+}
+
+static inline void ranks_open(ranks_world *w, int size)
+{
+    memset(w, 0, sizeof *w);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->moved, NULL);
+    w->size = size;
+    w->lag = 2;
+    for (int i = 0; i < size; i++) {
+        w->rank[i].world = w;
+        w->rank[i].number = i;
+        w->rank[i].engine = (gckpt_ranks){ .rank = i,
+                                           .size = size,
+                                           .exchange = ranks_exchange,
+                                           .done = ranks_done,
+                                           .all_reduce = ranks_all_reduce,
+                                           .give_up = ranks_give_up,
+                                           .clock = ranks_clock,
+                                           .timeout = RANKS_TIMEOUT,
+                                           .user = &w->rank[i] };
+    }
+}
+
+static void *ranks_thread(void *user)
+{
+    ranks_member *m = (ranks_member *)user;
+    if (setjmp(m->end) == 0)
+        m->world->body(m->world, m->number, m->world->context);
+    pthread_mutex_lock(&m->world->lock);
+    if (m->life == RANKS_RUNS && m->state != RANKS_IDLE && !m->world->given_up)
+        ranks_breach(m, "ended while something was under way", 0, 0);
+    m->life = m->life == RANKS_RUNS ? RANKS_ENDED : m->life;
+    ranks_moved(m->world);
+    pthread_mutex_unlock(&m->world->lock);
+    return NULL;
+}
+
+static inline void ranks_run(ranks_world *w, void (*body)(ranks_world *, int, void *),
+                             void *context)
+{
+    w->body = body;
+    w->context = context;
+    for (int i = 0; i < w->size; i++) {
+        w->rank[i].life = RANKS_RUNS;
+        w->rank[i].engine.done = w->blocking ? NULL : ranks_done;
+    }
+    for (int i = 0; i < w->size; i++)
+        if (pthread_create(&w->rank[i].thread, NULL, ranks_thread, &w->rank[i])) {
+            fprintf(stderr, "no thread for rank %d\n", i);
+            exit(1);
+        }
+    for (int i = 0; i < w->size; i++)
+        pthread_join(w->rank[i].thread, NULL);
+}
+
+static inline void ranks_close(ranks_world *w)
+{
+    CHECK_MSG(w->wrong == 0, "%ld breaches of the engine's contract, first: %s", w->wrong, w->text);
+    pthread_cond_destroy(&w->moved);
+    pthread_mutex_destroy(&w->lock);
+}
+#else
+#define RANKS_THREADS 0
+#endif
+#endif
