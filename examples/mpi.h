@@ -1,0 +1,99 @@
+/* mpi.h - ranks of a training reach each other by MPI 3 (OpenMPI, MPICH). To copy; include gradckpt.h
+ * first; C99 or C++11, by mpicc or mpicxx; its folder must not be an -I, for there is MPI's <mpi.h>.
+ *
+ *     mpi_ranks_open(&m, MPI_COMM_WORLD, 60); // 60 seconds without an answer are too many
+ *     gckpt_store_ranks(store, m.ranks.rank, m.ranks.size, GCKPT_SHARD_VALUES);
+ *     ...                                     // gckpt_exec_desc.ranks = &m.ranks
+ *     mpi_ranks_close(&m); // after GCKPT_E_PEER it ends the job: MPI_Finalize might wait for ever
+ */
+#ifndef MPI_RANKS_H
+#define MPI_RANKS_H
+#include <mpi.h>
+#include <sched.h>
+#include <string.h>
+enum { MPI_RANKS_DATA = 1, MPI_RANKS_GONE, MPI_RANKS_PIECES = 256, MPI_RANKS_PIECE = 1 << 30 };
+typedef struct {
+    gckpt_ranks ranks;
+    MPI_Comm comm;
+    MPI_Request request[MPI_RANKS_PIECES]; /* of what is under way, in pieces of 1 GiB, */
+    int count, gone;                       /* so many; gone: a rank has given up */
+} mpi_ranks;
+
+/* Begins to send `from`, to receive `to`, or, with peer -1, to add `to` up. */
+static inline void mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
+{
+    for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_PIECE) {
+        const int n = bytes - at < MPI_RANKS_PIECE ? (int)(bytes - at) : MPI_RANKS_PIECE;
+        MPI_Request *r = &m->request[m->count++ % MPI_RANKS_PIECES];
+        if (m->count > MPI_RANKS_PIECES)
+            m->gone = 1;
+        else if (peer < 0)
+            m->gone = MPI_Iallreduce(MPI_IN_PLACE, to + at, n / 4, MPI_FLOAT, MPI_SUM, m->comm, r);
+        else if (from != NULL)
+            m->gone = MPI_Isend(from + at, n, MPI_BYTE, peer, MPI_RANKS_DATA, m->comm, r);
+        else
+            m->gone = MPI_Irecv(to + at, n, MPI_BYTE, peer, MPI_RANKS_DATA, m->comm, r);
+    }
+}
+
+static inline int mpi_ranks_exchange(void *user, int peer, const void *send, size_t send_bytes,
+                                     void *receive, size_t receive_bytes)
+{
+    mpi_ranks *m = (mpi_ranks *)user;
+    mpi_ranks_begin(m, peer, NULL, (char *)receive, receive_bytes);
+    mpi_ranks_begin(m, peer, (const char *)send, NULL, send_bytes);
+    return !m->gone;
+}
+
+static inline int mpi_ranks_all_reduce(void *user, float *x, size_t n)
+{
+    mpi_ranks_begin((mpi_ranks *)user, -1, NULL, (char *)x, n * sizeof *x);
+    return !((mpi_ranks *)user)->gone;
+}
+
+/* Yields, for there may be more ranks than processors. What has come counts, whoever gives up. */
+static inline int mpi_ranks_done(void *user)
+{
+    mpi_ranks *m = (mpi_ranks *)user;
+    MPI_Status status;
+    int over = 0, told = 0;
+    m->gone = m->gone || MPI_Testall(m->count, m->request, &over, MPI_STATUSES_IGNORE);
+    if (!m->gone && !over && sched_yield() == 0)
+        m->gone = MPI_Iprobe(MPI_ANY_SOURCE, MPI_RANKS_GONE, m->comm, &told, &status) || told;
+    m->count = over ? 0 : m->count;
+    return m->gone ? -1 : over;
+}
+
+static inline void mpi_ranks_give_up(void *user)
+{
+    mpi_ranks *m = (mpi_ranks *)user;
+    MPI_Request r;
+    for (int i = 0; i < m->ranks.size; i++)
+        if (i != m->ranks.rank && !MPI_Isend(&r, 0, MPI_BYTE, i, MPI_RANKS_GONE, m->comm, &r))
+            MPI_Request_free(&r); /* the other may be dead: nobody waits for it */
+    m->gone = 1;
+}
+
+static inline double mpi_ranks_clock(void *user) { return (void)user, MPI_Wtime(); }
+
+static inline int mpi_ranks_open(mpi_ranks *m, MPI_Comm comm, double timeout) /* 0: MPI failed */
+{
+    memset(m, 0, sizeof *m);
+    m->ranks.exchange = mpi_ranks_exchange;
+    m->ranks.done = mpi_ranks_done;
+    m->ranks.all_reduce = mpi_ranks_all_reduce;
+    m->ranks.give_up = mpi_ranks_give_up;
+    m->ranks.clock = mpi_ranks_clock;
+    m->ranks.timeout = timeout;
+    m->ranks.user = m;
+    return !MPI_Comm_dup(comm, &m->comm) && !MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN) &&
+           !MPI_Comm_rank(m->comm, &m->ranks.rank) && !MPI_Comm_size(m->comm, &m->ranks.size);
+}
+
+static inline void mpi_ranks_close(mpi_ranks *m)
+{
+    if (m->gone)
+        MPI_Abort(m->comm, 1);
+    MPI_Comm_free(&m->comm);
+}
+#endif
