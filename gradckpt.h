@@ -617,7 +617,8 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 /* values, made or not, and state that it owns */
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* updates done so far */
-/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
+/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). 0 where some
+ * are cut (GCKPT_SHARD_VALUES): gckpt_gather_hash brings them together. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
@@ -1272,7 +1273,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 
 /* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
- * inputs, constants and parameters. The same on every machine, for every plan of the graph. */
+ * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
+ * machine, for every plan of the graph with as many leaves. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
@@ -3536,10 +3538,39 @@ static int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *firs
     return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
 }
 
-/* Whether a parameter of so many elements is cut at all; smaller ones are whole on every rank. */
+/* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
+ * has; what is no longer than a block is whole on every rank. */
+static int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least, int64_t elements)
+{
+    int64_t first;
+    if (GCKPTI_LEAN || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return elements;
+    return gckpti_share(elements, 0, ranks, &first);
+}
+
+/* Whether a parameter of so many elements is cut at all: updated, and its state held, by shares. */
 static int gckpti_is_cut(const gckpt_store *s, int64_t elements)
 {
-    return s->ranks > 1 && s->shard != GCKPT_SHARD_NONE && elements > GCKPT_UPDATE_BLOCK;
+    return !GCKPTI_LEAN && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
+           elements > GCKPT_UPDATE_BLOCK;
+}
+
+/* Whether a parameter's values (slot below 0) or states are cut: elements p.first on, p.count of
+ * them, are in memory then, with room for the largest share. Neither values that are the program's
+ * nor packed ones are. */
+static int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_is_cut(s, q->p.elements) &&
+           (slot >= 0 ||
+            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
+}
+
+/* How many elements of them are in memory. */
+static int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_array_cut(s, q, slot)
+               ? gckpti_in_memory(s->ranks, s->shard, GCKPT_SHARD_STATE, q->p.elements)
+               : q->p.elements;
 }
 
 /* ---- names, as files can have them ---- */
@@ -3673,10 +3704,17 @@ static size_t gckpti_scale_bytes(const gckpt_parameter *p)
     return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
 }
 
-/* Bytes of values that are stored as p says. */
+/* Bytes of all values, stored as p says. */
 static size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
     return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
+}
+
+/* Bytes in memory of array i: values, as they are stored, or state i - 1. */
+static size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
+{
+    return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
+                                              : gckpti_values_bytes(&q->p);
 }
 
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
@@ -3827,7 +3865,7 @@ static int gckpti_state_slots(const gckpti_param *q)
 static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
-        gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
+        gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
 }
 
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
@@ -3835,7 +3873,7 @@ static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 {
     int had = gckpti_state_slots(q);
     for (int i = had; i < slots; i++) {
-        q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
+        q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
         if (!q->p.state[i]) {
             gckpti_state_shrink(s, q, had);
             return 0;
@@ -3868,14 +3906,8 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     for (int i = 0; i <= gckpti_state_slots(q); i++)
         if (m->array[i])
             m->backend->copy_out(m->backend->context, gckpti_array(q, i - 1), m->array[i],
-                                 (size_t)q->p.elements * sizeof(float));
+                                 gckpti_array_bytes(s, q, i));
     m->newest = GCKPTI_BOTH;
-}
-
-/* Bytes of array i of its mirror: values, as they are stored, or state. */
-static size_t gckpti_mirror_bytes(const gckpti_param *q, int i)
-{
-    return i ? (size_t)q->p.elements * sizeof(float) : gckpti_values_bytes(&q->p);
 }
 
 /* Pulls, and gives the mirror back. */
@@ -3885,7 +3917,7 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
     gckpti_pull(s, q);
     for (int i = 0; m && i < 5; i++)
         if (m->array[i])
-            m->backend->release(m->backend->context, m->array[i], gckpti_mirror_bytes(q, i));
+            m->backend->release(m->backend->context, m->array[i], gckpti_array_bytes(s, q, i));
     if (m)
         memset(m, 0, sizeof *m);
 }
@@ -3899,7 +3931,7 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
         gckpti_unmirror(s, q);
     m->backend = b;
     for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
-        size_t bytes = gckpti_mirror_bytes(q, i);
+        size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
@@ -3987,7 +4019,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_values_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
     gckpti_set_block(q, NULL);
 }
 
@@ -4129,6 +4161,15 @@ static void gckpti_link_names(gckpt_store *s, int all)
     }
 }
 
+/* What this rank updates of a parameter. */
+static void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
+{
+    p->first = 0;
+    p->count = p->elements;
+    if (gckpti_is_cut(s, p->elements))
+        p->count = gckpti_share(p->elements, s->rank, s->ranks, &p->first);
+}
+
 /* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
  * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
@@ -4151,11 +4192,39 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
+    gckpti_param_share(s, &q.p);
     q.first = had < s->capacity ? -1 : s->params[s->count].first;
     s->params[s->count++] = q;
     gckpti_link_names(s, had < s->capacity);
     s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
+}
+
+GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
+{
+    if (ranks < 1 || (ranks & (ranks - 1)) || rank < 0 || rank >= ranks ||
+        (unsigned)shard > GCKPT_SHARD_VALUES || (GCKPTI_LEAN && ranks > 1))
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            "rank %i of %i, shard %i: ranks must be a power of two, rank 0 to ranks - "
+            "1, shard a gckpt_shard",
+            rank, ranks, (int)shard);
+    for (size_t i = 0; store && i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        if ((gckpti_is_made(q) && !q->external) || gckpti_state_slots(q))
+            return gckpti_error(store, GCKPT_E_ARG,
+                                "ranks: \"%s\" has values or state already; say which rank this is "
+                                "before gckpt_exec_new, gckpt_store_get and loading make them",
+                                q->p.name);
+    }
+    if (!store)
+        return GCKPT_E_ARG;
+    store->rank = rank;
+    store->ranks = ranks;
+    store->shard = shard;
+    for (size_t i = 0; i < store->count; i++)
+        gckpti_param_share(store, &store->params[i].p);
+    return gckpti_ok(store);
 }
 
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
@@ -4226,7 +4295,7 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 
 /* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
  * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. */
+ * Raw ones are as drawn: who asks is about to pack them. Of those that are cut: of its own share. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
@@ -4239,6 +4308,10 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
         return x;
     }
     const int away = m && m->newest == GCKPTI_MIRROR;
+    if (gckpti_array_cut(s, q, GCKPTI_VALUES)) {
+        at -= q->p.first;
+        *n = q->p.count - at;
+    }
     if (q->p.values && !away)
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
@@ -4253,13 +4326,15 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = gckpti_values_bytes(&q->p);
+    size_t bytes = gckpti_array_bytes(s, q, 0);
     if (gckpti_is_made(q))
         return GCKPT_OK;
     gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
     if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
+    for (int64_t i = q->p.count; i < gckpti_held(s, q, GCKPTI_VALUES); i++)
+        q->p.values[i] = 0; /* of a share that is not the largest */
     q->raw = 1;
     return GCKPT_OK;
 }
@@ -4331,7 +4406,9 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        if (q->raw && q->p.storage == GCKPT_STORED_F32)
+        if (q->raw && gckpti_array_cut(s, q, GCKPTI_VALUES))
+            gckpti_draw_values(s, q, q->p.first, q->p.count, q->p.values);
+        else if (q->raw && q->p.storage == GCKPT_STORED_F32)
             gckpti_draw_values(s, q, 0, q->p.elements, q->p.values);
         else if (q->raw)
             s->packing->draw(s, q);
@@ -4423,7 +4500,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
         gckpti_pull(store, q);
         gckpti_changed(store, q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
-            memset(gckpti_array(q, k), 0, (size_t)q->p.elements * sizeof(float));
+            memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
         q->optimiser = 0;
         q->updates = 0;
     }
@@ -4458,6 +4535,12 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             "pack: \"%s\" is trainable: only frozen parameters can be stored as "
                             "%s (gckpt_store_freeze)",
                             q->p.name, name);
+    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES && gckpti_is_cut(s, q->p.elements))
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
+            "with GCKPT_SHARD_VALUES pack it before its values are made",
+            q->p.name);
     if (!gckpti_is_made(q)) {
         const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
         const double peak = 6 * gckpti_size((double)q->init.normal) +
@@ -4654,7 +4737,8 @@ static size_t gckpti_store_state(const gckpt_store *s)
 {
     size_t floats = 0;
     for (size_t i = 0; i < s->count; i++)
-        floats += (size_t)s->params[i].p.elements * (size_t)gckpti_state_slots(&s->params[i]);
+        floats +=
+            (size_t)gckpti_held(s, &s->params[i], 0) * (size_t)gckpti_state_slots(&s->params[i]);
     return floats * sizeof(float);
 }
 
@@ -4663,7 +4747,7 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
     size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
         if (!store->params[i].external)
-            bytes += gckpti_values_bytes(&store->params[i].p);
+            bytes += gckpti_array_bytes(store, &store->params[i], 0);
     return bytes;
 }
 
@@ -4675,6 +4759,8 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float room[GCKPTI_DRAWN];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
+        if (gckpti_array_cut(store, q, GCKPTI_VALUES))
+            return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_values_at(store, q, at, room, &n);
             hash = gckpti_hash_floats(hash, x, n);
@@ -9689,20 +9775,23 @@ typedef struct {
 static int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
 typedef struct {
-    unsigned char kind;             /* gckpt_kind */
-    unsigned char first;            /* the first forward of its tensor */
-    unsigned char accumulate, zero; /* bit i: input i's gradient is added to; is cleared before */
-    gckpti_id id;                   /* tensor; UPDATE: parameter of the plan */
-    gckpti_id uses;                 /* accumulators to add up first */
-    gckpti_nth operands;            /* where its offsets begin: gckpti_operands_of */
+    unsigned char kind;  /* gckpt_kind */
+    unsigned char first; /* the first forward of its tensor */
+    /* bit i: input i's gradient is added to; is cleared before. REDUCE: `accumulate` is 1 where
+     * each rank needs its share of the sum only. */
+    unsigned char accumulate, zero;
+    gckpti_id id;        /* tensor; UPDATE: parameter of the plan */
+    gckpti_id uses;      /* accumulators to add up first */
+    gckpti_nth operands; /* where its offsets begin: gckpti_operands_of */
 } gckpti_ins;
 
 /* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; behind `more`, as many waiting sums as gckpti_levels says; `work`: room for
- * what another rank sends; `shard`: where this rank's part of the sum goes, NONE: it stays. */
+ * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels says;
+ * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
+ * it stays where it is. Of what is reduced, an UPDATE or BACKWARD adds up the epilogue's uses only. */
 typedef struct {
     size_t out, aux, work, gradient, shard;
     struct {
@@ -9782,6 +9871,13 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e);
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
+/* What an executor does about leaves and other ranks; likewise. */
+typedef struct {
+    void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
+} gckpti_ranking;
+static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
+static const gckpti_ranking gckpti_ranked = { gckpti_run_reduce };
+
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -9819,19 +9915,23 @@ struct gckpt_plan {
     const gckpti_packing *packing; /* NULL: no parameter is packed */
     const gckpti_picking *picking; /* NULL: there are no picks */
     const gckpti_caching *caching; /* NULL: there are no caches */
-    int leaves, ranks; /* 1, 1: REDUCE does not occur, and nothing of >>ranks is linked */
+    const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
+    int leaves, ranks;
     gckpt_shard shard;
     uint64_t link_work;
 };
 
-/* Sums that wait in the binary counter of a rank's own leaves. */
-static int gckpti_levels(const gckpt_plan *p)
+/* Sums that wait in the binary counter of so many leaves, a power of two. */
+static int gckpti_levels_of(int leaves)
 {
     int n = 0;
-    while (p->leaves / p->ranks >> (n + 1))
+    while (leaves >> n > 1)
         n++;
     return n;
 }
+
+/* In that of a rank's own. */
+static int gckpti_levels(const gckpt_plan *p) { return gckpti_levels_of(p->leaves / p->ranks); }
 
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
@@ -9897,6 +9997,12 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
         hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
     name = q->op ? q->op->name : name;
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
+}
+
+/* Leaves are part of what bits depend on. */
+static uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
+{
+    return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
 }
 
 static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
@@ -10021,6 +10127,7 @@ typedef struct {
     int target;             /* target[target..]: where its backward puts gradients, by input */
     int64_t out, aux, work; /* bytes of its results; of its forward's workspace; rounded up */
     uint64_t cost;          /* of the forward */
+    int reduce, reduces;    /* reduction[reduce..]: behind its backward */
     unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
     unsigned char reads_aux;        /* the backward does */
     unsigned char fixed;            /* computed once: pins, side effects, the prologue */
@@ -10030,6 +10137,15 @@ typedef struct {
     unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
     unsigned char offloads;         /* what it leaves may be offloaded */
 } gckpti_unit;
+
+/* A REDUCE: sums of leaves of a tensor's gradient, behind the last backward of the body that adds
+ * to it. Numbers of gradients, or -1. */
+typedef struct {
+    int id;
+    int waits; /* the first of p->levels sums that wait */
+    int work;  /* room for another rank's part, of all that are behind one backward */
+    int shard; /* this rank's share of the sum, if that leaves the rest */
+} gckpti_reduction;
 
 /* Memory of a gradient. Backwards have a fixed order, their ranks, so all but its place in a
  * schedule is known before there is one. */
@@ -10135,6 +10251,9 @@ typedef struct gckpti_planner {
     int gradients;
     gckpti_target *target;
     int targets;
+    int leaves, levels;                      /* of a step; sums of a rank's own that may wait */
+    gckpti_reduction *reduction;             /* in the order of their backwards */
+    int reductions, *reduction_of;           /* by id, or -1 */
     int64_t *gradient_at, *gradient_between; /* bytes of gradients, by rank */
     struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
@@ -10160,11 +10279,30 @@ enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
-/* A parameter that ops read in the arena: packed ones, or by desc.stage_parameters all. */
+/* A parameter of which other ranks have most values: they are gathered in the arena. */
+static int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_store *s = p->g->store;
+    return t->kind == GCKPTI_PARAM && s->shard == GCKPT_SHARD_VALUES &&
+           gckpti_is_cut(s, gckpti_elements(&t->shape)) &&
+           s->params[t->index].p.storage == GCKPT_STORED_F32 && !s->params[t->index].external;
+}
+
+/* A parameter that ops read in the arena: packed and gathered ones, or by desc.stage_parameters
+ * all. */
 static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return t->kind == GCKPTI_PARAM &&
-           (p->staged || p->g->store->params[t->index].p.storage != GCKPT_STORED_F32);
+           (p->staged || p->g->store->params[t->index].p.storage != GCKPT_STORED_F32 ||
+            gckpti_is_gathered(p, t));
+}
+
+/* Bytes of the largest share of a tensor's floats: rank 0's. All plan with that. */
+static size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    int64_t first;
+    return sizeof(float) *
+           (size_t)gckpti_share(gckpti_elements(&t->shape), 0, p->g->store->ranks, &first);
 }
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
@@ -10756,6 +10894,11 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const uint64_t moved = (uint64_t)gckpti_values_bytes(stored) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
+            if (gckpti_is_gathered(p, q)) {
+                size_t bytes = gckpti_value_bytes(p, q) - gckpti_share_bytes(p, q);
+                p->cost[q->id].forward = gckpti_add_work(
+                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_work, (int64_t)bytes));
+            }
             gckpti_add_unit(p, q, prologue);
             if (!prologue)
                 p->body[p->body_count++] = q->id;
@@ -10775,7 +10918,9 @@ static void gckpti_list_uses(gckpti_planner *p)
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->units; u++)
         n += p->unit[u].rank < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
-    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
+    size_t sums =
+        p->leaves > 1 ? n * (size_t)(3 + p->levels) : n; /* REDUCE: what waits, work, shard */
+    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, sums, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
     memset(p->whole, 0xff, ids);
@@ -11047,7 +11192,53 @@ static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t 
     return p->gradients++;
 }
 
-/* The accumulators of a looped plan: one for each use, all through the step. */
+/* Whether a target is the body's. */
+static int gckpti_in_body(const gckpti_planner *p, int target)
+{
+    return p->target[target].unit >= p->prologue;
+}
+
+/* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
+static void gckpti_list_reductions(gckpti_planner *p)
+{
+    size_t n = (size_t)p->n;
+    int *last = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* ranks, by id */
+    p->reduction = (gckpti_reduction *)gckpti_scratch_take(&p->scratch, n, sizeof *p->reduction);
+    p->reduction_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    if (p->failed)
+        return;
+    memset(p->reduction_of, 0xff, n * sizeof(int));
+    for (int pass = 0; pass < 2; pass++)
+        for (int r = 0; r < p->body_ranks; r++) {
+            gckpti_unit *u = &p->unit[p->backward[r]];
+            const gckpt_tensor *t = p->tensors[u->id];
+            u->reduce = p->reductions;
+            for (int i = 0; i < t->inputs; i++) {
+                int id = t->in[i]->base->id;
+                const gckpti_reduction sum = { id, -1, -1, -1 };
+                if (pass == 0)
+                    last[id] = r;
+                else if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && last[id] == r &&
+                         !gckpti_repeats(t, i)) {
+                    p->reduction_of[id] = p->reductions;
+                    p->reduction[p->reductions++] = sum;
+                }
+            }
+            u->reduces = p->reductions - u->reduce;
+        }
+}
+
+/* A sum that waits all through the step. */
+static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size)
+{
+    int v = gckpti_gradient_new(p, t, size, 0);
+    p->gradient[v].resident = 1;
+    p->gradient[v].last = p->ranks;
+    return v;
+}
+
+/* The accumulators of a looped plan: one for each use, all through the step; and what waits in the
+ * binary counters of leaves. */
 static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -11057,11 +11248,16 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             if (!p->active[q->id] || !gckpti_sums_uses(q))
                 continue;
             size_t low = gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1;
-            int v = gckpti_gradient_new(p, q, low * gckpti_bytes(p, q, 0), 0);
-            p->gradient[v].resident = 1;
-            p->gradient[v].last = p->ranks;
-            p->target[p->unit[p->of[i]].target + k].gradient = v;
+            p->target[p->unit[p->of[i]].target + k].gradient =
+                gckpti_add_resident(p, q, low * gckpti_bytes(p, q, 0));
         }
+    }
+    for (int k = 0; k < p->levels * p->reductions; k++) {
+        gckpti_reduction *sum = &p->reduction[k / p->levels];
+        const gckpt_tensor *t = p->tensors[sum->id];
+        int v = gckpti_add_resident(p, t, gckpti_bytes(p, t, 0));
+        p->gradient[v].kind = GCKPT_BUFFER_TREE;
+        sum->waits = k % p->levels ? sum->waits : v;
     }
     for (int id = 0; id < p->n; id++)
         if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && p->first_use[id] >= 0)
@@ -11183,9 +11379,70 @@ static void gckpti_model_bytes(gckpti_planner *p)
         p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
 }
 
+/* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
+static int gckpti_scatters(const gckpti_planner *p, int id)
+{
+    int use = p->first_use[id];
+    while (use >= 0 && gckpti_in_body(p, use))
+        use = p->target[use].next;
+    return use < 0 && gckpti_is_updated(p, id) &&
+           gckpti_is_cut(p->g->store, gckpti_elements(&p->tensors[id]->shape));
+}
+
+/* What the REDUCEs behind the backward of unit u exchange may be under way until the backward of
+ * rank `until` has run, which has the next ones behind it. */
+static void gckpti_end_exchanges(gckpti_planner *p, const gckpti_unit *u, int until)
+{
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[k];
+        if (sum->work >= 0)
+            p->gradient[sum->work].last = until;
+        if (sum->shard >= 0)
+            p->gradient[p->whole[sum->id]].last = until;
+    }
+}
+
+/* Room for what other ranks send, and for shares where sums do not stay. */
+static void gckpti_add_exchanges(gckpti_planner *p)
+{
+    const gckpti_unit *before = NULL;
+    int64_t first;
+    for (int r = 0; r < p->body_ranks && p->g->store->ranks > 1; r++) {
+        const gckpti_unit *u = &p->unit[p->backward[r]];
+        int work = -1;
+        if (u->reduces == 0)
+            continue;
+        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
+            gckpti_reduction *sum = &p->reduction[k];
+            const gckpt_tensor *t = p->tensors[sum->id];
+            size_t half = (size_t)gckpti_share(gckpti_elements(&t->shape), 0, 2, &first) * 4;
+            work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
+            gckpti_gradient *room = &p->gradient[work];
+            room->kind = GCKPT_BUFFER_TREE;
+            room->id = half > room->size ? sum->id : room->id;
+            room->size = half > room->size ? half : room->size;
+            sum->work = work;
+            if (!p->looped && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
+                gckpti_scatters(p, sum->id)) {
+                sum->shard = gckpti_gradient_new(p, t, gckpti_share_bytes(p, t), r);
+                p->gradient[sum->shard].last = p->ranks - 1;
+            }
+        }
+        if (before)
+            gckpti_end_exchanges(p, before, r);
+        before = u;
+    }
+    if (before)
+        gckpti_end_exchanges(p, before, p->body_ranks);
+}
+
 /* All gradients, by rank: targets, sums, what shares bytes. */
 static void gckpti_model_gradients(gckpti_planner *p)
 {
+    if (p->leaves > 1)
+        gckpti_list_reductions(p);
+    if (p->failed)
+        return;
     if (p->looped)
         gckpti_add_accumulators(p);
     for (int r = 0; r < p->ranks; r++) {
@@ -11200,6 +11457,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
         if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
+    gckpti_add_exchanges(p);
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
             p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->ranks;
@@ -11683,9 +11941,11 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     }
     gckpti_scratch *s = &d->scratch;
     operands += (size_t)(2 * p->targets + p->n) + 2 * spans; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = n + (size_t)p->n + spans + reductions;
+    operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n + spans, sizeof *d->ins);
-    d->live = (size_t *)gckpti_scratch_take(s, n + (size_t)p->n + spans, sizeof *d->live);
+    d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
+    d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
     d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
                                                      sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
@@ -11765,6 +12025,11 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                                p->unit[u].id);
         if (i < 0) {
             backward = gckpti_add_work(backward, cost->backward);
+            for (int k = 0; k < p->unit[u].reduces; k++) {
+                int id = p->reduction[p->unit[u].reduce + k].id;
+                gckpti_add_instruction(d, GCKPT_REDUCE, id);
+                d->ins[d->length - 1].accumulate = (unsigned char)gckpti_scatters(p, id);
+            }
         } else if (i != u) {
             far = gckpti_parts(v->value_end, v->aux_end);
         } else {
@@ -11860,17 +12125,65 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
     d->latest[span->unit] = v;
 }
 
+/* The REDUCE of a tensor's gradient, or NULL. */
+static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int id)
+{
+    int k = p->reductions > 0 ? p->reduction_of[id] : -1;
+    return k < 0 ? NULL : &p->reduction[k];
+}
+
 /* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
- * others, which only a looped plan's sums over uses have. Returns how many there are in all. */
+ * others, which only a looped plan's sums over uses have: those of the body by a REDUCE, where
+ * there is one. Returns how many there are in all. */
 static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id, int others, int x)
 {
     int count = 1, several = p->looped && gckpti_sums_uses(p->tensors[id]);
-    int use = others && several ? p->first_use[id] : -1;
+    int use = others && several ? p->first_use[id] : -1, reduces = d->ins[x].kind == GCKPT_REDUCE;
+    const gckpti_reduction *sum = gckpti_reduction_of(p, id);
+    int first =
+        d->ins[x].kind == GCKPT_UPDATE && sum && sum->shard >= 0 ? sum->shard : p->whole[id];
     if (!others)
-        gckpti_operand(d, gckpti_gradient_buffer(p, d, p->whole[id], x), x);
-    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next, count++)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, first, x), x);
+    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next) {
+        if (sum && gckpti_in_body(p, use) != reduces)
+            continue;
         gckpti_operand(d, gckpti_gradient_buffer(p, d, p->target[use].gradient, x), x);
+        count++;
+    }
     return count;
+}
+
+/* Buffers and operands of a REDUCE; what it exchanges with has room since the backward before. */
+static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_draft *d, int x)
+{
+    gckpti_ins *ins = &d->ins[x];
+    const gckpti_reduction *sum = gckpti_reduction_of(p, ins->id);
+    gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->work, x), x);
+    gckpti_sum_operands(p, d, ins->id, 0, x);
+    gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->shard, x), x);
+    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, x);
+    for (int k = 0; k < p->levels; k++)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->waits + k, x), x);
+}
+
+/* At the backward of a unit, instruction x, begins what the REDUCEs behind it exchange with, and
+ * ends, as in the model, what those behind `before` (or NULL) do. */
+static void gckpti_exchange_buffers(const gckpti_planner *p, gckpti_draft *d,
+                                    const gckpti_unit *before, const gckpti_unit *u, int x)
+{
+    for (int k = before ? before->reduce : 0; before && k < before->reduce + before->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[k];
+        gckpt_buffer *work = sum->work < 0 ? NULL : &d->buffers[d->gradient[sum->work]];
+        gckpt_buffer *whole = sum->shard < 0 ? NULL : &d->buffers[d->gradient[p->whole[sum->id]]];
+        if (work && work->end < x)
+            work->end = x;
+        if (whole && whole->end < x)
+            whole->end = x;
+    }
+    for (int k = u ? u->reduce : 0; u && k < u->reduce + u->reduces; k++) {
+        gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
+        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
+    }
 }
 
 /* Buffers and operands of the backward of unit u. */
@@ -11921,6 +12234,7 @@ static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
+    const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
         d->buffers[gckpti_gradient_buffer(p, d, v, 0)].end = end;
@@ -11934,12 +12248,19 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
+            const gckpti_unit *u = &p->unit[~d->s.item[x]];
             gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
+            if (u->reduces > 0)
+                gckpti_exchange_buffers(p, d, before, u, y);
+            before = u->reduces > 0 ? u : before;
+        } else if (ins->kind == GCKPT_REDUCE) {
+            gckpti_reduce_buffers(p, d, y);
         } else {
             gckpti_sum_operands(p, d, ins->id, 0, y);
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
+    gckpti_exchange_buffers(p, d, before, NULL, (int)d->epilogue - (p->body_ranks == p->ranks));
     for (int i = 0; i < p->desc->fetches; i++) {
         int id = p->desc->fetch[i].tensor->base->id;
         if (p->desc->fetch[i].gradient)
@@ -11947,11 +12268,20 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
     }
 }
 
-static int gckpti_bytes_kind(gckpt_buffer_kind kind)
+static int gckpti_bytes_kind(const gckpti_planner *p, const gckpt_buffer *b)
 {
-    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-                                                     : GCKPT_BYTES_ACTIVATIONS;
+    return b->kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : b->kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+           : b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id])
+               ? GCKPT_BYTES_GATHERED
+               : GCKPT_BYTES_ACTIVATIONS;
+}
+
+/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
+static size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+{
+    return held - bytes / (size_t)p->g->store->ranks;
 }
 
 /* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
@@ -11966,8 +12296,14 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
         return GCKPT_E_MEMORY;
     for (size_t i = 0; i < d->buffer_count; i++) {
         const gckpt_buffer *b = &d->buffers[i];
-        change[b->start][gckpti_bytes_kind(b->kind)] += (double)b->size;
-        change[b->end + 1][gckpti_bytes_kind(b->kind)] -= (double)b->size;
+        size_t whole = gckpti_bytes(p, p->tensors[b->id], 0);
+        int kind = gckpti_bytes_kind(p, b),
+            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
+        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
+        change[b->start][kind] += (double)b->size;
+        change[b->end + 1][kind] -= (double)b->size;
+        change[b->start][GCKPT_BYTES_PADDING] += padding;
+        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
     }
     memset(live, 0, sizeof live);
     memset(d->kind_bytes, 0, sizeof d->kind_bytes);
@@ -11976,7 +12312,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
         double sum = 0, before = d->most;
         for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
             live[k] += change[x][k];
-            sum += live[k];
+            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
         }
         d->most = sum > d->most ? sum : d->most;
         if (d->most > (double)GCKPTI_ADDRESSABLE)
@@ -12485,6 +12821,10 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
     }
     for (size_t i = 0; i < plan->node_count && plan->block; i++)
         plan->check = gckpti_hash_planned(plan->check, plan, i);
+    if (plan->block) {
+        plan->hash = gckpti_hash_leaves(plan->hash, plan->leaves);
+        plan->check = gckpti_hash_leaves(plan->check, plan->leaves);
+    }
 }
 
 /* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
@@ -12513,8 +12853,23 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                  : 0;
 }
 
-/* Bytes of the store: parameters, and the state they have or will get; and those of caches. Returns
- * their sum. */
+/* Bytes that a rank has in its shares of values and state above its part of them. */
+static size_t gckpti_resident_padding(const gckpti_planner *p)
+{
+    size_t sum = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        int arrays = gckpti_is_gathered(p, t);
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(p->g->store, gckpti_elements(&t->shape)))
+            continue;
+        arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
+        sum += (size_t)arrays * gckpti_padding(p, gckpti_share_bytes(p, t), gckpti_bytes(p, t, 0));
+    }
+    return sum;
+}
+
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
+ * is added to what there is. Returns their sum. */
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
@@ -12527,9 +12882,16 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
+        size_t one = gckpti_is_cut(s, q->p.elements) ? gckpti_share_bytes(p, t)
+                                                     : (size_t)q->p.elements * sizeof(float);
         if (more > 0)
-            state += (size_t)q->p.elements * sizeof(float) * (size_t)more;
+<<<<<<< HEAD
+            state += one * (size_t)more;
+=======
+            state += gckpti_array_bytes(s, q, 1) * (size_t)more;
+>>>>>>> w-store
     }
+    kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
     kind_bytes[GCKPT_BYTES_CACHES] = caches;
@@ -12598,6 +12960,10 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;
     plan->offloaded = d->offloaded;
+    plan->leaves = p->leaves;
+    plan->ranks = p->g->store->ranks;
+    plan->shard = p->g->store->shard;
+    plan->link_work = desc->link_work;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -15701,7 +16067,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     size_t planned = 0; /* as the work is reckoned, rounded up */
     out->moved = 0;
     gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD; aux++) {
+    for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; aux++) {
         size_t bytes = (aux ? o.aux : o.out) == GCKPTI_NONE ? 0
                        : aux                                ? node->aux_bytes
                                                             : gckpti_node_bytes(node);
@@ -15720,15 +16086,24 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
 
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
 {
-    uint64_t body = 0, once = 0;
+    uint64_t body = 0, once = 0, rounds = 1;
     gckpt_usage u;
     if (!plan)
         return 0;
-    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
-        uint64_t *sum = u.once ? &once : &body;
-        *sum = gckpti_add_work(*sum, u.work);
-    }
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
+    if (plan->leaves > 1) { /* of a rank's leaves */
+        uint64_t leaves = (uint64_t)plan->leaves, leaf = (batch + leaves - 1) / leaves;
+        leaves = leaves > (uint64_t)plan->ranks ? leaves / (uint64_t)plan->ranks : 1;
+        rounds = (leaf + rows - 1) / rows * leaves;
+        batch = leaf * leaves;
+    }
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        int gathers =
+            plan->ranks > 1 && !u.once && plan->nodes[plan->list[i].id].kind == GCKPTI_PARAM;
+        uint64_t *sum = u.once || gathers ? &once : &body;
+        for (uint64_t k = 0; k < (gathers ? rounds : 1) && u.work; k++)
+            *sum = gckpti_add_work(*sum, u.work); /* whatever the rows */
+    }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
     body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
@@ -15841,11 +16216,18 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
     return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
+static const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
+
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
-                                         "reload  " };
+    static const char *const verbs[] = { "forward ", "backward", "update  ",
+                                         "offload ", "reload  ", "reduce  " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
@@ -15867,13 +16249,19 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
                          node->in[i], o.in[i].gradient);
     if (ins->kind == GCKPT_UPDATE)
         gckpti_print(k, " from %z", o.gradient);
+    if (ins->kind == GCKPT_REDUCE)
+        gckpti_print(k, o.shard == GCKPTI_NONE ? " at %z" : " at %z, share to %z", o.gradient,
+                     o.shard);
     gckpti_print(k, ", %z live\n", u.live);
 }
 
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
-                                         "activations", "workspace" };
+    static const char *const kinds[] = {
+        "parameters", "optimiser state", "gradients",          "activations", "workspace",
+        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
+    };
+
     static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
                                               ", fast bf16" };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
@@ -15891,13 +16279,17 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
                  plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
                  plan->alignment, precisions[plan->precision]);
+    if (plan->leaves > 1 || plan->ranks > 1)
+        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->leaves, plan->ranks,
+                     plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
     if (plan->mixer >= 0)
         gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
                      gckpti_node_name(plan, plan->mixer), plan->mixer);
     for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
         gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    if (plan->kind_bytes[GCKPT_BYTES_CACHES])
-        gckpti_print(&k, "  caches: %z bytes\n", plan->kind_bytes[GCKPT_BYTES_CACHES]);
+    for (int i = GCKPT_BYTES_CACHES; i < GCKPT_BYTES_KINDS; i++)
+        if (plan->kind_bytes[i])
+            gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
     if (plan->offloaded)
         gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
@@ -15959,6 +16351,29 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
+enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
+
+/* What can be wrong with leaves, and ranks. */
+static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d)
+{
+    int leaves = d->leaves ? d->leaves : 1, ranks = g->store->ranks;
+    if (leaves & (leaves - 1))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", leaves);
+    if (d->mode == GCKPT_INFERENCE)
+        return GCKPT_OK;
+    if (ranks > leaves)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: %i ranks, %i leaves: each rank needs leaves of its own: set "
+                            "desc.leaves to %i or more, the same however many ranks there are",
+                            ranks, leaves, ranks);
+    if (leaves > 1 && d->update_in_backward)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: update_in_backward: gradients are complete when all %i leaves "
+                            "are added up; it needs desc.leaves 1",
+                            leaves);
+    return GCKPT_OK;
+}
+
 /* What can be wrong with a request before any planning. */
 static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                          const gckpt_plan_desc *d)
@@ -15968,12 +16383,15 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
                                     { "optimiser", (int)d->optimiser, 0, GCKPT_OWN_OPTIMISER },
                                     { "own_state", d->own_state, 0, 4 },
                                     { "threads", d->threads, 0, 1024 },
+                                    { "leaves", d->leaves, 0, GCKPTI_LEAVES },
                                     { "group", d->group, -INT32_MAX, INT32_MAX },
                                     { "batch", d->batch, 0, INT64_MAX },
                                     { "precision", (int)d->precision, 0, GCKPT_BF16_FAST },
                                     { "update_in_backward", d->update_in_backward, 0, 2 },
                                     { "fetches", d->fetches, 0, INT32_MAX } };
     if (!gckpti_in_range(g, "plan", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
+    if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
@@ -16082,6 +16500,12 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "caller's, of parameters the store's, of losses the report's, of caches the "
                 "executor's)",
                 i, t);
+        if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
+            gckpti_is_cut(p->g->store, gckpti_elements(&t->base->shape)))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has its share of the gradient of %T "
+                                "only; GCKPT_SHARD_NONE leaves it whole",
+                                i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
                 (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -16199,6 +16623,13 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     return gckpti_check_work(p);
 }
 
+/* Rows of a request's largest leaf. */
+static int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
+{
+    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->leaves ? d->leaves : 1;
+    return batch / leaves + (batch % leaves > 0);
+}
+
 /* Checks a request; readies a planner of one of its variants, yet without the model. */
 static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                          gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -16215,7 +16646,9 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->looped = !p->inference && d->batch > graph->rows;
+    p->leaves = d->leaves ? d->leaves : 1;
+    p->levels = p->inference ? 0 : gckpti_levels_of(p->leaves / graph->store->ranks);
+    p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
     p->staged = d->stage_parameters;
     if (!p->inference && !d->update_in_backward && !variant.near)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
@@ -16852,7 +17285,8 @@ static size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
     for (size_t i = 0; i < d->buffer_count && used; i++) {
         const gckpt_buffer *b = &d->buffers[i];
-        if (p->looped && b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT) {
+        if (p->looped && b->start == 0 &&
+            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_TREE)) {
             resident += b->size;
             continue;
         }
@@ -16987,6 +17421,8 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     size_t before = f->store->count;
     int count = 0;
     f->named = 1;
+    if (rows > gckpti_largest_leaf(&f->desc, NULL)) /* as much work as one of a leaf */
+        return GCKPT_OK;
     if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
@@ -17728,13 +18164,13 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     size_t used = s->memory.used;
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = &s->params[e->params[e->params[i].nth].index];
-        gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_values_bytes(&q->p));
+        gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = &s->params[e->params[i].index];
         int slots = p->params[i].trained ? p->state_slots : 0;
         for (int slot = gckpti_state_slots(q); slot < slots; slot++)
-            gckpti_count_piece(&used, (size_t)q->p.elements, sizeof(float));
+            gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
     }
     return gckpti_count_block(used + s->memory.names);
 }
@@ -17755,8 +18191,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "exec: \"%s\" holds state of another optimiser; "
                                 "gckpt_store_reset clears it",
                                 q->p.name);
-        bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
-        bytes += gckpti_is_made(q) ? 0 : gckpti_values_bytes(&q->p);
+        bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -17773,7 +18209,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
-                                  q->p.name, p->state_slots, (size_t)q->p.elements * sizeof(float));
+                                  q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
     }
     if (result == GCKPT_OK) {
         gckpti_values_draw(s);
@@ -18164,8 +18600,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
     for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
         hash = gckpti_hash_planned(hash, p, i);
+    hash = gckpti_hash_leaves(hash, p->leaves);
     if (!GCKPTI_LEAN &&
-        (hash != p->check || (p->node_count && p->told[p->node_count - 1].hash != p->hash)))
+        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
+                                                                  p->leaves) != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: the graph's hash is not what it was made with: an op or the "
                             "table was changed; print it again with gckpt_plan_c");
@@ -18529,11 +18967,16 @@ static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
         q.shape = plan->nodes[plan->params[i].node].shape;
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
+        if (q.storage == GCKPT_STORED_F32)
+            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++)
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_piece(&used, (size_t)plan->params[i].elements, sizeof(float));
+            gckpti_count_piece(&used,
+                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
+                                                        plan->params[i].elements),
+                               sizeof(float));
     if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
         gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
     return gckpti_count_block(used + names);
@@ -18925,6 +19368,18 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     if (c.out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
     return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
+}
+
+/* A leaf's sum of a gradient: this rank's uses, and the sums of leaves before that wait for it. */
+static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    int64_t n = gckpti_elements(&e->plan->nodes[ins->id].shape);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
+    for (int u = 1; u < ins->uses; u++)
+        gckpti_on(e)->add(&c, gckpti_at(e, o.gradient), gckpti_at(e, o.more[u - 1]), n);
 }
 
 /* Waits, before what comes next, for moves that were begun. */
@@ -20100,6 +20555,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
+    else if (ins->kind == GCKPT_REDUCE)
+        e->plan->ranking->reduce(e, ins);
     else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
@@ -22740,7 +23197,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     tensors; for each: the graph's hash up to it, work forward, work backward
  *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain,
  *     precision, form, least work of a step that computes nothing twice; work and bytes that are
- *     proven; bytes of slower memory, work of 2^20 of them
+ *     proven; bytes of slower memory, work of 2^20 of them; leaves, ranks, what is sharded, work of
+ *     2^20 bytes that are gathered
  *     terms; for each: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
  *     instructions; for each: 8 id of the tensor + kind
@@ -22795,8 +23253,12 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
                                  plan->proven_bytes,
                                  plan->offloaded,
                                  plan->offload_work,
+                                 (uint64_t)plan->leaves,
+                                 (uint64_t)plan->ranks,
+                                 (uint64_t)plan->shard,
+                                 plan->link_work,
                                  plan->term_count };
-    gckpti_put_numbers(&k, &check, request, 16);
+    gckpti_put_numbers(&k, &check, request, 20);
     for (size_t i = 0; i < plan->term_count; i++) {
         const gckpti_plan_term *t = &plan->terms[i];
         const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built.forward,
@@ -22831,9 +23293,11 @@ typedef struct {
     int ended, bad; /* nothing more to read; a number was out of range */
     gckpti_planner p;
     gckpti_variant variant;
-    uint64_t least_work;
+    uint64_t least_work, link_work;
     gckpt_plan_desc d;
     gckpt_mode mode;
+    int ranks;
+    gckpt_shard shard;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
     gckpt_pick *picks;
@@ -22930,12 +23394,11 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (r->ended || r->bad)
             break; /* the id is none: there may be no tensor at all */
         const gckpt_tensor *t = g->tensors[in.id];
-        if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD ||
+        if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
             (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters =
-            r->d.stage_parameters ||
-            (t->kind == GCKPTI_PARAM && g->store->params[t->index].p.storage == GCKPT_STORED_F32);
+            r->d.stage_parameters || (t->kind == GCKPTI_PARAM && !gckpti_is_staged(&r->p, t));
         if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
             r->list[r->d.instructions++] = in;
     }
@@ -22967,6 +23430,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->bad = r->bad || offloaded > (uint64_t)GCKPTI_ADDRESSABLE;
     d->offload_bytes = (size_t)offloaded;
     d->offload_work = gckpti_get_number(r);
+    d->leaves = gckpti_get_below(r, GCKPTI_LEAVES + 1);
+    r->ranks = gckpti_get_below(r, INT32_MAX);
+    r->shard = (gckpt_shard)gckpti_get_below(r, GCKPT_SHARD_VALUES + 1);
+    r->link_work = gckpti_get_number(r); /* the costs have it already */
     r->p.term_count = gckpti_get_below(r, n + 1);
     for (int i = 0; i < r->p.term_count; i++) {
         int id = gckpti_get_below(r, n);
@@ -22984,6 +23451,12 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     gckpti_read_list(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
+    if (r->ranks != g->store->ranks || r->shard != g->store->shard)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: made for %i ranks that shard %s; the store is for %i that "
+                            "shard %s (gckpt_store_ranks)",
+                            r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
+                            gckpti_shard_name(g->store->shard));
 #ifdef GCKPT_NO_FAST
     if (!d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
@@ -23112,6 +23585,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (plan) {
         plan->proven_work = r->proven_work;
         plan->proven_bytes = (size_t)r->proven_bytes;
+        plan->link_work = r->link_work;
     }
     if (gckpti_reader_result(r) == GCKPT_OK)
         return plan;
@@ -23489,9 +23963,10 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s\n};\n", p->inputs, p->body, p->epilogue, p->mixer,
+    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
                  p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
                  p->caching ? "&gckpti_cached" : "NULL");
+    gckpti_print(k, "    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->leaves);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
@@ -23512,6 +23987,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         return GCKPT_E_ARG;
     if (plan->made_for > GCKPTI_FOR_PLAIN)
         wrong = "#error \"plan: it was made for another backend than the processor\"\n";
+    else if (plan->ranks > 1)
+        wrong = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
+                "plans run on one\"\n";
     else if (!gckpti_c_identifier(name) || strlen(name) > 60)
         wrong = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
     for (const gckpt_op *op; i < plan->node_count && !wrong; i += !wrong) {
