@@ -9791,7 +9791,7 @@ typedef struct {
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
  * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels says;
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
- * it stays where it is. Of what is reduced, an UPDATE or BACKWARD adds up the epilogue's uses only. */
+ * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
     size_t out, aux, work, gradient, shard;
     struct {
@@ -10283,9 +10283,7 @@ static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags 
 static int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM && s->shard == GCKPT_SHARD_VALUES &&
-           gckpti_is_cut(s, gckpti_elements(&t->shape)) &&
-           s->params[t->index].p.storage == GCKPT_STORED_F32 && !s->params[t->index].external;
+    return t->kind == GCKPTI_PARAM && gckpti_array_cut(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
 /* A parameter that ops read in the arena: packed and gathered ones, or by desc.stage_parameters
@@ -12882,14 +12880,8 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
             continue;
         const gckpti_param *q = &s->params[t->index];
         int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
-        size_t one = gckpti_is_cut(s, q->p.elements) ? gckpti_share_bytes(p, t)
-                                                     : (size_t)q->p.elements * sizeof(float);
         if (more > 0)
-<<<<<<< HEAD
-            state += one * (size_t)more;
-=======
             state += gckpti_array_bytes(s, q, 1) * (size_t)more;
->>>>>>> w-store
     }
     kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
@@ -12964,6 +12956,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
     plan->link_work = desc->link_work;
+    plan->ranking = plan->leaves > 1 || plan->ranks > 1 ? &gckpti_ranked : NULL;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -17980,6 +17973,196 @@ static const gckpt_backend gckpti_backend_plain = {
  * brought together the way back (recursive doubling). Both send P (N - 1) / N, the least possible.
  * Small things (losses, counts, results, square sums) are exchanged whole at each level.
  * ============================================================================================== */
+enum { GCKPTI_ALIKE = 7 };
+/* What ranks tell each other when they meet: the first failure of all, or what must be alike. */
+typedef struct {
+    int32_t result, rank;
+    uint64_t alike[GCKPTI_ALIKE];
+    char text[GCKPTI_TEXT];
+} gckpti_meeting;
+
+/* A sum over all ranks, or what brings shares together, level by level: partners differ in `bit`. */
+typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER } gckpti_tree_kind;
+typedef struct {
+    gckpti_tree_kind kind;
+    float *x, *work;         /* n floats; room for what comes and is added to them */
+    int64_t n, first, count; /* count of them, from first on, are this rank's after this level */
+    int bit;                 /* 0: nothing is under way */
+} gckpti_tree;
+
+/* This rank and what it has under way with the others. */
+typedef struct {
+    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_backend *on;   /* where floats lie */
+    int rank, ranks;
+    int busy, peer, broken; /* broken: an exchange failed, there will be none any more */
+    unsigned char *out, *in; /* room on the host */
+    void *to;                /* what comes in is to be copied there, from the host; NULL: it is not */
+    size_t bytes;
+    uint64_t sent;
+    gckpti_tree tree;
+    gckpti_meeting told, heard;
+} gckpti_peers;
+
+/* ---- exchanges ---- */
+static void gckpti_break(gckpti_peers *s)
+{
+    if (!s->broken && s->engine->give_up)
+        s->engine->give_up(s->engine->user);
+    s->broken = 1;
+    s->busy = s->tree.bit = 0;
+}
+
+/* Begins to send bytes of the host to a rank, and to receive from it. */
+static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
+                            size_t m)
+{
+    s->peer = peer;
+    if (s->broken || n + m == 0)
+        return;
+    s->sent += n;
+    s->busy = 1;
+    if (!s->engine->exchange(s->engine->user, peer, send, n, receive, m))
+        gckpti_break(s);
+}
+
+/* 1: nothing is under way. */
+static int gckpti_is_done(gckpti_peers *s)
+{
+    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
+    if (done < 0)
+        gckpti_break(s);
+    else if (done && s->busy && s->to)
+        s->on->copy_in(s->on->context, s->to, s->in, s->bytes);
+    if (done)
+        s->busy = 0;
+    return done != 0;
+}
+
+/* Until it is done; 0: it never will be. */
+static int gckpti_wait_for(gckpti_peers *s)
+{
+    const gckpt_ranks *by = s->engine;
+    double start = by && by->clock ? by->clock(by->user) : 0;
+    while (!gckpti_is_done(s))
+        if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
+            gckpti_break(s);
+    return !s->broken;
+}
+
+/* Begins to send n floats from where the backend has them, and to receive m. */
+static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
+                                   float *to, int64_t m)
+{
+    const gckpt_backend *b = s->on;
+    int copies = b->own_memory && !s->engine->on_backend;
+    size_t size = (size_t)n * sizeof *from;
+    s->bytes = (size_t)m * sizeof *to;
+    s->to = copies ? to : NULL;
+    if (copies && n)
+        b->copy_out(b->context, s->out, from, size);
+    else if (b->own_memory)
+        (void)b->finish(b->context); /* what failed is told again, when all is waited for */
+    gckpti_exchange(s, peer, copies ? (void *)s->out : (void *)(uintptr_t)from, size,
+                    copies ? (void *)s->in : (void *)to, s->bytes);
+}
+
+/* Merges each rank's bytes with those of all others. */
+static void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
+                             void (*merge)(void *mine, const void *heard, size_t bytes))
+{
+    s->to = NULL;
+    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
+        gckpti_exchange(s, s->rank ^ bit, mine, bytes, heard, bytes);
+        if (gckpti_wait_for(s))
+            merge(mine, heard, bytes);
+    }
+}
+
+static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
+}
+
+/* All ranks that have met so far have the same; `rank` is the first of them, or the one that
+ * failed, or -1 where they differ. */
+static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
+{
+    static const char *const names[GCKPTI_ALIKE] = {
+        "the call they make", "rows",       "the store's step", "the store's seed", "plans",
+        "hyper",              "what they hold that should be the same"
+    };
+    gckpti_meeting *a = (gckpti_meeting *)mine;
+    const gckpti_meeting *b = (const gckpti_meeting *)heard;
+    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
+    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
+        memcpy(a, b, bytes);
+    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
+        gckpti_object text;
+        if (a->alike[i] == b->alike[i])
+            continue;
+        memset(&text, 0, sizeof text);
+        a->result = gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s", (int)low,
+                                 (int)high, names[i]);
+        memcpy(a->text, text.text, sizeof a->text);
+        low = -1;
+    }
+    if (a->result == GCKPT_OK || low < 0)
+        a->rank = low;
+}
+
+/* ---- large ones, level by level, while something else is computed ---- */
+static void gckpti_tree_level(gckpti_peers *s)
+{
+    gckpti_tree *t = &s->tree;
+    int peer = s->rank ^ t->bit;
+    int64_t first = 0, n = t->n;
+    t->first = 0;
+    t->count = n;
+    if (n > GCKPT_UPDATE_BLOCK) { /* else it goes whole */
+        t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
+        n = gckpti_share(t->n, peer, 2 * t->bit, &first);
+    }
+    if (t->kind == GCKPTI_GATHER)
+        gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
+    else
+        gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
+}
+
+static void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                              float *work)
+{
+    gckpti_tree *t = &s->tree;
+    t->kind = kind;
+    t->x = x;
+    t->work = work;
+    t->n = n;
+    t->bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    if (t->bit)
+        gckpti_tree_level(s);
+}
+
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+{
+    gckpti_tree *t = &s->tree;
+    while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
+        if (t->kind == GCKPTI_GATHER) {
+            t->bit /= 2;
+        } else {
+            s->on->add(c, t->x + t->first, t->work, t->count);
+            t->bit *= 2;
+            if (t->bit == s->ranks) {
+                int shares = t->kind == GCKPTI_SUM_ALL && t->n > GCKPT_UPDATE_BLOCK;
+                t->kind = GCKPTI_GATHER;
+                t->bit = shares ? s->ranks / 2 : 0;
+            }
+        }
+        if (t->bit)
+            gckpti_tree_level(s);
+    }
+    return !t->bit;
+}
 
 /* =================================================================================================
  * >>exec: walks a plan's list over one arena
@@ -23966,7 +24149,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
                  p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
                  p->caching ? "&gckpti_cached" : "NULL");
-    gckpti_print(k, "    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->leaves);
+    gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
+                 p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
