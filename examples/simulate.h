@@ -14,6 +14,7 @@
  * - A REDUCE waits for the one before, adds up the leaf, and starts exchanging: a half of what it
  *   has with each partner. It is looked after between instructions only, so that an exchange that
  *   ends within one waits for its end. What it receives, the processor adds.
+ * - Before the first update all meet, with the square sums of blocks for the norm, as at the begin.
  * - A FORWARD of a parameter that is cut waits for the REDUCE under way, copies this rank's share
  *   into place and gathers the rest. After the updates, values that are cut but held whole are
  *   gathered. Nothing else runs meanwhile.
@@ -51,14 +52,21 @@ typedef struct {
     int bit;
     int64_t send, receive, add;
 } simulate_exchange;
-enum { SIMULATE_LEVELS = 31 };
+/* Bytes of a meeting, in which ranks tell each other what failed or must be alike; bytes of memory
+ * that an element's update touches: the norm's pass, and AdamW. */
+enum { SIMULATE_LEVELS = 31, SIMULATE_MEETING = 320, SIMULATE_UPDATE = 36 };
 
 /* ---- what is exchanged ----------------------------------------------------------------------- */
+static inline int64_t simulate_blocks(int64_t elements)
+{
+    return (elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+}
+
 /* Elements that are left of a tensor, in blocks, for a rank when those halves that belong to others
  * were given away to all that differ from it in a bit below `bit`. With bit = ranks: its share. */
 static inline int64_t simulate_part(int64_t elements, int rank, int bit)
 {
-    int64_t low = 0, high = (elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    int64_t low = 0, high = simulate_blocks(elements);
     for (int b = 1; b < bit; b *= 2) {
         const int64_t middle = low + (high - low + 1) / 2;
         if (rank & b)
@@ -222,6 +230,14 @@ static inline void simulate_gather(simulate_state *s, int64_t elements)
     simulate_wait(s);
 }
 
+/* A small exchange of all, one that everybody waits for. */
+static inline void simulate_meet(simulate_state *s, int64_t bytes)
+{
+    simulate_wait(s);
+    simulate_start(s, simulate_whole(s->queue, bytes / 4, s->ranks));
+    simulate_wait(s);
+}
+
 /* Instruction `in` in a round that has `part` of the plan's rows. */
 static inline void simulate_instruction(simulate_state *s, const gckpt_graph *graph,
                                         const gckpt_instruction *in, const gckpt_usage *usage,
@@ -235,8 +251,7 @@ static inline void simulate_instruction(simulate_state *s, const gckpt_graph *gr
     if (in->kind == GCKPT_REDUCE) {
         simulate_reduce(s, n, parameter, leaf);
     } else if (in->kind == GCKPT_UPDATE) {
-        simulate_wait(s);
-        simulate_touch(s, 32 * (double)own); /* AdamW, and the norm's pass */
+        simulate_touch(s, SIMULATE_UPDATE * (double)own);
         if (cut && s->ranks->shard < GCKPT_SHARD_VALUES)
             simulate_gather(s, n);
     } else if (in->kind == GCKPT_FORWARD && cut && s->ranks->shard == GCKPT_SHARD_VALUES) {
@@ -260,13 +275,20 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
     gckpt_instruction in;
     gckpt_usage usage;
     simulate_state s;
-    int body = 0; /* behind the last instruction of each micro-batch */
+    int64_t blocks = 0;
+    int body = 0, parameter; /* body: behind the last instruction of each micro-batch */
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;
-    for (int i = 0; i < length; i++)
-        if (gckpt_plan_usage(plan, i, &usage) == GCKPT_OK && !usage.once)
-            body = i + 1;
+    for (int i = 0; i < length; i++) {
+        gckpt_plan_get(plan, i, &in);
+        gckpt_plan_usage(plan, i, &usage);
+        body = usage.once ? body : i + 1;
+        blocks += in.kind == GCKPT_UPDATE
+                      ? simulate_blocks(simulate_elements(graph, in.id, &parameter))
+                      : 0;
+    }
+    simulate_meet(&s, SIMULATE_MEETING);
     for (int64_t round = 0; round < own * rounds; round++) {
         const int64_t of_leaf = round % rounds, left = rows - of_leaf * most;
         const double part = (double)(left < most ? left : most) / (double)most;
@@ -277,6 +299,12 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
             if (usage.once ? !(i < body ? first : last)
                            : in.kind == GCKPT_REDUCE && of_leaf < rounds - 1)
                 continue;
+            if (in.kind == GCKPT_UPDATE &&
+                blocks > 0) { /* the first: all agree to it, and the norm */
+                simulate_meet(&s, SIMULATE_MEETING);
+                simulate_meet(&s, 4 * blocks);
+                blocks = 0;
+            }
             simulate_instruction(&s, graph, &in, &usage, usage.once ? 1 : part,
                                  (int)(round / rounds));
         }

@@ -61,7 +61,8 @@ static int measure_ops(const size *z, measured *to)
            gckpt_calibrate(b.exec, b.feeds, 2, z->batch, wall, NULL, to->costs, to->count,
                            &update) == GCKPT_OK;
     to->machine.work = 1e9;
-    to->machine.memory = 32e9 * (double)b.parameters / (double)(update > 0 ? update : 1);
+    to->machine.memory =
+        1e9 * SIMULATE_UPDATE * (double)b.parameters / (double)(update > 0 ? update : 1);
     to->machine.node = 1;
     bench_free(&b);
     return good;
