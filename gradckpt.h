@@ -3565,7 +3565,15 @@ static int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slo
             (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
 }
 
-/* How many elements of them are in memory. */
+/* How many of them are this rank's own, and which is the first. */
+static int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
+{
+    const int cut = gckpti_array_cut(s, q, slot);
+    *first = cut ? q->p.first : 0;
+    return cut ? q->p.count : q->p.elements;
+}
+
+/* For how many of them there is memory. */
 static int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
 {
     return gckpti_array_cut(s, q, slot)
@@ -4299,8 +4307,9 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
-    *n = q->p.elements - at;
+    int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
+    *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
         if (!q->raw && q->p.storage != GCKPT_STORED_F32)
@@ -4308,10 +4317,8 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
         return x;
     }
     const int away = m && m->newest == GCKPTI_MIRROR;
-    if (gckpti_array_cut(s, q, GCKPTI_VALUES)) {
-        at -= q->p.first;
-        *n = q->p.count - at;
-    }
+    at -= first;
+    *n = own - at;
     if (q->p.values && !away)
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
@@ -4333,8 +4340,9 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
     if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    for (int64_t i = q->p.count; i < gckpti_held(s, q, GCKPTI_VALUES); i++)
-        q->p.values[i] = 0; /* of a share that is not the largest */
+    int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+    for (; own < gckpti_held(s, q, GCKPTI_VALUES); own++)
+        q->p.values[own] = 0; /* of a share that is not the largest */
     q->raw = 1;
     return GCKPT_OK;
 }
@@ -4406,10 +4414,9 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        if (q->raw && gckpti_array_cut(s, q, GCKPTI_VALUES))
-            gckpti_draw_values(s, q, q->p.first, q->p.count, q->p.values);
-        else if (q->raw && q->p.storage == GCKPT_STORED_F32)
-            gckpti_draw_values(s, q, 0, q->p.elements, q->p.values);
+        int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+        if (q->raw && q->p.storage == GCKPT_STORED_F32)
+            gckpti_draw_values(s, q, first, own, q->p.values);
         else if (q->raw)
             s->packing->draw(s, q);
         q->raw = 0;
@@ -21904,6 +21911,14 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 /* What is asked for where no desc is given. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
 
+/* What is saved: a store, or one rank's part of it, for which `sums` are kept. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    int rank, ranks;
+    uint64_t *sums; /* NULL: it is no part */
+} gckpti_saving;
+
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
@@ -21941,8 +21956,10 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
-static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
 {
+    const gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
@@ -21978,13 +21995,16 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    int64_t bytes;
+    int64_t first, count; /* its elements */
 } gckpti_outgoing;
 
-/* Makes w the next one in the order of the header. 0: there is none. */
-static int gckpti_next_outgoing(const gckpt_store *s, const gckpt_file_desc *d, gckpti_outgoing *w)
+/* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
+ * something of; what is not the whole tensor has one axis. */
+static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
+    const gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
     while (w->next < s->count * sizeof slots) {
         const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
         w->slot = slots[w->next++ % sizeof slots];
@@ -21998,28 +22018,35 @@ static int gckpti_next_outgoing(const gckpt_store *s, const gckpt_file_desc *d, 
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
         w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
         w->size = gckpti_storages[w->type].bytes;
-        w->bytes = gckpti_elements(&w->shape) * w->size;
-        return 1;
+        const int64_t all = gckpti_elements(&w->shape);
+        w->count = gckpti_share(all, v->rank, v->ranks, &w->first);
+        if (w->count < all)
+            w->shape = gckpt_shape1(w->count);
+        if (w->count)
+            return 1;
     }
     return 0;
 }
 
 /* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
- * first, those of 1 last: so all are aligned. Returns the bytes of data. */
-static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+ * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
+static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
     gckpti_outgoing w;
-    gckpti_sink_metadata(k, s, d);
-    for (w.next = 0; gckpti_next_outgoing(s, d, &w);)
-        bytes[w.size] += w.bytes;
+    *tensors = 0;
+    gckpti_sink_metadata(k, v);
+    for (w.next = 0; gckpti_next_outgoing(v, &w); ++*tensors)
+        bytes[w.size] += w.count * w.size;
     int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
-    for (w.next = 0; gckpti_next_outgoing(s, d, &w); at[w.size] += w.bytes) {
+    for (w.next = 0; gckpti_next_outgoing(v, &w);) {
+        const int64_t begin = at[w.size];
+        at[w.size] += w.count * w.size;
         gckpti_sink_put(k, ",", 1);
         gckpti_sink_name(k, w.name);
         gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
                      w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
-                     &w.shape, at[w.size], at[w.size] + w.bytes);
+                     &w.shape, begin, at[w.size]);
     }
     gckpti_print(k, "}");
     return at[1];
@@ -22043,16 +22070,19 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
 {
     float room[GCKPTI_DRAWN];
     uint16_t half[GCKPTI_DRAWN];
-    const int64_t elements = w->bytes / w->size;
+    const int64_t end = w->first + w->count;
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
+    int64_t skip = 0; /* elements that are in memory and not wanted */
     int fits = 1;
+    if (w->slot == GCKPTI_SCALE || (as_it_is && !gckpti_array_cut(s, w->q, w->slot)))
+        skip = w->first;
     if (as_it_is)
-        gckpti_sink_elements(k, as_it_is, elements, w->size);
-    for (int64_t at = 0, n; at < elements && !as_it_is && !k->failed; at += n) {
+        gckpti_sink_elements(k, (const char *)as_it_is + skip * w->size, w->count, w->size);
+    for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
         const float *x = gckpti_values_at(s, w->q, at, room, &n);
-        n = w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN);
+        n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
         if (w->type != GCKPT_STORED_F32)
             fits &= gckpti_to_halves(w->type, x, n, half);
         gckpti_sink_elements(k, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n, w->size);
@@ -22104,13 +22134,22 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
 }
 
 /* Packed values that are not made yet have scales only when they are made. */
-static gckpt_result gckpti_save_start(gckpt_store *s, const gckpt_file_desc *d)
+static gckpt_result gckpti_save_start(const gckpti_saving *v)
 {
+    gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
+    gckpti_outgoing w;
     if ((unsigned)d->storage >= GCKPT_STORED_I8)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: storage must be F32, BF16 or F16; I8 is written of what "
                             "gckpt_store_pack made so");
     gckpt_result result = gckpti_save_names(s, d);
+    for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
+        if (w.slot != GCKPTI_SCALE && gckpti_array_cut(s, w.q, w.slot))
+            result = gckpti_error(s, GCKPT_E_ARG,
+                                  "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
+                                  "writes those of all ranks",
+                                  w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
@@ -22123,19 +22162,17 @@ static gckpt_result gckpti_save_start(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
-                                            const gckpt_file_desc *desc)
+static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
 {
-    const gckpt_file_desc *d = desc ? desc : &gckpti_file_plain;
+    gckpt_store *store = v->store;
     gckpti_outgoing w;
     gckpti_sink k;
-    if (!store || !write)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
-    gckpt_result result = gckpti_save_start(store, d);
+    size_t tensors;
+    gckpt_result result = gckpti_save_start(v);
     if (result != GCKPT_OK)
         return result;
     memset(&k, 0, sizeof k);
-    size_t data = (size_t)gckpti_sink_header(&k, store, d);
+    size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -22146,10 +22183,10 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
     k.write = write;
     k.user = user;
     gckpti_sink_number(&k, length, 8);
-    gckpti_sink_header(&k, store, d);
+    gckpti_sink_header(&k, v, &tensors);
     gckpti_sink_put(&k, "       ", padding);
     for (int size = 4; size > 0; size /= 2)
-        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(store, d, &w);)
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);)
             if (w.size == size && !gckpti_sink_tensor(&k, store, &w))
                 result = gckpti_error(store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16 "
@@ -22165,6 +22202,15 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
                               "save: rename must give a parameter the same name each time; what "
                               "was written is no file");
     return result == GCKPT_OK ? gckpti_ok(store) : result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
+                                            const gckpt_file_desc *desc)
+{
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
+    if (!store || !write)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
+    return gckpti_write(&saving, write, user);
 }
 
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
@@ -22743,8 +22789,8 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
             e->to = (unsigned char *)gckpti_array(q, e->slot);
         } else {
             e->to = spare ? spare + used : NULL;
-            used += gckpti_round_up(values ? gckpti_values_bytes(&q->p)
-                                           : (size_t)gckpti_elements(&e->shape) * sizeof(float),
+            used += gckpti_round_up(scale ? (size_t)gckpti_elements(&e->shape) * sizeof(float)
+                                          : gckpti_array_bytes(l->store, q, e->slot + 1),
                                     GCKPTI_ALIGN);
         }
         if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
@@ -22865,11 +22911,15 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
 static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
 {
     const gckpti_param *q = &l->store->params[e->param];
-    const int64_t count = gckpti_elements(&e->shape);
+    int64_t first = 0, count = gckpti_elements(&e->shape);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
     if (!e->to)
         return gckpti_load_compare(l, e, q);
+    if (e->slot != GCKPTI_SCALE)
+        count = gckpti_own(l->store, q, e->slot, &first);
+    if (!gckpti_load_bytes(l, NULL, (size_t)(first * gckpti_storages[e->type].bytes)))
+        return 0;
     if (e->slot >= 0)
         return gckpti_load_elements(l, e->to, count, 4);
     gckpti_set_block(&to, e->to);
@@ -22917,14 +22967,15 @@ static void gckpti_load_commit(gckpti_loader *l)
     for (size_t i = 0; i < l->count; i++) { /* values come before what else there is of them */
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
-        const size_t bytes = (size_t)q->p.elements * sizeof(float);
+        const size_t bytes = gckpti_array_bytes(l->store, q, 1); /* of a state */
         void *to = e->to;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
         if (e->slot == GCKPTI_SCALE) {
             const int64_t row = q->p.shape.d[q->p.shape.n - 1];
-            for (int64_t k = 0; to && q->p.values && k < q->p.elements; k++)
-                q->p.values[k] *= ((const float *)to)[k / row];
+            int64_t first, own = gckpti_own(l->store, q, GCKPTI_VALUES, &first);
+            for (int64_t k = 0; to && q->p.values && k < own; k++)
+                q->p.values[k] *= ((const float *)to)[(first + k) / row];
             continue;
         }
         if (e->slot >= 0) {
@@ -22933,7 +22984,7 @@ static void gckpti_load_commit(gckpti_loader *l)
             continue;
         }
         if (to && to != gckpti_values_block(q))
-            memcpy(gckpti_values_block(q), to, gckpti_values_bytes(&q->p));
+            memcpy(gckpti_values_block(q), to, gckpti_array_bytes(l->store, q, 0));
         q->raw = 0;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
@@ -23319,22 +23370,15 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                         strerror(file.error), file.stage, path);
 }
 
-/* What gckpti_save_store saves. */
-typedef struct {
-    gckpt_store *store;
-    const gckpt_file_desc *desc;
-} gckpti_saving;
-
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
 {
-    const gckpti_saving *saving = (const gckpti_saving *)what;
-    return gckpt_store_write_as(saving->store, write, user, saving->desc);
+    return gckpti_write((const gckpti_saving *)what, write, user);
 }
 
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc)
 {
-    gckpti_saving saving = { store, desc };
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
     return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
