@@ -9,7 +9,7 @@
 
 enum { BLOCK = GCKPT_UPDATE_BLOCK };
 
-static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (fabs(a) + fabs(b)); }
+static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)); }
 
 /* ---- shares and exchanges ---- */
 /* What all ranks send is E (N - 1) elements each way, whatever E; partners agree; what is left is
@@ -98,6 +98,79 @@ static void overlap(void)
     }
 }
 
+/* ---- a chain of layers, planned ---- */
+enum { WIDTH = 128, LAYERS = 3, ROWS = 4 }; /* a layer's weights are 4 blocks */
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_tensor *x, *y;
+} chain;
+
+/* Each layer takes `work` forward and backward, the loss none. */
+static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t work)
+{
+    const gckpt_init normal = { 0.1f, 0, 0 };
+    gckpt_cost costs[4 * LAYERS];
+    gckpt_plan_desc d = { .batch = rows, .leaves = r->leaves, .costs = costs, .link_work = 1 };
+    char name[8];
+    c->s = gckpt_store_new(NULL);
+    CHECK(gckpt_store_ranks(c->s, r->rank, r->ranks, r->shard) == GCKPT_OK);
+    c->g = gckpt_graph_new(c->s, NULL);
+    c->x = gckpt_input(c->g, "x", GCKPT_F32, gckpt_shape2(ROWS, WIDTH));
+    c->y = gckpt_input(c->g, "y", GCKPT_F32, gckpt_shape2(ROWS, WIDTH));
+    gckpt_tensor *h = c->x;
+    for (int i = 0; i < LAYERS; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        h = gckpt_linear(h, gckpt_param(c->g, name, gckpt_shape2(WIDTH, WIDTH), normal), NULL);
+    }
+    const gckpt_term loss = { gckpt_mean_squared_error(h, c->y), 1, 0 };
+    gckpt_node node;
+    d.cost_count = gckpt_graph_size(c->g);
+    for (int i = 0; i < d.cost_count; i++) {
+        const int layer = gckpt_graph_node(c->g, i, &node) == GCKPT_OK && !strcmp(node.op, "linear");
+        costs[i].forward = costs[i].backward = layer ? work : 0;
+    }
+    c->p = gckpt_plan_new(c->g, &loss, 1, &d);
+    CHECK_MSG(c->p != NULL, "%s", gckpt_error_text(c->g));
+}
+
+static void chain_close(chain *c)
+{
+    gckpt_plan_free(c->p);
+    gckpt_graph_free(c->g);
+    gckpt_store_free(c->s);
+}
+
+/* Two ranks, each of which takes t seconds to send a half of a layer's weights: what a backward of b seconds
+ * hides of it, what is waited for behind the updates, and at each forward. */
+static void whole_steps(void)
+{
+    const double t = 1, small = 2 * SIMULATE_MEETING + 4 * LAYERS * 4;
+    const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 } };
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int b = 0; b < 20; b++) {
+            const simulate_ranks r = { 1, 2, 2, (gckpt_shard)shard };
+            const double each = b / m.work, meet = small / m.between.bandwidth;
+            /* what is left of a sum when the next one wants to begin */
+            const double left = shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
+                                : each < t                ? t - each
+                                                          : 0;
+            const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
+            const double gathers = shard == GCKPT_SHARD_NONE ? 0 : LAYERS * t;
+            chain c;
+            chain_open(&c, &r, 2 * ROWS, (uint64_t)b);
+            const simulate_step s = simulate_run(c.p, c.g, &r, &m);
+            CHECK_MSG(near(s.exposed, (LAYERS - 1) * left + end + gathers + meet) &&
+                          near(s.compute, 2 * LAYERS * each) &&
+                          near(s.seconds, s.compute + s.exposed) &&
+                          near(s.link, LAYERS * (end + t * (shard > 0)) + meet),
+                      "shard %d, %g s a layer: %g s, computes %g, waits %g", shard, each, s.seconds,
+                      s.compute, s.exposed);
+            chain_close(&c);
+        }
+}
+
 int main(void)
 {
     static const int64_t sizes[] = { 1,         BLOCK,         BLOCK + 1,       2 * BLOCK, 3 * BLOCK - 5,
@@ -107,5 +180,6 @@ int main(void)
             shares(sizes[i], ranks);
     seconds();
     overlap();
+    whole_steps();
     return check_report("simulate");
 }
