@@ -11263,6 +11263,11 @@ static int gckpti_in_body(const gckpti_planner *p, int target)
     return p->target[target].unit >= p->prologue;
 }
 
+static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
+{
+    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
+}
+
 /* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
@@ -11285,11 +11290,15 @@ static void gckpti_list_reductions(gckpti_planner *p)
                     last[id] = r;
                 else if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && last[id] == r &&
                          !gckpti_repeats(t, i)) {
-                    p->reduction_of[id] = p->reductions;
-                    p->reduction[p->reductions++] = sum;
+                    int k = p->reductions++; /* the largest last, to go on beside backwards */
+                    for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, id); k--)
+                        p->reduction[k] = p->reduction[k - 1];
+                    p->reduction[k] = sum;
                 }
             }
             u->reduces = p->reductions - u->reduce;
+            for (int k = u->reduce; k < p->reductions; k++)
+                p->reduction_of[p->reduction[k].id] = k;
         }
 }
 
