@@ -1,0 +1,116 @@
+/* nccl.h - ranks of a training, a CUDA device each, reach each other by NCCL 2.7 or newer. To copy;
+ * include gradckpt.h first; C99 or C++11, POSIX; links with -lnccl -lcudart. Not confirmed until it
+ * has run on two GPUs: so far it compiles and links. The id is rank 0's, of ncclGetUniqueId; the
+ * program brings it to the others (MPI_Bcast, a file) and calls cudaSetDevice before:
+ *
+ *     nccl_ranks_open(&m, rank, size, id, 60); // 60 seconds without an answer are too many
+ *     ...                                      // gckpt_exec_desc.ranks = &m.ranks
+ *     nccl_ranks_close(&m); */
+#ifndef NCCL_RANKS_H
+#define NCCL_RANKS_H
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+typedef struct {
+    gckpt_ranks ranks;
+    ncclComm_t comm; /* NULL: given up */
+    cudaStream_t stream;
+    cudaEvent_t over;
+    char *room, *from;     /* on the device, for what is on the host: what is sent; what came, */
+    void *to;              /* and goes here then, */
+    size_t came, capacity; /* so many bytes */
+} nccl_ranks;
+
+static inline int nccl_ranks_on_host(const void *p, size_t bytes)
+{
+    struct cudaPointerAttributes a;
+    return bytes > 0 && (cudaPointerGetAttributes(&a, p) || a.type == cudaMemoryTypeUnregistered ||
+                         a.type == cudaMemoryTypeHost);
+}
+
+static inline int nccl_ranks_exchange(void *user, int peer, const void *send, size_t send_bytes,
+                                      void *receive, size_t receive_bytes)
+{
+    nccl_ranks *m = (nccl_ranks *)user;
+    const size_t copied = nccl_ranks_on_host(send, send_bytes) ? (send_bytes + 255) / 256 * 256 : 0;
+    int bad = m->comm == NULL;
+    m->to = receive;
+    m->came = nccl_ranks_on_host(receive, receive_bytes) ? receive_bytes : 0;
+    if (!bad && copied + m->came > m->capacity) {
+        m->capacity = copied + m->came;
+        bad = cudaFree(m->room) || cudaMalloc((void **)&m->room, m->capacity);
+    }
+    m->from = m->room + copied;
+    bad = bad ||
+          (copied && cudaMemcpyAsync(m->room, send, send_bytes, cudaMemcpyHostToDevice, m->stream));
+    send = copied > 0 ? m->room : send;
+    receive = m->came > 0 ? m->from : receive;
+    bad = bad || ncclGroupStart();
+    bad = bad || (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->comm, m->stream));
+    bad = bad ||
+          (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->comm, m->stream));
+    return !bad && !ncclGroupEnd() && !cudaEventRecord(m->over, m->stream);
+}
+
+static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n) /* the device's */
+{
+    nccl_ranks *m = (nccl_ranks *)user;
+    m->came = 0;
+    return m->comm != NULL && !ncclAllReduce(x, x, n, ncclFloat, ncclSum, m->comm, m->stream) &&
+           !cudaEventRecord(m->over, m->stream);
+}
+
+static inline int nccl_ranks_done(void *user)
+{
+    nccl_ranks *m = (nccl_ranks *)user;
+    ncclResult_t failed;
+    if (m->comm == NULL || ncclCommGetAsyncError(m->comm, &failed) || failed != ncclSuccess)
+        return -1;
+    cudaError_t over = cudaEventQuery(m->over);
+    if (over == cudaErrorNotReady)
+        return (void)sched_yield(), 0;
+    if (over == cudaSuccess && m->came > 0)
+        over = cudaMemcpy(m->to, m->from, m->came, cudaMemcpyDeviceToHost);
+    return over == cudaSuccess ? 1 : -1;
+}
+
+static inline void nccl_ranks_give_up(void *user) /* the others notice by their timeout */
+{
+    nccl_ranks *m = (nccl_ranks *)user;
+    if (m->comm != NULL)
+        ncclCommAbort(m->comm);
+    m->comm = NULL;
+}
+
+static inline double nccl_ranks_clock(void *user) { return (void)user, (double)time(NULL); }
+
+static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueId id,
+                                  double timeout) /* 0: there is no device, or NCCL failed */
+{
+    memset(m, 0, sizeof *m);
+    m->ranks.rank = rank;
+    m->ranks.size = size;
+    m->ranks.on_backend = 1;
+    m->ranks.exchange = nccl_ranks_exchange;
+    m->ranks.done = nccl_ranks_done;
+    m->ranks.all_reduce = nccl_ranks_all_reduce;
+    m->ranks.give_up = nccl_ranks_give_up;
+    m->ranks.clock = nccl_ranks_clock;
+    m->ranks.timeout = timeout;
+    m->ranks.user = m;
+    return !cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) &&
+           !cudaEventCreateWithFlags(&m->over, cudaEventDisableTiming) &&
+           !ncclCommInitRank(&m->comm, size, id, rank);
+}
+
+static inline void nccl_ranks_close(nccl_ranks *m)
+{
+    if (m->comm != NULL)
+        ncclCommDestroy(m->comm);
+    cudaFree(m->room);
+    cudaEventDestroy(m->over);
+    cudaStreamDestroy(m->stream);
+}
+#endif
