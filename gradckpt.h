@@ -20928,8 +20928,9 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
-    if (s->broken && !e->crew->over) {
+    if (s->broken) {
         e->crew->over = 1;
+        e->state = GCKPTI_IDLE;
         return gckpti_error(e, GCKPT_E_PEER,
                             "rank %i does not answer: it ended, hangs or cannot be reached; this "
                             "executor is of no more use%s",
