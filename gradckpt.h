@@ -26,31 +26,31 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1340
+ *     >>api        public API: every function, where it is declared                     1420
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1200
+ *     >>store      parameters and optimiser state                                       1330
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3100
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3470
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
- *     >>plan-tells what a plan tells                                                     250
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
+ *     >>plan-tells what a plan tells                                                     280
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1230
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>ranks      sums and values of several processes, by exchanges                     400
- *     >>exec       runs a plan over one arena                                           1640
- *     >>training   division, norm, clipping, optimisers, steps                          1380
+ *     >>ranks      sums and values of several processes, by exchanges                     230
+ *     >>exec       runs a plan over one arena                                           1700
+ *     >>training   division, norm, clipping, optimisers, steps                          2060
  *     >>check      gradients against finite differences                                  670
- *     >>files      safetensors                                                          1510
- *     >>tables     plans as files and as C constants                                     830
+ *     >>files      safetensors                                                          1660
+ *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
- *     manual       this comment                                                          390
- *                  in all                                                              27620
+ *     manual       this comment                                                          410
+ *                  in all                                                              29440
  *
  * == MANUAL =======================================================================================
  *
@@ -3651,7 +3651,7 @@ static int gckpti_is_utf8(const char *text)
 static const char *gckpti_name_problem(const char *name)
 {
     size_t length;
-    if (!*name || !strcmp(name, "__metadata__"))
+    if (!*name || !strcmp(name, "__metadata__") || !strcmp(name, "__sums__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
         return "ends like the name of optimiser state or scales";
@@ -20277,13 +20277,15 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     const gckpti_param *q = &e->store->params[e->params[ins->id].index];
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, 0, &o);
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
     if (!done)
-        gckpti_see_node(e, &s, gckpti_at_any(e, o.gradient), id, 1, 0);
+        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && s.id < 0; slot++)
-        gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
+        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+                       pass.elements, id, 0);
+    s.at += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
@@ -20293,17 +20295,19 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }
 
-/* A parameter or constant that a step begins with: NaN, or, where it is trained, an infinity. */
-static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int trained)
+/* A parameter or constant that a step begins with, n values of it from `first` on: NaN, or, where it
+ * is trained, an infinity. */
+static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                      int64_t n, int trained)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
     s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
-    gckpti_see_node(e, &s, values, id, 0, 0);
+    gckpti_see_all(e, &s, e->plan->nodes[id].type == GCKPT_F32 ? values : NULL, 0, n, id, 0);
     return s.id < 0 ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_DATA,
                                    "finite: \"%s\" is %g at position %I: an earlier step, or "
                                    "what was loaded or set, made it so",
-                                   gckpti_node_name(e->plan, id), s.value, s.at);
+                                   gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -20717,13 +20721,16 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
+        int cut = gckpti_array_cut(e->store, q, GCKPTI_VALUES);
         if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
-            gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
+            gckpti_check_leaf(e, p->params[i].node, *data, cut ? q->p.first : 0,
+                              cut ? q->p.count : q->p.elements, p->params[i].trained) != GCKPT_OK)
             return GCKPT_E_DATA;
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0,
+                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -20928,8 +20935,9 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
-    if (s->broken && !e->crew->over) {
+    if (s->broken) {
         e->crew->over = 1;
+        e->state = GCKPTI_IDLE;
         return gckpti_error(e, GCKPT_E_PEER,
                             "rank %i does not answer: it ended, hangs or cannot be reached; this "
                             "executor is of no more use%s",
@@ -21255,6 +21263,7 @@ static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
                           : ins->accumulate   ? GCKPTI_SCATTER
                                               : GCKPTI_SUM_ALL,
                           sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
     }
 }
 
@@ -21522,9 +21531,15 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: parameters were packed within it; it is over, begin it anew");
+        r.result = gckpti_error(e, GCKPT_E_ARG,
+                                "step: parameters were packed within it; it is over, begin it anew");
+        if (e->plan->ranking)
+            r.result = e->plan->ranking->failed(e, r.result);
+        if (r.result != GCKPT_OK) {
+            e->state = GCKPTI_IDLE;
+            return r.result;
+        }
+        r.result = GCKPT_MORE;
     }
     e->repeating = e->repeats && instructions == INT64_MAX;
     gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
@@ -21803,6 +21818,10 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
             "step_begin: rows can stream in only when desc.batch is larger than the graph's "
             "%I rows",
             exec->plan->rows);
+    if (result == GCKPT_OK && exec->plan->ranks > 1 && exec->plan->shard == GCKPT_SHARD_VALUES)
+        result = gckpti_error(exec, GCKPT_E_ARG,
+                              "step_begin: rows cannot stream in where ranks gather values for each "
+                              "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     exec->streamed = 1;
@@ -22724,15 +22743,17 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
 /* ---- what both need ---- */
+static const char gckpti_part_format[] = "gradckpt part";
+
 /* What is asked for where no desc is given. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
 
-/* What is saved: a store, or one rank's part of it, for which `sums` are kept. */
+/* What is saved: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
     int rank, ranks;
-    uint64_t *sums; /* NULL: it is no part */
+    uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
@@ -22770,37 +22791,6 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
         int plain = u >= 0x20 && u != '"' && u != '\\';
         gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
     }
-}
-
-static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
-{
-    const gckpt_store *s = v->store;
-    const gckpt_file_desc *d = v->desc;
-    int optimiser = 0;
-    for (size_t i = 0; i < s->count && !optimiser; i++)
-        optimiser = s->params[i].optimiser;
-    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
-    if (!d->values_only)
-        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
-                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
-    for (size_t i = 0; i < s->count && !d->values_only; i++) {
-        const gckpti_param *q = &s->params[i];
-        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
-        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
-        if (!name)
-            continue;
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, name);
-        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
-    }
-    for (size_t i = 0; i < s->note_count; i++) {
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, s->notes[i]);
-        gckpti_sink_put(k, "\":", 2);
-        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
-        gckpti_sink_put(k, "\"", 1);
-    }
-    gckpti_print(k, "}");
 }
 
 /* A tensor to be written: values of a parameter, their scales or a state. */
@@ -22844,6 +22834,51 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     return 0;
 }
 
+/* What other tools need to put parts together: where each piece begins. */
+static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
+{
+    gckpti_outgoing w;
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
+                 gckpti_part_format, v->rank, v->ranks);
+    for (w.next = 0; gckpti_next_outgoing(v, &w);) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, w.name);
+        gckpti_print(k, "%s#first\":\"%I\"", w.slot < 0 ? "" : gckpti_suffixes[w.slot], w.first);
+    }
+    gckpti_print(k, "}");
+}
+
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
+{
+    const gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
+    int optimiser = 0;
+    for (size_t i = 0; i < s->count && !optimiser; i++)
+        optimiser = s->params[i].optimiser;
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
+    if (!d->values_only)
+        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    for (size_t i = 0; i < s->count && !d->values_only; i++) {
+        const gckpti_param *q = &s->params[i];
+        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
+        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
+        if (!name)
+            continue;
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, name);
+        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+    }
+    for (size_t i = 0; i < s->note_count; i++) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, s->notes[i]);
+        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_put(k, "\"", 1);
+    }
+    gckpti_print(k, "}");
+}
+
 /* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
  * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
 static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
@@ -22851,7 +22886,10 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
     gckpti_outgoing w;
     *tensors = 0;
-    gckpti_sink_metadata(k, v);
+    if (v->sums)
+        gckpti_sink_pieces(k, v);
+    else
+        gckpti_sink_metadata(k, v);
     for (w.next = 0; gckpti_next_outgoing(v, &w); ++*tensors)
         bytes[w.size] += w.count * w.size;
     int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
@@ -22864,8 +22902,12 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t
                      w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
                      &w.shape, begin, at[w.size]);
     }
+    const int64_t end = v->sums ? at[1] + 8 * (int64_t)*tensors : at[1];
+    if (v->sums)
+        gckpti_print(k, ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
+                     end - at[1], at[1], end);
     gckpti_print(k, "}");
-    return at[1];
+    return end;
 }
 
 /* n elements of `size` bytes, little-endian. */
@@ -22978,10 +23020,52 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
+/* What is written, and the FNV-1a of it. */
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    uint64_t sum;
+} gckpti_summing;
+
+static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+{
+    gckpti_summing *s = (gckpti_summing *)user;
+    s->sum = gckpti_fnv(s->sum, bytes, size);
+    return s->write(s->user, bytes, size);
+}
+
+/* The data of all tensors; of a part, their sums behind them. */
+static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gckpti_summing *s)
+{
+    gckpt_result result = GCKPT_OK;
+    gckpti_outgoing w;
+    size_t done = 0;
+    for (int size = 4; size > 0; size /= 2)
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);) {
+            if (w.size != size)
+                continue;
+            if (v->sums)
+                gckpti_sink_flush(k);
+            s->sum = GCKPTI_FNV_START;
+            if (!gckpti_sink_tensor(k, v->store, &w))
+                result = gckpti_error(v->store, GCKPT_E_DATA,
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
+                                      "(BF16 holds them); what was written is no complete file",
+                                      w.q->p.name);
+            if (!v->sums)
+                continue;
+            gckpti_sink_flush(k);
+            v->sums[done++] = s->sum;
+        }
+    for (size_t i = 0; i < done; i++)
+        gckpti_sink_number(k, v->sums[i], 8);
+    return result;
+}
+
 static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
 {
     gckpt_store *store = v->store;
-    gckpti_outgoing w;
+    gckpti_summing summing = { write, user, 0 };
     gckpti_sink k;
     size_t tensors;
     gckpt_result result = gckpti_save_start(v);
@@ -22996,18 +23080,16 @@ static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, v
                             "or notes",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
+    k.write = gckpti_sum_write;
+    k.user = &summing;
+    if (!v->sums) {
+        k.write = write;
+        k.user = user;
+    }
     gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, v, &tensors);
     gckpti_sink_put(&k, "       ", padding);
-    for (int size = 4; size > 0; size /= 2)
-        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);)
-            if (w.size == size && !gckpti_sink_tensor(&k, store, &w))
-                result = gckpti_error(store, GCKPT_E_DATA,
-                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
-                                      "(BF16 holds them); what was written is no complete file",
-                                      w.q->p.name);
+    result = gckpti_sink_data(&k, v, &summing);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
@@ -23050,9 +23132,20 @@ typedef struct {
     int64_t offsets[2];
 } gckpti_saved;
 
+typedef struct gckpti_loader gckpti_loader;
+/* A checkpoint of several files; each function refuses what is wrong, and is 0 then. */
 typedef struct {
+    int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
+    int (*begin)(
+        gckpti_loader *l);        /* the tensors are known; data are read by `taken` from now on */
+    int (*end)(gckpti_loader *l); /* all that is needed was read */
+} gckpti_source;
+
+struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
+    const gckpti_source *source; /* NULL: it is one file */
+    struct gckpti_parts *parts;  /* of the source */
     gckpt_result result;
     gckpt_read_fn read; /* NULL: file lies in memory */
     void *user;
@@ -23069,7 +23162,7 @@ typedef struct {
     float *row; /* at its end: room for a row that is packed */
     int ours;   /* written by this library */
     uint64_t contract, step, seed, optimiser;
-} gckpti_loader;
+};
 
 /* A name in quotes, cut if long, control characters replaced. */
 static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
@@ -23301,6 +23394,9 @@ static int gckpti_load_metadata(gckpti_loader *l)
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
+    if (found[0] && !strcmp(found[0], gckpti_part_format))
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "one rank's part of a checkpoint: gckpt_ranks_load reads its index");
     l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
@@ -23665,10 +23761,14 @@ static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
     if (l->file && out)
         memcpy(out, l->file + l->taken, n);
     l->taken += n;
+    if (l->source && !out)
+        return 1;
     for (size_t some; n > 0 && !l->file && done; n -= some) {
         some = out || n < sizeof nowhere ? n : sizeof nowhere;
         done = l->read(l->user, out ? out : nowhere, some) == some;
     }
+    if (l->result != GCKPT_OK) /* the source has said why */
+        return 0;
     return done ||
            gckpti_refuse(l, GCKPT_E_FILE, NULL,
                          "the %I bytes of data could not be read to their end", l->data_bytes);
@@ -23819,8 +23919,9 @@ static void gckpti_load_commit(gckpti_loader *l)
 /* What is left when the header is here: the store holds the file's values, or is as it was. */
 static void gckpti_load_rest(gckpti_loader *l)
 {
-    if (gckpti_load_header(l) && gckpti_load_check(l) && gckpti_load_create(l) &&
-        gckpti_load_data(l))
+    const gckpti_source *s = l->source;
+    if ((!s || s->index(l)) && gckpti_load_header(l) && gckpti_load_check(l) &&
+        (!s || s->begin(l)) && gckpti_load_create(l) && gckpti_load_data(l) && (!s || s->end(l)))
         gckpti_load_commit(l);
     gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
@@ -23847,6 +23948,7 @@ static const struct {
     { "\x1f\x8b", "compressed by gzip: unpack it" },
     { "<", "HTML or XML: the page that was downloaded instead?" },
     { "gckptpln", "a plan: gckpt_plan_read" },
+    { "{\"gckpt\"", "the index of a checkpoint by several ranks: gckpt_ranks_load" },
 };
 
 /* The error of a file whose first 8 bytes cannot be the length of its header. */
@@ -23881,6 +23983,30 @@ static gckpt_result gckpti_not_safetensors(gckpti_loader *l, const unsigned char
                         (int64_t)(length & INT64_MAX), size);
 }
 
+/* Loads what a header, or an index, of so many bytes says, which comes next. */
+static gckpt_result gckpti_load_text(gckpt_store *store, gckpti_loader *l, size_t header_bytes)
+{
+    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
+        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
+            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
+            return GCKPT_E_MEMORY;
+        }
+    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
+    char *text = (char *)gckpti_new(&store->memory, room, 1);
+    l->at = l->header = text;
+    l->end = l->header ? l->header + header_bytes : NULL;
+    if (!l->header)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
+    else if (!gckpti_load_bytes(l, l->header, header_bytes))
+        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
+    else
+        gckpti_load_rest(l);
+    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&store->memory, text, room, 1);
+    gckpti_values_undo(store);
+    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+}
+
 /* Loads a file of `size` bytes from l->read or l->file. */
 static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
                                 const gckpt_file_desc *desc)
@@ -23893,6 +24019,8 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
     l->desc = desc ? desc : &gckpti_file_plain;
     l->had = store->count;
     l->notes = store->note_count;
+    if (l->source)
+        return gckpti_load_text(store, l, size);
     if (size < 8)
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
     if (!gckpti_load_bytes(l, little, 8))
@@ -23901,26 +24029,8 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_not_safetensors(l, little, length, size);
-    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
-        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
-            return GCKPT_E_MEMORY;
-        }
-    size_t header_bytes = (size_t)length;
-    l->data_bytes = (int64_t)(size - 8 - header_bytes);
-    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    l->at = l->header = (char *)gckpti_new(&store->memory, room, 1);
-    l->end = l->header ? l->header + header_bytes : NULL;
-    if (!l->header)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (!gckpti_load_bytes(l, l->header, header_bytes))
-        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else
-        gckpti_load_rest(l);
-    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
-    gckpti_delete(&store->memory, l->header, room, 1);
-    gckpti_values_undo(store);
-    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+    l->data_bytes = (int64_t)(size - 8 - (size_t)length);
+    return gckpti_load_text(store, l, (size_t)length);
 }
 
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -24205,23 +24315,28 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
     return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
-                                           const gckpt_file_desc *desc)
+static int64_t gckpti_file_size(FILE *f)
+{
+#ifdef _WIN32 /* where long has 32 bits */
+    return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
+#else
+    return f && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : -1;
+#endif
+}
+
+static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+                                     const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
     file.f = fopen(path, "rb");
-#ifdef _WIN32 /* where long has 32 bits */
-    int64_t size = file.f && !_fseeki64(file.f, 0, SEEK_END) ? _ftelli64(file.f) : -1;
-#else
-    int64_t size = file.f && !fseek(file.f, 0, SEEK_END) ? (int64_t)ftell(file.f) : -1;
-#endif
+    int64_t size = gckpti_file_size(file.f);
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
+    l->read = gckpti_file_read;
+    l->user = &file;
     if (!file.error)
-        result = gckpt_store_read_as(store, gckpti_file_read, &file, (size_t)size, desc);
+        result = gckpti_load(store, l, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -24233,6 +24348,16 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
+    memset(&l, 0, sizeof l);
+    return gckpti_load_path(store, &l, path, desc);
 }
 
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
