@@ -26,31 +26,31 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1340
+ *     >>api        public API: every function, where it is declared                     1420
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1200
+ *     >>store      parameters and optimiser state                                       1330
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3100
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3470
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
- *     >>plan-tells what a plan tells                                                     250
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
+ *     >>plan-tells what a plan tells                                                     280
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1230
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>ranks      sums and values of several processes, by exchanges                     400
- *     >>exec       runs a plan over one arena                                           1640
- *     >>training   division, norm, clipping, optimisers, steps                          1380
+ *     >>ranks      sums and values of several processes, by exchanges                     230
+ *     >>exec       runs a plan over one arena                                           1700
+ *     >>training   division, norm, clipping, optimisers, steps                          2060
  *     >>check      gradients against finite differences                                  670
- *     >>files      safetensors                                                          1510
- *     >>tables     plans as files and as C constants                                     830
+ *     >>files      safetensors                                                          1660
+ *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
- *     manual       this comment                                                          390
- *                  in all                                                              27620
+ *     manual       this comment                                                          410
+ *                  in all                                                              29440
  *
  * == MANUAL =======================================================================================
  *
@@ -20285,13 +20285,15 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     const gckpti_param *q = &e->store->params[e->params[ins->id].index];
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, 0, &o);
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
     if (!done)
-        gckpti_see_node(e, &s, gckpti_at_any(e, o.gradient), id, 1, 0);
+        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && s.id < 0; slot++)
-        gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
+        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+                       pass.elements, id, 0);
+    s.at += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
@@ -20301,17 +20303,19 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }
 
-/* A parameter or constant that a step begins with: NaN, or, where it is trained, an infinity. */
-static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int trained)
+/* A parameter or constant that a step begins with, n values of it from `first` on: NaN, or, where it
+ * is trained, an infinity. */
+static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                      int64_t n, int trained)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
     s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
-    gckpti_see_node(e, &s, values, id, 0, 0);
+    gckpti_see_all(e, &s, e->plan->nodes[id].type == GCKPT_F32 ? values : NULL, 0, n, id, 0);
     return s.id < 0 ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_DATA,
                                    "finite: \"%s\" is %g at position %I: an earlier step, or "
                                    "what was loaded or set, made it so",
-                                   gckpti_node_name(e->plan, id), s.value, s.at);
+                                   gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -20725,13 +20729,16 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
+        int cut = gckpti_array_cut(e->store, q, GCKPTI_VALUES);
         if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
-            gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
+            gckpti_check_leaf(e, p->params[i].node, *data, cut ? q->p.first : 0,
+                              cut ? q->p.count : q->p.elements, p->params[i].trained) != GCKPT_OK)
             return GCKPT_E_DATA;
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0,
+                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -20936,8 +20943,9 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
-    if (s->broken && !e->crew->over) {
+    if (s->broken) {
         e->crew->over = 1;
+        e->state = GCKPTI_IDLE;
         return gckpti_error(e, GCKPT_E_PEER,
                             "rank %i does not answer: it ended, hangs or cannot be reached; this "
                             "executor is of no more use%s",
@@ -21251,11 +21259,8 @@ static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
         gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (int bit = 0; g->leaf >> bit; bit++)
-        if (g->leaf >> bit & 1)
-            gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[bit]), n);
-    while (g->leaf >> level & 1)
-        level++;
+    for (; g->leaf >> level & 1; level++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
@@ -21266,6 +21271,7 @@ static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
                           : ins->accumulate   ? GCKPTI_SCATTER
                                               : GCKPTI_SUM_ALL,
                           sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
     }
 }
 
@@ -21533,9 +21539,15 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: parameters were packed within it; it is over, begin it anew");
+        r.result = gckpti_error(e, GCKPT_E_ARG,
+                                "step: parameters were packed within it; it is over, begin it anew");
+        if (e->plan->ranking)
+            r.result = e->plan->ranking->failed(e, r.result);
+        if (r.result != GCKPT_OK) {
+            e->state = GCKPTI_IDLE;
+            return r.result;
+        }
+        r.result = GCKPT_MORE;
     }
     e->repeating = e->repeats && instructions == INT64_MAX;
     gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
@@ -21814,6 +21826,10 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
             "step_begin: rows can stream in only when desc.batch is larger than the graph's "
             "%I rows",
             exec->plan->rows);
+    if (result == GCKPT_OK && exec->plan->ranks > 1 && exec->plan->shard == GCKPT_SHARD_VALUES)
+        result = gckpti_error(exec, GCKPT_E_ARG,
+                              "step_begin: rows cannot stream in where ranks gather values for each "
+                              "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     exec->streamed = 1;
