@@ -2,29 +2,94 @@
  * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
  */
 #define _XOPEN_SOURCE 700
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- the n-th thing calls_made of the system fails, or the process ends instead ---- */
+static long calls_made, fails_at, ends_at; /* from 1; 0: never */
+static int fails(void)
+{
+    if (++calls_made == ends_at)
+        _exit(7);
+    errno = calls_made == fails_at ? EIO : errno;
+    return calls_made == fails_at;
+}
+
+static FILE *test_fopen(const char *path, const char *mode)
+{
+    return fails() ? NULL : fopen(path, mode);
+}
+static FILE *test_fdopen(int fd, const char *mode) { return fails() ? NULL : fdopen(fd, mode); }
+static size_t test_fread(void *to, size_t size, size_t n, FILE *f)
+{
+    return fread(to, size, fails() ? n / 2 : n, f);
+}
+static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
+{
+    return fwrite(from, size, fails() ? n / 2 : n, f);
+}
+static int test_fflush(FILE *f) { return fails() ? EOF : fflush(f); }
+static int test_fseek(FILE *f, long at, int whence) { return fails() ? -1 : fseek(f, at, whence); }
+static int test_fclose(FILE *f)
+{
+    int failed = fails();
+    return fclose(f) || failed ? EOF : 0;
+}
+static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* no power is cut here */
+static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
+static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
+static int test_open(const char *path, int flags, unsigned mode)
+{
+    return fails() ? -1 : open(path, flags, mode);
+}
+#define fopen(path, mode)            test_fopen(path, mode)
+#define fdopen(fd, mode)             test_fdopen(fd, mode)
+#define fread(to, size, n, f)        test_fread(to, size, n, f)
+#define fwrite(from, size, n, f)     test_fwrite(from, size, n, f)
+#define fflush(f)                    test_fflush(f)
+#define fseek(f, at, whence)         test_fseek(f, at, whence)
+#define fclose(f)                    test_fclose(f)
+#define fsync(fd)                    test_fsync(fd)
+#define rename                       test_rename /* a member of gckpt_file_desc, too */
+#define remove(path)                 test_remove(path)
+#define OPEN(path, flags, mode, ...) test_open(path, flags, mode)
+#define open(...)                    OPEN(__VA_ARGS__, 0, 0)
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#undef fopen
+#undef fread
+#undef fwrite
+#undef fclose
+#undef rename
+#undef remove
 #include "rig.h"
 
 static heap mem;
 
 /* ---- a model: of less than a block, of one, of some; trained, frozen, packed ---- */
-enum { PARAMS = 9, FIRST_FROZEN = 5 };
+enum { MODEL = 9, FIRST_FROZEN = 5 };
+static int begin, end = MODEL; /* those that a store has */
 static const struct {
     const char *name;
     int n;
     int64_t d[2];
     int states;
     gckpt_storage storage;
-} model[PARAMS] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
-                    { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
-                    { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
-                    { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
-                    { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
-                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
-                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
-                    { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
-                    { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 } };
+} model[MODEL] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
+                   { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
+                   { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
+                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
+                   { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
+                   { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
+                   { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
+                   { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
+                   { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 } };
 
 static gckpt_shape shape_of(int i)
 {
@@ -41,10 +106,10 @@ static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed
     gckpt_init init = { 0.5f, 0.25f, 1 };
     if (rank % 2) /* before or after there are parameters */
         CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
-    for (int i = 0; i < PARAMS; i++)
+    for (int i = begin; i < end; i++)
         CHECK(gckpt_param(g, model[i].name, shape_of(i), init) != NULL);
     gckpt_graph_free(g);
-    for (int i = FIRST_FROZEN; i < PARAMS; i++) {
+    for (int i = FIRST_FROZEN; i < end; i++) {
         CHECK(gckpt_store_freeze(s, model[i].name, 1) == GCKPT_OK);
         if (packed)
             CHECK(gckpt_store_pack(s, model[i].name, model[i].storage) == GCKPT_OK);
@@ -69,11 +134,11 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
 static void fill(gckpt_store *s, unsigned salt)
 {
     char text[20];
-    for (int i = 0; i < PARAMS; i++) {
-        gckpti_param *q = &s->params[i];
+    for (int i = begin; i < end; i++) {
+        gckpti_param *q = &s->params[i - begin];
         gckpt_parameter p;
         int64_t first, n;
-        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
+        CHECK(gckpt_store_get(s, i - begin, &p) == GCKPT_OK);
         CHECK(gckpti_param_state(s, q, model[i].states));
         for (int slot = -1; slot < model[i].states; slot++) {
             n = gckpti_own(s, q, slot, &first);
@@ -102,11 +167,11 @@ static void fill(gckpt_store *s, unsigned salt)
 /* Whether the store has all that fill gives it; packed as `s` is, whatever wrote it. */
 static int holds(const gckpt_store *s, unsigned salt)
 {
-    int same = s->step == 20 + salt && s->seed == 3 && s->count == PARAMS;
+    int same = s->step == 20 + salt && s->seed == 3 && (int)s->count == end - begin;
     const char *note = gckpt_store_note(s, "note");
     same = same && note && !strncmp(note, "salt ", 5) && (unsigned)atoi(note + 5) == salt;
-    for (int i = 0; i < PARAMS && same; i++) {
-        const gckpti_param *q = &s->params[i];
+    for (int i = begin; i < end && same; i++) {
+        const gckpti_param *q = &s->params[i - begin];
         int64_t first, n;
         same = !strcmp(q->p.name, model[i].name) && gckpti_state_slots(q) == model[i].states &&
                q->updates == (model[i].states ? (i == 4 ? 5 : 20 + salt) : 0);
@@ -162,7 +227,7 @@ static void test_held(void)
             for (int rank = 0; rank < ranks; rank++) {
                 gckpt_store *s = store_new(rank, ranks, (gckpt_shard)shard, 1);
                 size_t bytes = 0;
-                for (int i = 0; i < PARAMS; i++) {
+                for (int i = 0; i < MODEL; i++) {
                     gckpti_param *q = &s->params[i];
                     CHECK(gckpti_param_state(s, q, model[i].states));
                     CHECK(gckpt_store_get(whole, i, &all) == GCKPT_OK &&
@@ -213,9 +278,8 @@ static void test_refused(void)
     /* what the program owns is not made by the store; of it, only state is cut */
     CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
-    CHECK(!gckpti_array_cut(s, &s->params[PARAMS], -1) &&
-          gckpti_array_cut(s, &s->params[PARAMS], 0));
-    CHECK(gckpt_store_peek(s, PARAMS, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
+    CHECK(!gckpti_array_cut(s, &s->params[MODEL], -1) && gckpti_array_cut(s, &s->params[MODEL], 0));
+    CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
     /* packed before it is made: whole; and float again: cut */
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_OK &&
           !gckpti_array_cut(s, &s->params[5], -1));
@@ -279,11 +343,360 @@ static void test_whole_file(void)
     CHECK(mem.live == 0);
 }
 
+/* ---- checkpoints by ranks ---- */
+static char path[64], error_text[600];
+
+/* A save by all of them, one after the other, as gckpt_ranks_save has it done at the same time. */
+static gckpt_result save_all(gckpt_store **s, int ranks)
+{
+    gckpti_rank_save x[8];
+    gckpt_result result = GCKPT_OK, each;
+    for (int k = 0; k < ranks; k++) {
+        each = gckpti_rank_save_start(&x[k], s[k], path);
+        result = result == GCKPT_OK ? each : result;
+        x[k].number = x[0].number;
+    }
+    int parts = result == GCKPT_OK;
+    for (int k = 0; k < ranks && parts; k++) {
+        each = gckpti_rank_save_part(&x[k]);
+        result = result == GCKPT_OK ? each : result;
+    }
+    if (result == GCKPT_OK)
+        result = gckpti_rank_save_place(&x[0]);
+    else
+        for (int k = 0; k < ranks && parts; k++)
+            test_remove(gckpti_part_path(&x[k], x[k].number, k));
+    for (int k = 0; k < ranks; k++)
+        gckpti_rank_save_end(&x[k]);
+    return result;
+}
+
+/* Stores of so many ranks, with what fill gives; saved. */
+static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
+{
+    gckpt_store *s[8];
+    for (int k = 0; k < ranks; k++)
+        fill(s[k] = store_new(k, ranks, shard, 1), salt);
+    gckpt_result result = save_all(s, ranks);
+    *error_text = 0;
+    for (int k = 0; k < ranks; k++) {
+        if (gckpt_error(s[k]) == result && result != GCKPT_OK)
+            snprintf(error_text, sizeof error_text, "%s", gckpt_error_text(s[k]));
+        gckpt_store_free(s[k]);
+    }
+    return result;
+}
+
+/* How many ranks load what is there as of this salt. */
+static int loads(int ranks, gckpt_shard shard, unsigned salt)
+{
+    int good = 0;
+    for (int k = 0; k < ranks; k++) {
+        gckpt_store *s = store_new(k, ranks, shard, 1);
+        if (k % 2)
+            fill(s, 99);
+        good += gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, salt);
+        gckpt_store_free(s);
+    }
+    return good;
+}
+
+/* Files in the folder. */
+static int files(void)
+{
+    int n = -2; /* . and .. */
+    DIR *d = opendir("shards");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+static void clear(void)
+{
+    struct dirent *e;
+    char name[400];
+    DIR *d = opendir("shards");
+    while (d && (e = readdir(d)) != NULL) {
+        snprintf(name, sizeof name, "shards/%s", e->d_name);
+        remove(name);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* By any number, under any shard; loaded by any number, under any shard. */
+static void test_any_number(void)
+{
+    gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, 1), *empty = gckpt_store_new(NULL);
+    file whole = { 0 }, again = { 0 };
+    unsigned salt = 10;
+    fill(one, salt);
+    CHECK(gckpt_store_write(one, file_write, &whole) == GCKPT_OK);
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
+            CHECK(save_by(ranks, (gckpt_shard)shard, salt) == GCKPT_OK && files() == ranks + 1);
+            for (int by = 1; by <= 8; by *= 2) {
+                gckpt_shard as = (gckpt_shard)((shard + by) % 4);
+                CHECK_MSG(loads(by, as, salt) == by, "%d of shard %d to %d of %d", ranks, shard, by,
+                          (int)as);
+            }
+            /* one process makes a plain file of it: the same as one that trained alone */
+            CHECK(gckpt_ranks_load(one, path) == GCKPT_OK && holds(one, salt));
+            again.size = 0;
+            CHECK(gckpt_store_write(one, file_write, &again) == GCKPT_OK &&
+                  same_file(&whole, &again));
+        }
+    CHECK_MSG(gckpt_ranks_load(empty, path) == GCKPT_OK, "%s", gckpt_error_text(empty));
+    again.size = 0;
+    CHECK(gckpt_store_write(empty, file_write, &again) == GCKPT_OK &&
+          again.size > whole.size); /* all F32 */
+    CHECK(gckpt_store_hash(empty) == gckpt_store_hash(one));
+    gckpt_store_free(empty);
+    gckpt_store_free(one);
+    free(whole.bytes);
+    free(again.bytes);
+    CHECK(mem.live == 0 && mem.wrong_sizes == 0);
+}
+
+/* Every single thing asked of the system fails, or is the last of the process, in any rank: the old
+ * checkpoint is there, or the new one; and after a failure nothing else is. */
+static void test_every_call(int ranks)
+{
+    int n = 0, was_new = 0, status, ended = 0;
+    begin = 3, end = 5;
+    for (; !ended && n < 2000; n++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            calls_made = 0;
+            ends_at = n + 1;
+            _exit(save_by(ranks, GCKPT_SHARD_VALUES, 2) != GCKPT_OK);
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+        ended = WEXITSTATUS(status) != 7;
+        CHECK(!ended || !WEXITSTATUS(status));
+        int is_new = loads(1, GCKPT_SHARD_NONE, 2);
+        CHECK_MSG(is_new || (!was_new && loads(1, GCKPT_SHARD_NONE, 1)), "killed at %d", n + 1);
+        CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new) == 4,
+                  "killed at %d", n + 1);
+        was_new = is_new;
+        /* the next saves leave nothing of it */
+        for (unsigned salt = 3; salt < 5; salt++)
+            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK &&
+                  loads(2, GCKPT_SHARD_VALUES, salt) == 2);
+        CHECK_MSG(files() == ranks + 1, "killed at %d: %d files", n + 1, files());
+    }
+    CHECK(ended && was_new && n > 30);
+    for (int i = 0, done = 0; !done && i < 2000; i++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        calls_made = 0;
+        fails_at = i + 1;
+        gckpt_result result = save_by(ranks, GCKPT_SHARD_VALUES, 2);
+        done = calls_made < fails_at;
+        fails_at = 0;
+        int is_new =
+            result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
+        CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
+        CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
+                  error_text);
+        int left = files() - (is_new ? ranks : 2) - 1;
+        CHECK_MSG(left == 0 || (left == 1 && result == GCKPT_OK) ||
+                      (left == 2 && result == GCKPT_OK),
+                  "failed at %d: %d too many", i + 1, left);
+        for (unsigned salt = 3; salt < 5 && left; salt++)
+            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK);
+        CHECK_MSG(!left || files() == ranks + 1, "failed at %d: %d files", i + 1, files());
+    }
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* ---- files that are not what was saved ---- */
+static file file_of(const char *name)
+{
+    file f = { 0 };
+    unsigned char block[512];
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *from = fopen(full, "rb");
+    CHECK_MSG(from != NULL, "%s", full);
+    for (size_t n = 1; from && n > 0;) {
+        n = fread(block, 1, sizeof block, from);
+        file_write(&f, block, n);
+    }
+    if (from)
+        fclose(from);
+    return f;
+}
+
+static void put_file(const char *name, const file *f, size_t size)
+{
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *to = fopen(full, "wb");
+    CHECK(to && fwrite(f->bytes, 1, size, to) == size && !fclose(to));
+}
+
+/* The index with its first `from` replaced by `to`, and the sum of that. */
+static void put_index(const file *f, const char *from, const char *to)
+{
+    file out = { 0 };
+    char check[40];
+    const char *text = (const char *)f->bytes, *at = strstr(text, from);
+    const char *last = strstr(text, ",\"check\"");
+    CHECK_MSG(at && last && at < last, "%s", from);
+    if (at && last) {
+        file_write(&out, text, (size_t)(at - text));
+        file_write(&out, to, strlen(to));
+        at += strlen(from);
+        file_write(&out, at, (size_t)(last - at));
+        snprintf(check, sizeof check, ",\"check\":\"%llu\"}\n",
+                 (unsigned long long)gckpti_fnv(UINT64_C(0xcbf29ce484222325), out.bytes, out.size));
+        file_write(&out, check, strlen(check));
+        put_file("ckpt", &out, out.size);
+    }
+    free(out.bytes);
+}
+
+/* Is it refused by this store, which holds salt 9, and by an empty one? */
+static int refused(gckpt_store *s, gckpt_result why, const char *text)
+{
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
+    gckpt_store *empty = gckpt_store_new(&desc);
+    gckpt_result a = gckpt_ranks_load(s, path), b = gckpt_ranks_load(empty, path);
+    int good = a == why && b == why && holds(s, 9) && !gckpt_store_count(empty) &&
+               !gckpt_store_note(empty, "note") && strstr(gckpt_error_text(s), text) &&
+               strstr(gckpt_error_text(s), path);
+    if (!good)
+        printf("%d %d: %s (\"%s\" expected)\n", a, b, gckpt_error_text(s), text);
+    gckpt_store_free(empty);
+    return good;
+}
+
+static void test_damage(void)
+{
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    static const char *const names[] = { "ckpt", "ckpt.2-0.safetensors", "ckpt.2-1.safetensors" };
+    file f[3];
+    size_t live;
+    begin = 3, end = 5;
+    gckpt_store_free(s);
+    fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
+    clear();
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 7) == GCKPT_OK &&
+          save_by(2, GCKPT_SHARD_NONE, 8) == GCKPT_OK);
+    for (int i = 0; i < 3; i++)
+        f[i] = file_of(names[i]);
+    live = mem.live;
+    for (int i = 0; i < 3; i++) {
+        size_t header = i ? 8 + f[i].bytes[0] + 256u * f[i].bytes[1] : f[i].size;
+        for (size_t k = 0; k < f[i].size; k += k + 30 < header || k + 70 > f[i].size ? 1 : 1009) {
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+            put_file(names[i], &f[i], f[i].size);
+            CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_E_DATA && holds(s, 9) && mem.live == live,
+                      "%s, byte %d: %s", names[i], (int)k, gckpt_error_text(s));
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+        }
+        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) { /* cut off, and one byte more */
+            put_file(names[i], &f[i], k);
+            CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
+        }
+        file_write(&f[i], "\n", 1);
+        put_file(names[i], &f[i], f[i].size);
+        CHECK(refused(s, GCKPT_E_DATA, i ? "damaged" : "not the index"));
+        put_file(names[i], &f[i], --f[i].size);
+    }
+    /* one rank's for another's; of another save, of the same size; none */
+    put_file(names[1], &f[2], f[2].size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-0.safetensors\" is not what was saved with it"));
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 6) == GCKPT_OK);
+    file other = file_of("ckpt.3-1.safetensors");
+    CHECK(other.size == f[2].size);
+    put_file("ckpt", &f[0], f[0].size);
+    put_file(names[1], &f[1], f[1].size);
+    put_file(names[2], &other, other.size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-1.safetensors\" is not what was saved with it"));
+    remove("shards/ckpt.2-1.safetensors");
+    CHECK(refused(s, GCKPT_E_FILE,
+                  "No such file or directory: could not read \"ckpt.2-1.safetensors\""));
+    put_file(names[2], &f[2], f[2].size);
+    CHECK(gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, 8));
+    fill(s, 9);
+    /* an index that says other things, with a right sum */
+    static const struct {
+        const char *from, *to, *text;
+    } wrong[] = {
+        { "{\"gckpt\":[1,", "{\"gckpt\":[2,", "version 2" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,", "three numbers" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,2,9", "of data" },
+        { "\"files\"", "\"filed\"", "another key" },
+        { "\"ckpt.2-0.safetensors\":", "\"../shards/ckpt.2-0.safetensors\":",
+          "no name in this folder" },
+        { "\"ckpt.2-0.safetensors\":", "\"\":", "no name in this folder" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],", "power of two" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],\"y\":[9,2],", "\"x\"" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[9",
+          "expected" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[1,",
+          "too many numbers" },
+        { "\"b\":{\"dtype\":\"F32\",\"shape\":[7]", "\"b\":{\"dtype\":\"F32\",\"shape\":[8]",
+          "data_offsets" },
+        { "\"odd\":{", "\"even\":{", "even" },
+        { "\"odd\":{", "\"b\":{", "b" },
+        { "[4097],\"data_offsets\":[", "[1,4097],\"data_offsets\":[", "" },
+        { "\"tensors\":{", "\"tensors\":[", "'{' expected" },
+        { "\"step\":\"28\"", "\"step\":\"x\"", "step must be a whole number" },
+        { "}}", "}} x", "only spaces" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        put_index(&f[0], wrong[i].from, wrong[i].to);
+        gckpt_result result = gckpt_ranks_load(s, path);
+        CHECK_MSG(result != GCKPT_OK && holds(s, 9) && strstr(gckpt_error_text(s), wrong[i].text),
+                  "%s: %s", wrong[i].to, gckpt_error_text(s));
+    }
+    /* what it claims to have is looked for before there is memory for it */
+    put_index(
+        &f[0], "\"tensors\":{",
+        "\"tensors\":{\"large\":{\"dtype\":\"F32\",\"shape\":[1099511627776],\"data_offsets\":[0,4398046511104]},");
+    CHECK(gckpt_ranks_load(s, path) != GCKPT_OK && holds(s, 9));
+    put_file("ckpt", &f[0], f[0].size);
+    /* taken for something else, and the other way round */
+    CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load"));
+    CHECK(gckpt_store_load(s, "shards/ckpt.2-0.safetensors") == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load") && holds(s, 9));
+    CHECK(gckpt_store_save(s, "shards/plain") == GCKPT_OK &&
+          gckpt_ranks_load(s, "shards/plain") == GCKPT_E_DATA);
+    CHECK(strstr(gckpt_error_text(s), "gckpt_store_load"));
+    CHECK(gckpt_ranks_load(s, "shards/none") == GCKPT_E_FILE &&
+          gckpt_ranks_load(s, NULL) == GCKPT_E_ARG && gckpt_ranks_load(NULL, path) == GCKPT_E_ARG);
+    for (int i = 0; i < 3; i++)
+        free(f[i].bytes);
+    free(other.bytes);
+    gckpt_store_free(s);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
 int main(void)
 {
     test_share();
     test_held();
     test_refused();
     test_whole_file();
+    CHECK(!mkdir("shards", 0777) || errno == EEXIST);
+    strcpy(path, "shards/ckpt");
+    clear();
+    test_any_number();
+    test_every_call(1);
+    test_every_call(4);
+    test_damage();
+    clear();
+    CHECK(!rmdir("shards"));
     return check_report("test_shards");
 }
