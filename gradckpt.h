@@ -9810,7 +9810,7 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels says;
+ * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels_of the rank's leaves;
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
  * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
@@ -9999,9 +9999,6 @@ static int gckpti_levels_of(int leaves)
         n++;
     return n;
 }
-
-/* In that of a rank's own. */
-static int gckpti_levels(const gckpt_plan *p) { return gckpti_levels_of(p->leaves / p->ranks); }
 
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
@@ -20737,8 +20734,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0,
-                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0, gckpti_elements(&p->nodes[i].shape),
+                              0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -21539,8 +21536,8 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
-        r.result = gckpti_error(e, GCKPT_E_ARG,
-                                "step: parameters were packed within it; it is over, begin it anew");
+        r.result = gckpti_error(
+            e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
         if (e->plan->ranking)
             r.result = e->plan->ranking->failed(e, r.result);
         if (r.result != GCKPT_OK) {
@@ -21644,6 +21641,11 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
+    if (e->plan->leaves > 1)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
+                            "plan with desc.leaves 1",
+                            e->plan->leaves);
     if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -21827,9 +21829,10 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
             "%I rows",
             exec->plan->rows);
     if (result == GCKPT_OK && exec->plan->ranks > 1 && exec->plan->shard == GCKPT_SHARD_VALUES)
-        result = gckpti_error(exec, GCKPT_E_ARG,
-                              "step_begin: rows cannot stream in where ranks gather values for each "
-                              "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+        result =
+            gckpti_error(exec, GCKPT_E_ARG,
+                         "step_begin: rows cannot stream in where ranks gather values for each "
+                         "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     exec->streamed = 1;
@@ -22349,6 +22352,11 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: not for %i ranks: check a plan of one process with "
+                            "as many leaves, which has the same gradients",
+                            p->ranks);
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
@@ -22416,10 +22424,12 @@ static void gckpti_time_step(void *context)
     gckpti_timing *t = (gckpti_timing *)context;
     gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &t->spent[p->length], micro = (double)(t->batch.rows / p->rows);
+    double *rest = &t->spent[p->length], micro;
     memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
+    micro = (double)(p->ranking && result == GCKPT_OK ? p->ranking->batches(e, t->batch.rows)
+                                                      : t->batch.rows / p->rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
         gckpti_on(e)->finish(gckpti_on(e)->context);
@@ -22519,6 +22529,11 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: not for %i ranks: measure a plan of one process, and give "
+                            "all ranks the same costs",
+                            p->ranks);
     size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
@@ -22688,6 +22703,13 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
                      "fit_timed: needs a clock; executors share no block of memory");
+        return NULL;
+    }
+    if (store->ranks > 1) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "fit_timed: not for %i ranks, which might find other plans the fastest: use "
+                     "gckpt_fit",
+                     store->ranks);
         return NULL;
     }
     if (desc)
