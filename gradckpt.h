@@ -1156,7 +1156,7 @@ typedef struct {
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
-     * no updates (offloads are put where they belong). Reverse order of backwards will do, as will
+     * no updates and reduces (they and offloads are put where they belong). Reverse order of backwards will do, as will
      * any in which a backward comes after those of what reads its result, and of what adds to the
      * same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
@@ -1234,7 +1234,7 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* What instruction i takes. */
 typedef struct {
-    uint64_t work; /* gckpt_cost; 0 for an update */
+    uint64_t work; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
     int again;     /* 1: a forward that has run before, a recompute */
     size_t moved;  /* bytes that an offload or a reload copies */
