@@ -9810,7 +9810,7 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels_of the rank's leaves;
+ * sum is in the end; `more` are the others, then gckpti_levels_of the rank's leaves sums that wait;
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
  * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
@@ -9932,7 +9932,7 @@ static int gckpti_set_round(gckpt_exec *e);
 static gckpt_result gckpti_next_round(gckpt_exec *e);
 static gckpt_result gckpti_end_stream(gckpt_exec *e);
 static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result);
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
 static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
 static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
@@ -9943,7 +9943,7 @@ static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
     gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_failed,     gckpti_meet,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,     gckpti_meet,
     gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
     gckpti_gather_squares, gckpti_leave
 };
@@ -18212,8 +18212,8 @@ static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
         if (a->alike[i] == b->alike[i])
             continue;
         memset(&text, 0, sizeof text);
-        a->result = gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s", (int)low,
-                                 (int)high, names[i]);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
         memcpy(a->text, text.text, sizeof a->text);
         low = -1;
     }
@@ -20937,7 +20937,7 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 }
 
 /* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
@@ -20954,7 +20954,7 @@ static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
     if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
         return result;
     if (s->told.result == GCKPT_OK) {
-        s->told.result = result;
+        s->told.result = (int32_t)result;
         memcpy(s->told.text, e->object.text, sizeof s->told.text);
     }
     return GCKPT_OK;
@@ -20967,7 +20967,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     gckpti_peers *s = &g->peers;
     if (s->ranks == 1 || g->over)
         return result;
-    (void)gckpti_failed(e, result);
+    (void)gckpti_drain(e, result);
     gckpti_go_on(e, 1);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
@@ -20975,7 +20975,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     memset(&s->told, 0, sizeof s->told);
     s->told.rank = s->rank;
     if (s->broken)
-        return gckpti_failed(e, GCKPT_OK);
+        return gckpti_drain(e, GCKPT_OK);
     if (met.result == GCKPT_OK)
         return GCKPT_OK;
     g->over = 1;
@@ -21101,7 +21101,7 @@ static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result 
     g->same = 1;
     if (rows > 0)
         gckpti_sum_counts(e, 0);
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
@@ -21172,7 +21172,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     gckpti_sum_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->terms[i].seen = g->totals[i];
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 /* At the end of a round. MORE: to the next one, or behind the last; OK: more rows may come. */
@@ -21208,7 +21208,7 @@ static gckpt_result gckpti_end_stream(gckpt_exec *e)
         return result;
     gckpti_sum_counts(e, own);
     g->rows = g->totals[p->term_count].count;
-    result = gckpti_failed(e, GCKPT_OK);
+    result = gckpti_drain(e, GCKPT_OK);
     if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
         result = gckpti_error(e, GCKPT_E_ARG,
                               "step_end: %I rows streamed in here, %I on all ranks; of so many "
