@@ -41,7 +41,7 @@ static int test_fclose(FILE *f)
     int failed = fails();
     return fclose(f) || failed ? EOF : 0;
 }
-static int test_fsync(int fd) { return fails() ? -1 : fsync(fd); }
+static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* no power is cut here */
 static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
 static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
 static int test_open(const char *path, int flags, unsigned mode)
@@ -68,6 +68,7 @@ static int test_open(const char *path, int flags, unsigned mode)
 #undef fclose
 #undef rename
 #undef remove
+#include "ranks.h"
 #include "rig.h"
 
 static heap mem;
@@ -83,8 +84,8 @@ static const struct {
     gckpt_storage storage;
 } model[MODEL] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
                    { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
-                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
                    { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
+                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
                    { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
@@ -344,7 +345,7 @@ static void test_whole_file(void)
 }
 
 /* ---- checkpoints by ranks ---- */
-static char path[64];
+static char path[64], error_text[600];
 
 /* A save by all of them, one after the other, as gckpt_ranks_save has it done at the same time. */
 static gckpt_result save_all(gckpt_store **s, int ranks)
@@ -378,8 +379,12 @@ static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
     for (int k = 0; k < ranks; k++)
         fill(s[k] = store_new(k, ranks, shard, 1), salt);
     gckpt_result result = save_all(s, ranks);
-    for (int k = 0; k < ranks; k++)
+    *error_text = 0;
+    for (int k = 0; k < ranks; k++) {
+        if (gckpt_error(s[k]) == result && result != GCKPT_OK)
+            snprintf(error_text, sizeof error_text, "%s", gckpt_error_text(s[k]));
         gckpt_store_free(s[k]);
+    }
     return result;
 }
 
@@ -456,6 +461,417 @@ static void test_any_number(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
+/* Every single thing asked of the system fails, or is the last of the process, in any rank: the old
+ * checkpoint is there, or the new one; and after a failure nothing else is. */
+static void test_every_call(int ranks)
+{
+    int n = 0, was_new = 0, status, ended = 0;
+    begin = 3, end = 5;
+    for (; !ended && n < 2000; n++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            calls_made = 0;
+            ends_at = n + 1;
+            _exit(save_by(ranks, GCKPT_SHARD_VALUES, 2) != GCKPT_OK);
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+        ended = WEXITSTATUS(status) != 7;
+        CHECK(!ended || !WEXITSTATUS(status));
+        int is_new = loads(1, GCKPT_SHARD_NONE, 2);
+        CHECK_MSG(is_new || (!was_new && loads(1, GCKPT_SHARD_NONE, 1)), "killed at %d", n + 1);
+        CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new) == 4,
+                  "killed at %d", n + 1);
+        was_new = is_new;
+        /* the next saves leave nothing of it */
+        for (unsigned salt = 3; salt < 5; salt++)
+            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK &&
+                  loads(2, GCKPT_SHARD_VALUES, salt) == 2);
+        CHECK_MSG(files() == ranks + 1, "killed at %d: %d files", n + 1, files());
+    }
+    CHECK(ended && was_new && n > 30);
+    for (int i = 0, done = 0; !done && i < 2000; i++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        calls_made = 0;
+        fails_at = i + 1;
+        gckpt_result result = save_by(ranks, GCKPT_SHARD_VALUES, 2);
+        done = calls_made < fails_at;
+        fails_at = 0;
+        int is_new =
+            result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
+        CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
+        CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
+                  error_text);
+        int left = files() - (is_new ? ranks : 2) - 1;
+        CHECK_MSG(left == 0 || (left == 1 && result == GCKPT_OK) ||
+                      (left == 2 && result == GCKPT_OK),
+                  "failed at %d: %d too many", i + 1, left);
+        for (unsigned salt = 3; salt < 5 && left; salt++)
+            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK);
+        CHECK_MSG(!left || files() == ranks + 1, "failed at %d: %d files", i + 1, files());
+    }
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* ---- files that are not what was saved ---- */
+static file file_of(const char *name)
+{
+    file f = { 0 };
+    unsigned char block[512];
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *from = fopen(full, "rb");
+    CHECK_MSG(from != NULL, "%s", full);
+    for (size_t n = 1; from && n > 0;) {
+        n = fread(block, 1, sizeof block, from);
+        file_write(&f, block, n);
+    }
+    if (from)
+        fclose(from);
+    return f;
+}
+
+static void put_file(const char *name, const file *f, size_t size)
+{
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *to = fopen(full, "wb");
+    CHECK(to && fwrite(f->bytes, 1, size, to) == size && !fclose(to));
+}
+
+/* The index with its first `from` replaced by `to`, and the sum of that. */
+static void put_index(const file *f, const char *from, const char *to)
+{
+    file out = { 0 };
+    char check[40];
+    const char *text = (const char *)f->bytes, *at = strstr(text, from);
+    const char *last = strstr(text, ",\"check\"");
+    CHECK_MSG(at && last && at < last, "%s", from);
+    if (at && last) {
+        file_write(&out, text, (size_t)(at - text));
+        file_write(&out, to, strlen(to));
+        at += strlen(from);
+        file_write(&out, at, (size_t)(last - at));
+        snprintf(check, sizeof check, ",\"check\":\"%llu\"}\n",
+                 (unsigned long long)gckpti_fnv(UINT64_C(0xcbf29ce484222325), out.bytes, out.size));
+        file_write(&out, check, strlen(check));
+        put_file("ckpt", &out, out.size);
+    }
+    free(out.bytes);
+}
+
+/* Is it refused by this store, which holds salt 9, and by an empty one? */
+static int refused(gckpt_store *s, gckpt_result why, const char *text)
+{
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
+    gckpt_store *empty = gckpt_store_new(&desc);
+    gckpt_result a = gckpt_ranks_load(s, path), b = gckpt_ranks_load(empty, path);
+    int good = a == why && b == why && holds(s, 9) && !gckpt_store_count(empty) &&
+               !gckpt_store_note(empty, "note") && strstr(gckpt_error_text(s), text) &&
+               strstr(gckpt_error_text(s), path);
+    if (!good)
+        printf("%d %d: %s (\"%s\" expected)\n", a, b, gckpt_error_text(s), text);
+    gckpt_store_free(empty);
+    return good;
+}
+
+static void test_damage(void)
+{
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    static const char *const names[] = { "ckpt", "ckpt.2-0.safetensors", "ckpt.2-1.safetensors" };
+    file f[3];
+    size_t live;
+    begin = 3, end = 5;
+    gckpt_store_free(s);
+    fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
+    clear();
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 7) == GCKPT_OK &&
+          save_by(2, GCKPT_SHARD_NONE, 8) == GCKPT_OK);
+    for (int i = 0; i < 3; i++)
+        f[i] = file_of(names[i]);
+    live = mem.live;
+    for (int i = 0; i < 3; i++) {
+        size_t header = i ? 8 + f[i].bytes[0] + 256u * f[i].bytes[1] : f[i].size;
+        for (size_t k = 0; k < f[i].size; k += k + 30 < header || k + 70 > f[i].size ? 1 : 1009) {
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+            put_file(names[i], &f[i], f[i].size);
+            CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_E_DATA && holds(s, 9) && mem.live == live,
+                      "%s, byte %d: %s", names[i], (int)k, gckpt_error_text(s));
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+        }
+        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) { /* cut off, and one byte more */
+            put_file(names[i], &f[i], k);
+            CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
+        }
+        file_write(&f[i], "\n", 1);
+        put_file(names[i], &f[i], f[i].size);
+        CHECK(refused(s, GCKPT_E_DATA, i ? "damaged" : "not the index"));
+        put_file(names[i], &f[i], --f[i].size);
+    }
+    /* one rank's for another's; of another save, of the same size; none */
+    put_file(names[1], &f[2], f[2].size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-0.safetensors\" is not what was saved with it"));
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 6) == GCKPT_OK);
+    file other = file_of("ckpt.3-1.safetensors");
+    CHECK(other.size == f[2].size);
+    put_file("ckpt", &f[0], f[0].size);
+    put_file(names[1], &f[1], f[1].size);
+    put_file(names[2], &other, other.size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-1.safetensors\" is not what was saved with it"));
+    remove("shards/ckpt.2-1.safetensors");
+    CHECK(refused(s, GCKPT_E_FILE,
+                  "No such file or directory: could not read \"ckpt.2-1.safetensors\""));
+    put_file(names[2], &f[2], f[2].size);
+    CHECK(gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, 8));
+    fill(s, 9);
+    /* an index that says other things, with a right sum */
+    static const struct {
+        const char *from, *to, *text;
+    } wrong[] = {
+        { "{\"gckpt\":[1,", "{\"gckpt\":[2,", "version 2" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,", "three numbers" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,2,9", "of data" },
+        { "\"files\"", "\"filed\"", "another key" },
+        { "\"ckpt.2-0.safetensors\":", "\"../shards/ckpt.2-0.safetensors\":",
+          "no name in this folder" },
+        { "\"ckpt.2-0.safetensors\":", "\"\":", "no name in this folder" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],", "power of two" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],\"y\":[9,2],", "\"x\"" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[9",
+          "expected" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[1,",
+          "too many numbers" },
+        { "\"b\":{\"dtype\":\"F32\",\"shape\":[7]", "\"b\":{\"dtype\":\"F32\",\"shape\":[8]",
+          "data_offsets" },
+        { "\"odd\":{", "\"even\":{", "even" },
+        { "\"odd\":{", "\"b\":{", "b" },
+        { "[4097],\"data_offsets\":[", "[1,4097],\"data_offsets\":[", "" },
+        { "\"tensors\":{", "\"tensors\":[", "'{' expected" },
+        { "\"step\":\"28\"", "\"step\":\"x\"", "step must be a whole number" },
+        { "}}", "}} x", "only spaces" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        put_index(&f[0], wrong[i].from, wrong[i].to);
+        gckpt_result result = gckpt_ranks_load(s, path);
+        CHECK_MSG(result != GCKPT_OK && holds(s, 9) && strstr(gckpt_error_text(s), wrong[i].text),
+                  "%s: %s", wrong[i].to, gckpt_error_text(s));
+    }
+    /* what it claims to have is looked for before there is memory for it */
+    put_index(
+        &f[0], "\"tensors\":{",
+        "\"tensors\":{\"large\":{\"dtype\":\"F32\",\"shape\":[1099511627776],\"data_offsets\":[0,4398046511104]},");
+    CHECK(gckpt_ranks_load(s, path) != GCKPT_OK && holds(s, 9));
+    put_file("ckpt", &f[0], f[0].size);
+    /* taken for something else, and the other way round */
+    CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load"));
+    CHECK(gckpt_store_load(s, "shards/ckpt.2-0.safetensors") == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load") && holds(s, 9));
+    CHECK(gckpt_store_save(s, "shards/plain") == GCKPT_OK &&
+          gckpt_ranks_load(s, "shards/plain") == GCKPT_E_DATA);
+    CHECK(strstr(gckpt_error_text(s), "gckpt_store_load"));
+    CHECK(gckpt_ranks_load(s, "shards/none") == GCKPT_E_FILE &&
+          gckpt_ranks_load(s, NULL) == GCKPT_E_ARG && gckpt_ranks_load(NULL, path) == GCKPT_E_ARG);
+    for (int i = 0; i < 3; i++)
+        free(f[i].bytes);
+    free(other.bytes);
+    gckpt_store_free(s);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+#if RANKS_THREADS
+/* ---- trainings by threads as ranks: saved, killed, resumed ---- */
+enum { BATCH = 8, WIDE = 400, BLOCK = 1 << 20 };
+typedef struct { /* one rank's, here since it may end anywhere */
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    void *block;
+    gckpt_result loaded, saved, stepped;
+    char text[400];
+    uint64_t hash;
+    long first, last; /* of the calls of the engine that saving made */
+} member;
+typedef struct {
+    gckpt_shard shard;
+    const char *note;
+    int loads, before, after; /* it loads; steps before it saves, and after */
+    int lost;                 /* the rank that saves to nowhere; -1: none */
+    member m[RANKS_MOST];
+} training;
+
+static void train(member *m, int64_t first, int64_t rows, int steps)
+{
+    float x[BATCH * 30], y[BATCH * 3];
+    gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
+    for (int i = 0; i < steps && m->stepped == GCKPT_OK; i++) {
+        uint64_t state = gckpt_store_step(m->s) * 1000;
+        for (int k = 0; k < BATCH * 30; k++)
+            x[k] = (float)(next_random(&state) % 1000) / 500 - 1;
+        for (int k = 0; k < BATCH * 3; k++)
+            y[k] = x[k * 7] * x[k];
+        gckpt_feed feeds[2] = { { 0, x + first * 30 }, { 1, y + first * 3 } };
+        (void)rows;
+        m->stepped = gckpt_step(m->e, feeds, 2, BATCH, &hyper, NULL);
+    }
+}
+
+/* What a program does. */
+static void rank_body(ranks_world *w, int rank, void *context)
+{
+    training *t = (training *)context;
+    member *m = &t->m[rank];
+    gckpt_store_desc desc = { .memory.memory = m->block, .memory.size = BLOCK, .seed = 5 };
+    gckpt_init normal = { 0.1f, 0, 0 };
+    int64_t first;
+    m->s = gckpt_store_new(&desc);
+    gckpt_store_ranks(m->s, rank, w->size, t->shard);
+    m->g = gckpt_graph_new(m->s, NULL);
+    gckpt_tensor *x = gckpt_input(m->g, "x", GCKPT_F32, gckpt_shape2(1, 30));
+    gckpt_tensor *y = gckpt_input(m->g, "y", GCKPT_F32, gckpt_shape2(1, 3));
+    gckpt_tensor *a = gckpt_param(m->g, "a", gckpt_shape2(30, WIDE), normal);
+    gckpt_tensor *b = gckpt_param(m->g, "b", gckpt_shape2(WIDE, 3), normal);
+    gckpt_term loss = { gckpt_mean_squared_error(
+                            gckpt_linear(gckpt_relu(gckpt_linear(x, a, NULL)), b, NULL), y),
+                        1, 0 };
+    gckpt_plan_desc plan = { .batch = BATCH, .leaves = 8 };
+    m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
+    if (t->loads)
+        m->loaded = gckpt_ranks_load(m->s, path);
+    gckpt_exec_desc desc_exec = { .ranks = &w->rank[rank].engine };
+    m->e = gckpt_exec_new(m->p, m->s, &desc_exec);
+    if (!m->e) {
+        snprintf(m->text, sizeof m->text, "%s",
+                 gckpt_error_text(m->p ? (void *)m->s : (void *)m->g));
+        m->saved = GCKPT_E_ARG;
+        return;
+    }
+    int64_t rows = gckpt_plan_share(m->p, BATCH, rank, &first);
+    train(m, first, rows, t->before);
+    gckpt_store_set_note(m->s, "note", t->note);
+    m->first = w->rank[rank].calls[RANKS_EXCHANGE] + 1;
+    m->saved = gckpt_ranks_save(m->e, rank == t->lost ? "shards/no folder/x" : path);
+    m->last = w->rank[rank].calls[RANKS_EXCHANGE];
+    snprintf(m->text, sizeof m->text, "%s", m->saved == GCKPT_OK ? "" : gckpt_error_text(m->e));
+    if (m->saved != GCKPT_OK && t->lost < 0)
+        return;
+    train(m, first, rows, t->after);
+    gckpt_gather_hash(m->e, &m->hash);
+}
+
+static void run(ranks_world *w, training *t)
+{
+    memset(t->m, 0, sizeof t->m);
+    for (int k = 0; k < w->size; k++)
+        CHECK((t->m[k].block = malloc(BLOCK)) != NULL);
+    ranks_run(w, rank_body, t);
+    for (int k = 0; k < w->size; k++) {
+        rig_free(t->m[k].e, t->m[k].p, t->m[k].g, t->m[k].s);
+        free(t->m[k].block);
+    }
+}
+
+/* Any ranks go on where any others were killed, to the bits of one process that went on all the time. */
+static void test_resume(void)
+{
+    ranks_world w;
+    training t = { .note = "resumed", .before = 4, .after = 2, .lost = -1 };
+    ranks_open(&w, 1);
+    run(&w, &t);
+    ranks_close(&w);
+    uint64_t whole = t.m[0].hash;
+    CHECK_MSG(t.m[0].saved == GCKPT_OK && t.m[0].stepped == GCKPT_OK && whole, "%s", t.m[0].text);
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
+            clear();
+            for (int part = 0; part < 2; part++) {
+                t = (training){ .shard = (gckpt_shard)(part ? 3 - shard : shard),
+                                .note = "part",
+                                .loads = part,
+                                .before = part ? 1 : 3,
+                                .after = part ? 2 : 0,
+                                .lost = -1 };
+                ranks_open(&w, part ? 8 / ranks : ranks);
+                run(&w, &t);
+                ranks_close(&w);
+                for (int k = 0; k < w.size; k++)
+                    CHECK_MSG(t.m[k].loaded == GCKPT_OK && t.m[k].saved == GCKPT_OK &&
+                                  t.m[k].stepped == GCKPT_OK && (!part || t.m[k].hash == whole),
+                              "%d of shard %d: rank %d: %s", ranks, shard, k, t.m[k].text);
+                CHECK(files() == w.size + 1);
+            }
+        }
+}
+
+/* An engine that fails, hangs or dies at any exchange of a save; a rank that cannot write. */
+static void test_faults(void)
+{
+    static const char *const notes[] = { "old", "new" };
+    gckpt_store_desc desc = { .seed = 1 };
+    ranks_world w;
+    training t = { .shard = GCKPT_SHARD_STATE, .note = "old", .lost = -1 };
+    clear();
+    ranks_open(&w, 4);
+    run(&w, &t);
+    ranks_close(&w);
+    const long first = t.m[1].first, last = t.m[1].last;
+    CHECK(t.m[0].saved == GCKPT_OK && last >= first + 5 && files() == 5);
+    for (int how = RANKS_FAILS; how <= RANKS_VANISHES; how++)
+        for (int rank = 0; rank < 2; rank++)
+            for (long at = first; at <= last; at++) {
+                int survivors = 0;
+                ranks_open(&w, 4);
+                w.fault = (ranks_fault){
+                    .rank = rank, .call = RANKS_EXCHANGE, .how = (ranks_how)how, .at = at
+                };
+                t.note = "new";
+                run(&w, &t);
+                ranks_close(&w);
+                for (int k = 0; k < 4; k++)
+                    survivors += t.m[k].saved == GCKPT_OK;
+                gckpt_store *s = gckpt_store_new(&desc);
+                CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
+                const char *note = gckpt_store_note(s, "note");
+                CHECK(note && (!strcmp(note, notes[0]) || !strcmp(note, notes[1])));
+                CHECK_MSG(!note || !strcmp(note, "new") || !survivors || how >= RANKS_DIES,
+                          "%d %d %ld: %d", how, rank, at, survivors);
+                gckpt_store_free(s);
+                /* whatever is left is cleared away, and it is "old" again */
+                for (int again = 0; again < 2; again++) {
+                    ranks_open(&w, 4);
+                    t.note = "old";
+                    run(&w, &t);
+                    ranks_close(&w);
+                    CHECK(t.m[3].saved == GCKPT_OK);
+                }
+                CHECK_MSG(files() == 5, "%d %d %ld: %d files", how, rank, at, files());
+            }
+    for (int rank = 0; rank < 4; rank++) {
+        ranks_open(&w, 4);
+        t = (training){
+            .shard = GCKPT_SHARD_VALUES, .note = "new", .before = 1, .after = 1, .lost = rank
+        };
+        run(&w, &t);
+        ranks_close(&w);
+        for (int k = 0; k < 4; k++) {
+            char who[20];
+            snprintf(who, sizeof who, "rank %d: ", rank);
+            CHECK_MSG(t.m[k].saved == GCKPT_E_FILE && strstr(t.m[k].text, who) &&
+                          strstr(t.m[k].text, "no folder"),
+                      "%s", t.m[k].text);
+            CHECK(t.m[k].stepped == GCKPT_OK && t.m[k].hash == t.m[0].hash); /* training goes on */
+        }
+        CHECK(files() == 5);
+    }
+}
+#endif
+
 int main(void)
 {
     test_share();
@@ -466,6 +882,13 @@ int main(void)
     strcpy(path, "shards/ckpt");
     clear();
     test_any_number();
+    test_every_call(1);
+    test_every_call(4);
+    test_damage();
+#if RANKS_THREADS
+    test_resume();
+    test_faults();
+#endif
     clear();
     CHECK(!rmdir("shards"));
     return check_report("test_shards");
