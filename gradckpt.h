@@ -9810,7 +9810,7 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_levels_of);
+ * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_levels);
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
  * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
