@@ -4887,7 +4887,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 }
 
 #ifdef GCKPT_NO_TEXT
-static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
+static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
 {
     if (g && g->object.sticky == GCKPT_OK)
         g->object.sticky = result;
@@ -4895,11 +4895,11 @@ static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
 }
 static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
 {
-    gckpti_failed((gckpt_graph *)call->graph, result);
+    gckpti_graph_failed((gckpt_graph *)call->graph, result);
     return result;
 }
 #define gckpti_fail(g, result, ...)                                                                \
-    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_failed(g, result))
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
 #define gckpt_fail(call, result, ...)                                                              \
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
@@ -9796,7 +9796,7 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels says;
+ * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_levels);
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
  * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
@@ -9978,16 +9978,13 @@ struct gckpt_plan {
 };
 
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
-static int gckpti_levels_of(int leaves)
+static int gckpti_levels(int leaves)
 {
     int n = 0;
     while (leaves >> n > 1)
         n++;
     return n;
 }
-
-/* In that of a rank's own. */
-static int gckpti_levels(const gckpt_plan *p) { return gckpti_levels_of(p->leaves / p->ranks); }
 
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
@@ -16714,7 +16711,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
     p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
     p->leaves = d->leaves ? d->leaves : 1;
-    p->levels = p->inference ? 0 : gckpti_levels_of(p->leaves / graph->store->ranks);
+    p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
     p->staged = d->stage_parameters;
     if (!p->inference && !d->update_in_backward && !variant.near)
@@ -18201,8 +18198,8 @@ static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
         if (a->alike[i] == b->alike[i])
             continue;
         memset(&text, 0, sizeof text);
-        a->result = gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s", (int)low,
-                                 (int)high, names[i]);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
         memcpy(a->text, text.text, sizeof a->text);
         low = -1;
     }
@@ -21630,6 +21627,11 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
+    if (e->plan->leaves > 1)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
+                            "plan with desc.leaves 1",
+                            e->plan->leaves);
     if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -22336,6 +22338,11 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: not for %i ranks: check a plan of one process with "
+                            "as many leaves, which has the same gradients",
+                            p->ranks);
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
@@ -22403,10 +22410,12 @@ static void gckpti_time_step(void *context)
     gckpti_timing *t = (gckpti_timing *)context;
     gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &t->spent[p->length], micro = (double)(t->batch.rows / p->rows);
+    double *rest = &t->spent[p->length], micro;
     memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
+    micro = (double)(p->ranking && result == GCKPT_OK ? p->ranking->batches(e, t->batch.rows)
+                                                      : t->batch.rows / p->rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
         gckpti_on(e)->finish(gckpti_on(e)->context);
@@ -22506,6 +22515,11 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: not for %i ranks: measure a plan of one process, and give "
+                            "all ranks the same costs",
+                            p->ranks);
     size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
@@ -22675,6 +22689,13 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
                      "fit_timed: needs a clock; executors share no block of memory");
+        return NULL;
+    }
+    if (store->ranks > 1) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "fit_timed: not for %i ranks, which might find other plans the fastest: use "
+                     "gckpt_fit",
+                     store->ranks);
         return NULL;
     }
     if (desc)
