@@ -9810,7 +9810,7 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels says;
+ * sum is in the end; `more` are the others, then gckpti_levels_of the rank's leaves sums that wait;
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
  * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
@@ -9893,14 +9893,21 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
 /* What an executor does about leaves and other ranks; likewise. */
-typedef enum { GCKPTI_CALL_NONE, GCKPTI_CALL_STEP, GCKPTI_CALL_STREAM, GCKPTI_CALL_GATHER } gckpti_ranks_call;
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_ranks_call;
 typedef struct {
     void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
     gckpt_result (*bind)(gckpt_exec *e);
     int64_t (*rows)(gckpt_exec *e, int64_t rows);
     int64_t (*batches)(const gckpt_exec *e, int64_t rows);
     gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
-    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number, gckpt_result result);
+    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                         gckpt_result result);
     int (*round)(gckpt_exec *e);
     gckpt_result (*next)(gckpt_exec *e);
     gckpt_result (*end)(gckpt_exec *e);
@@ -9925,7 +9932,7 @@ static int gckpti_set_round(gckpt_exec *e);
 static gckpt_result gckpti_next_round(gckpt_exec *e);
 static gckpt_result gckpti_end_stream(gckpt_exec *e);
 static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result);
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
 static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
 static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
@@ -9934,11 +9941,11 @@ static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 static void gckpti_gather_squares(gckpt_exec *e);
 static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables, gckpti_crew_bind,     gckpti_crew_rows,     gckpti_crew_batches,
-    gckpti_crew_begin,  gckpti_crew_call, gckpti_set_round,      gckpti_next_round,     gckpti_end_stream,
-    gckpti_skips,        gckpti_failed,         gckpti_meet,           gckpti_run_reduce,
-    gckpti_run_gather,   gckpti_pass_share,     gckpti_gather_updated, gckpti_gather_squares,
-    gckpti_leave
+    gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
+    gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,     gckpti_meet,
+    gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
+    gckpti_gather_squares, gckpti_leave
 };
 
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
@@ -9992,9 +9999,6 @@ static int gckpti_levels_of(int leaves)
         n++;
     return n;
 }
-
-/* In that of a rank's own. */
-static int gckpti_levels(const gckpt_plan *p) { return gckpti_levels_of(p->leaves / p->ranks); }
 
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
@@ -18208,8 +18212,8 @@ static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
         if (a->alike[i] == b->alike[i])
             continue;
         memset(&text, 0, sizeof text);
-        a->result = gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s", (int)low,
-                                 (int)high, names[i]);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
         memcpy(a->text, text.text, sizeof a->text);
         low = -1;
     }
@@ -18326,17 +18330,17 @@ typedef struct {
  * only what takes part in exchanges. So does, to the next meeting of all, a rank that failed. */
 typedef struct {
     gckpti_peers peers;
-    int64_t rows;        /* of the step, those of all ranks */
+    int64_t rows;             /* of the step, those of all ranks */
     int64_t first, end, stop; /* this rank's; the end of those that are here of this leaf */
-    int leaf, round;     /* of this rank's leaves; rounds of it that are done */
-    int in_body, again;  /* rounds run; and one of them is done */
-    int last, hollow;    /* of its leaf; no row is left */
-    int over;            /* a meeting has ended the call */
-    int summed, squared; /* losses and square sums are those of all ranks */
-    int same, meetings;  /* what should be the same everywhere was compared; how often all met */
+    int leaf, round;          /* of this rank's leaves; rounds of it that are done */
+    int in_body, again;       /* rounds run; and one of them is done */
+    int last, hollow;         /* of its leaf; no row is left */
+    int over;                 /* a meeting has ended the call */
+    int summed, squared;      /* losses and square sums are those of all ranks */
+    int same, meetings; /* what should be the same everywhere was compared; how often all met */
     int reducing;
-    float *shard;     /* where this rank's part of the sum goes; NULL: it stays */
-    uint64_t listed;  /* hash of what is run */
+    float *shard;    /* where this rank's part of the sum goes; NULL: it stays */
+    uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals, *heard;
     size_t room; /* bytes of peers.out, and of peers.in */
 } gckpti_crew;
@@ -18364,7 +18368,7 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     gckpti_exec_pick *picked; /* by pick of the plan */
-    gckpti_crew *crew;       /* NULL: one leaf and one rank */
+    gckpti_crew *crew;        /* NULL: one leaf and one rank */
     uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
@@ -19820,7 +19824,8 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!e->plan->ranking || e->plan->terms[i].regulariser) /* else they are summed up already */
+        if (!e->plan->ranking ||
+            e->plan->terms[i].regulariser) /* else they are summed up already */
             gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
                                    gckpti_loss_at(e, (int)i), sizeof *e->losses);
     return GCKPT_OK;
@@ -20729,8 +20734,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0,
-                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0, gckpti_elements(&p->nodes[i].shape),
+                              0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -20872,8 +20877,8 @@ static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
     size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
     gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
     void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums = gckpti_carve(base, used, totals > leaves ? totals : leaves,
-                              sizeof(gckpti_loss_total));
+    void *sums =
+        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
     void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
     if (!base)
         return;
@@ -20904,8 +20909,8 @@ static gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->ranks = p->ranks;
     e->crew->listed = gckpti_fnv_number(p->check, e->desc.fast_reduce ? 1 : 0);
     for (size_t x = 0; x < p->length; x++)
-        e->crew->listed = gckpti_fnv_number(
-            e->crew->listed, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+        e->crew->listed = gckpti_fnv_number(e->crew->listed, (uint64_t)p->list[x].id * 8 +
+                                                                 (uint64_t)p->list[x].kind);
     return GCKPT_OK;
 }
 
@@ -20932,7 +20937,7 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 }
 
 /* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
@@ -20949,7 +20954,7 @@ static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
     if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
         return result;
     if (s->told.result == GCKPT_OK) {
-        s->told.result = result;
+        s->told.result = (int32_t)result;
         memcpy(s->told.text, e->object.text, sizeof s->told.text);
     }
     return GCKPT_OK;
@@ -20962,7 +20967,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     gckpti_peers *s = &g->peers;
     if (s->ranks == 1 || g->over)
         return result;
-    (void)gckpti_failed(e, result);
+    (void)gckpti_drain(e, result);
     gckpti_go_on(e, 1);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
@@ -20970,14 +20975,14 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     memset(&s->told, 0, sizeof s->told);
     s->told.rank = s->rank;
     if (s->broken)
-        return gckpti_failed(e, GCKPT_OK);
+        return gckpti_drain(e, GCKPT_OK);
     if (met.result == GCKPT_OK)
         return GCKPT_OK;
     g->over = 1;
     e->state = GCKPTI_IDLE;
-    return met.rank < 0 ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
-                        : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank,
-                                       met.text);
+    return met.rank < 0
+               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
 }
 
 static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
@@ -21096,7 +21101,7 @@ static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result 
     g->same = 1;
     if (rows > 0)
         gckpti_sum_counts(e, 0);
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
@@ -21167,7 +21172,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     gckpti_sum_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->terms[i].seen = g->totals[i];
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 /* At the end of a round. MORE: to the next one, or behind the last; OK: more rows may come. */
@@ -21203,7 +21208,7 @@ static gckpt_result gckpti_end_stream(gckpt_exec *e)
         return result;
     gckpti_sum_counts(e, own);
     g->rows = g->totals[p->term_count].count;
-    result = gckpti_failed(e, GCKPT_OK);
+    result = gckpti_drain(e, GCKPT_OK);
     if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
         result = gckpti_error(e, GCKPT_E_ARG,
                               "step_end: %I rows streamed in here, %I on all ranks; of so many "
@@ -21531,8 +21536,8 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
-        r.result = gckpti_error(e, GCKPT_E_ARG,
-                                "step: parameters were packed within it; it is over, begin it anew");
+        r.result = gckpti_error(
+            e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
         if (e->plan->ranking)
             r.result = e->plan->ranking->failed(e, r.result);
         if (r.result != GCKPT_OK) {
@@ -21626,16 +21631,21 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     }
     return !bad ? GCKPT_OK
                 : gckpti_error(e, GCKPT_SKIPPED,
-                              "step: skipped, nothing was changed: the gradient of \"%s\", or "
-                              "its norm, is not finite (loss %g); if that goes on, lower lr, or "
-                              "set clip",
-                              p->names + bad->name, loss);
+                               "step: skipped, nothing was changed: the gradient of \"%s\", or "
+                               "its norm, is not finite (loss %g); if that goes on, lower lr, or "
+                               "set clip",
+                               p->names + bad->name, loss);
 }
 
 /* Whether caches have room for what a forward of so many rows adds. */
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
+    if (e->plan->leaves > 1)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
+                            "plan with desc.leaves 1",
+                            e->plan->leaves);
     if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -21819,9 +21829,10 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
             "%I rows",
             exec->plan->rows);
     if (result == GCKPT_OK && exec->plan->ranks > 1 && exec->plan->shard == GCKPT_SHARD_VALUES)
-        result = gckpti_error(exec, GCKPT_E_ARG,
-                              "step_begin: rows cannot stream in where ranks gather values for each "
-                              "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+        result =
+            gckpti_error(exec, GCKPT_E_ARG,
+                         "step_begin: rows cannot stream in where ranks gather values for each "
+                         "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     exec->streamed = 1;
@@ -22341,6 +22352,11 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: not for %i ranks: check a plan of one process with "
+                            "as many leaves, which has the same gradients",
+                            p->ranks);
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
@@ -22408,10 +22424,12 @@ static void gckpti_time_step(void *context)
     gckpti_timing *t = (gckpti_timing *)context;
     gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &t->spent[p->length], micro = (double)(t->batch.rows / p->rows);
+    double *rest = &t->spent[p->length], micro;
     memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
+    micro = (double)(p->ranking && result == GCKPT_OK ? p->ranking->batches(e, t->batch.rows)
+                                                      : t->batch.rows / p->rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
         gckpti_on(e)->finish(gckpti_on(e)->context);
@@ -22511,6 +22529,11 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: not for %i ranks: measure a plan of one process, and give "
+                            "all ranks the same costs",
+                            p->ranks);
     size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
@@ -22680,6 +22703,13 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
                      "fit_timed: needs a clock; executors share no block of memory");
+        return NULL;
+    }
+    if (store->ranks > 1) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "fit_timed: not for %i ranks, which might find other plans the fastest: use "
+                     "gckpt_fit",
+                     store->ranks);
         return NULL;
     }
     if (desc)
@@ -23144,8 +23174,8 @@ typedef struct {
 struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_source *source; /* NULL: it is one file */
-    struct gckpti_parts *parts;  /* of the source */
+    const gckpti_source *source;     /* NULL: it is one file */
+    struct gckpti_rank_files *parts; /* of the source */
     gckpt_result result;
     gckpt_read_fn read; /* NULL: file lies in memory */
     void *user;
@@ -24253,9 +24283,10 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
-static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                gckpti_body body, const void *what)
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). *placed:
+ * it is in place, even if there was one. */
+static gckpt_result gckpti_save_at(void *object, gckpti_allocator *memory, const char *path,
+                                   gckpti_body body, const void *what, int *placed)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
     char *target = (char *)gckpti_new(memory, 2 * room, 1);
@@ -24263,7 +24294,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     gckpti_file file = { NULL, 0,
                          "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
     unsigned mode = 0666;
-    int placed = 0;
+    *placed = 0;
     if (!target)
         return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
                             2 * room);
@@ -24282,18 +24313,25 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
         (void)fchmod(fileno(file.f), (mode_t)mode);
 #endif
     if (file.f)
-        placed = gckpti_save_file(&file, temporary, target, body, what, &result);
+        *placed = gckpti_save_file(&file, temporary, target, body, what, &result);
 #if GCKPTI_POSIX
-    if (placed)
+    if (*placed)
         gckpti_save_name(&file, target);
 #endif
     gckpti_delete(memory, target, 2 * room, 1);
     if (!file.error)
         return result;
     return gckpti_error(object, GCKPT_E_FILE,
-                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
-                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        *placed ? "save: %s: could not %s, but it is in place: \"%s\""
+                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
                         strerror(file.error), file.stage, path);
+}
+
+static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
+                                gckpti_body body, const void *what)
+{
+    int placed;
+    return gckpti_save_at(object, memory, path, body, what, &placed);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -24363,6 +24401,606 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 {
     return gckpt_store_load_as(store, path, NULL);
+}
+
+/* ---- by all ranks: an index, and beside it a file of each rank ----
+ *
+ *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
+ *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
+ *
+ * in one line: version, number of the save, bytes of all tensors; of each file bytes and sum; the
+ * header that one file with all of it would have; the FNV-1a of the text before ,"check". A rank's
+ * file has its share of each tensor (gckpti_share), also where ranks hold all, as a tensor of one
+ * axis if it is not all, in the order of that header, and where it begins as "NAME#first"; then
+ * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
+ * no byte changes unseen, and files of two saves do not pass for one.
+ *
+ * A save takes the next number after that of the index that is there, so nothing that is named there
+ * is written over; then each rank writes its file; when all have, rank 0 replaces the index, and
+ * then removes the files of the last one. Who is killed leaves an index that is whole, and maybe
+ * files that none names, which the next saves write over or remove.
+ * ============================================================================================== */
+typedef struct {
+    FILE *file; /* NULL: it is not open */
+    const char *name;
+    int64_t bytes, sum;    /* as the index has them */
+    int64_t data, tensors; /* bytes and number of its pieces, */
+    int64_t at, passed;    /* and of those that are read */
+    int known;             /* it is what the index says */
+} gckpti_rank_file;
+
+typedef struct gckpti_rank_files {
+    int64_t number; /* of the save; 0: none */
+    gckpti_rank_file *part;
+    size_t count, capacity; /* by rank */
+    char *path;             /* of the index; then, from `folder` on, names of files beside it */
+    size_t folder, room;
+    /* reading: the loader's entry that it is at; whose piece of that (-1: none), which bytes of the
+     * tensor these are, how far they are read, and the sum up to there */
+    size_t entry;
+    int rank;
+    int64_t begin, end, at;
+    uint64_t sum;
+} gckpti_rank_files;
+
+static int gckpti_seek(FILE *f, int64_t at)
+{
+#ifdef _WIN32
+    return !_fseeki64(f, at, SEEK_SET);
+#else
+    return !fseek(f, (long)at, SEEK_SET);
+#endif
+}
+
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
+
+/* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
+static int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path)
+{
+    x->room = strlen(path) + 1024;
+    x->path = (char *)gckpti_new(memory, 2 * x->room, 1);
+    errno = ENOMEM;
+    if (!x->path)
+        return 0;
+    memcpy(x->path, path, strlen(path));
+#if GCKPTI_POSIX
+    if (!gckpti_follow(x->path, x->room - GCKPTI_PART_NAME))
+        return 0;
+#endif
+    for (size_t i = 0; x->path[i]; i++)
+        if (strchr(gckpti_separators, x->path[i]))
+            x->folder = i + 1;
+    return 1;
+}
+
+static void gckpti_parts_close(gckpti_rank_files *x)
+{
+    for (size_t i = 0; i < x->count; i++)
+        if (x->part[i].file) {
+            fclose(x->part[i].file);
+            x->part[i].file = NULL;
+        }
+}
+
+static void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
+{
+    gckpti_parts_close(x);
+    gckpti_delete(memory, x->part, x->capacity, sizeof *x->part);
+    gckpti_delete(memory, x->path, 2 * x->room, 1);
+}
+
+static int gckpti_index_key(gckpti_loader *l, int *n, const char *key)
+{
+    const char *found = gckpti_json_key(l, n);
+    return found && (!strcmp(found, key) || gckpti_json_fail(l, "another key expected"));
+}
+
+/* Whether the text ends with the sum of what stands before that, which is cut off. */
+static int gckpti_index_check(gckpti_loader *l)
+{
+    char check[48] = "";
+    const size_t most = sizeof check - 1;
+    char *tail = l->end;
+    gckpti_text t = { check, most };
+    while (tail > l->at && (size_t)(l->end - tail) < most && (tail == l->end || *tail != ','))
+        tail--;
+    gckpti_text_add(&t, ",\"check\":\"%u\"}\n",
+                    gckpti_fnv(GCKPTI_FNV_START, l->at, (size_t)(tail - l->at)));
+    if (strlen(check) != (size_t)(l->end - tail) || memcmp(check, tail, strlen(check)) ||
+        strncmp(l->at, "{\"gckpt\"", 8))
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "not the index of a checkpoint by ranks, or damaged; "
+                             "gckpt_store_load reads files of one process");
+    l->end = tail;
+    return 1;
+}
+
+/* Reads all of it but the tensors. */
+static int gckpti_load_index(gckpti_loader *l)
+{
+    gckpti_rank_files *x = l->parts;
+    int64_t head[3] = { 0, 0, 0 };
+    int n = 0, m = 0;
+    if (!gckpti_index_check(l) || !gckpti_index_key(l, &n, "gckpt") ||
+        gckpti_json_numbers(l, head, 3) != 3 || !gckpti_index_key(l, &n, "files"))
+        return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "three numbers expected");
+    if (head[0] != 1)
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "an index of version %I; this library has 1",
+                             head[0]);
+    for (char *name; (name = gckpti_json_key(l, &m)) != NULL; x->count++) {
+        int64_t file[2];
+        if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= x->room)
+            return gckpti_json_fail(l, "a file's name is no name in this folder");
+        if (gckpti_json_numbers(l, file, 2) != 2)
+            return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "two numbers expected");
+        if (!gckpti_grow(&l->store->memory, &x->part, &x->capacity, x->count, sizeof *x->part))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z files", x->count);
+        memset(&x->part[x->count], 0, sizeof *x->part);
+        x->part[x->count].name = name;
+        x->part[x->count].bytes = file[0];
+        x->part[x->count].sum = file[1];
+    }
+    if (l->result != GCKPT_OK || !gckpti_index_key(l, &n, "tensors"))
+        return 0;
+    if (!x->count || (x->count & (x->count - 1)) || x->count > INT32_MAX)
+        return gckpti_json_fail(l, "the number of files is no power of two");
+    gckpti_json_space(l);
+    l->header = l->at;
+    x->number = head[1];
+    l->data_bytes = head[2];
+    return l->at < l->end || gckpti_json_fail(l, "'{' expected");
+}
+
+/* Adds bytes at..at+n-1 of a file to a sum. */
+static int gckpti_sum_file(FILE *f, int64_t at, int64_t n, uint64_t *sum)
+{
+    unsigned char block[512];
+    int done = gckpti_seek(f, at);
+    for (int64_t some; n > 0 && done; n -= some) {
+        some = gckpti_min(n, (int64_t)sizeof block);
+        done = fread(block, 1, (size_t)some, f) == (size_t)some;
+        *sum = gckpti_fnv(*sum, block, (size_t)some);
+    }
+    return done;
+}
+
+/* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
+ * not so, or cannot be read. */
+static int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
+{
+    unsigned char little[8];
+    uint64_t length = 0, all = GCKPTI_FNV_START;
+    *sum = 0;
+    *bytes = gckpti_file_size(f);
+    if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8 ||
+        !gckpti_seek(f, 0) || fread(little, 1, 8, f) != 8)
+        return 0;
+    const int64_t begin = *bytes - data - 8 * tensors;
+    for (int i = 8; i-- > 0;)
+        length = length << 8 | little[i];
+    if (length != (uint64_t)(begin - 8) || !gckpti_sum_file(f, 0, begin, &all) ||
+        !gckpti_sum_file(f, begin + data, 8 * tensors, &all))
+        return 0;
+    *sum = (int64_t)(all & INT64_MAX);
+    return 1;
+}
+
+/* Opens a rank's file, if it is not; the first time it must be what the index says. */
+static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
+{
+    gckpti_rank_files *x = l->parts;
+    int64_t bytes, sum;
+    if (p->file)
+        return 1;
+    memcpy(x->path + x->folder, p->name, strlen(p->name) + 1);
+    errno = 0;
+    p->file = fopen(x->path, "rb");
+    if (!p->file && errno == EMFILE) { /* too many: one at a time */
+        gckpti_parts_close(x);
+        p->file = fopen(x->path, "rb");
+    }
+    if (!p->file)
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "%s: could not read \"%s\", which it names",
+                             strerror(errno), p->name);
+    p->known = p->known || (gckpti_part_sum(p->file, p->data, p->tensors, &bytes, &sum) &&
+                            bytes == p->bytes && sum == p->sum);
+    return p->known ||
+           gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                         "\"%s\" is not what was saved with it: damaged, cut off, or of "
+                         "another save (%I bytes, %I expected)",
+                         p->name, bytes, p->bytes);
+}
+
+/* Bytes of a rank's piece of a tensor; *first: its first element. */
+static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank, int64_t *first)
+{
+    return gckpti_share(gckpti_elements(&e->shape), rank, (int)ranks, first) *
+           gckpti_storages[e->type].bytes;
+}
+
+/* The next n bytes of the piece, to `out` (NULL: nowhere). */
+static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
+{
+    gckpti_rank_files *x = l->parts;
+    unsigned char nowhere[1024];
+    for (int64_t some; n > 0; n -= some) {
+        unsigned char *to = out ? out : nowhere;
+        some = out ? n : gckpti_min(n, (int64_t)sizeof nowhere);
+        if (fread(to, 1, (size_t)some, x->part[x->rank].file) != (size_t)some)
+            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
+                                 x->part[x->rank].name);
+        x->sum = gckpti_fnv(x->sum, to, (size_t)some);
+        x->at += some;
+        out = out ? out + some : NULL;
+    }
+    return 1;
+}
+
+/* Reads the piece to its end: is it what was saved? */
+static int gckpti_piece_end(gckpti_loader *l)
+{
+    gckpti_rank_files *x = l->parts;
+    unsigned char little[8];
+    uint64_t sum = 0;
+    if (x->rank < 0)
+        return 1;
+    const gckpti_rank_file *p = &x->part[x->rank];
+    if (!gckpti_piece_read(l, NULL, x->end - x->at))
+        return 0;
+    if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->passed)) ||
+        fread(little, 1, 8, p->file) != 8)
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
+                             p->name);
+    for (int i = 8; i-- > 0;)
+        sum = sum << 8 | little[i];
+    x->rank = -1;
+    return sum == x->sum || gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry],
+                                          "its data in \"%s\" are damaged", p->name);
+}
+
+/* Goes to the piece that has byte `at` of the tensor, and reads what is before that. */
+static int gckpti_piece_find(gckpti_loader *l, int64_t at)
+{
+    gckpti_rank_files *x = l->parts;
+    const gckpti_saved *e = &l->entries[x->entry];
+    const int size = gckpti_storages[e->type].bytes;
+    if (x->rank < 0 || at >= x->end) {
+        if (!gckpti_piece_end(l))
+            return 0;
+        int64_t first;
+        int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
+        gckpti_rank_file *p = &x->part[rank];
+        if (!gckpti_part_open(l, p))
+            return 0;
+        x->end = gckpti_piece_bytes(e, x->count, rank, &first);
+        x->begin = x->at = first * size;
+        x->end += x->begin;
+        x->sum = GCKPTI_FNV_START;
+        x->rank = rank;
+        if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
+            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
+    }
+    return gckpti_piece_read(l, NULL, at - x->at);
+}
+
+/* The loader's read: it has counted the bytes already. */
+static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
+{
+    gckpti_loader *l = (gckpti_loader *)user;
+    gckpti_rank_files *x = l->parts;
+    unsigned char *out = (unsigned char *)bytes;
+    int64_t at = (int64_t)(l->taken - size);
+    size_t done = 0;
+    for (; at >= l->entries[x->entry].offsets[1]; x->entry++) {
+        const gckpti_saved *e = &l->entries[x->entry];
+        int64_t first;
+        if (!gckpti_piece_end(l))
+            return 0;
+        for (size_t i = 0; i < x->count; i++) {
+            const int64_t n = gckpti_piece_bytes(e, x->count, (int)i, &first);
+            x->part[i].at += n;
+            x->part[i].passed += n > 0;
+        }
+    }
+    at -= l->entries[x->entry].offsets[0];
+    while (done < size) {
+        if (!gckpti_piece_find(l, at))
+            return 0;
+        const int64_t some = gckpti_min(x->end - at, (int64_t)(size - done));
+        if (!gckpti_piece_read(l, out + done, some))
+            return 0;
+        done += (size_t)some;
+        at += some;
+    }
+    return done;
+}
+
+/* What each file should have. All sizes are looked at before memory is taken by what the index
+ * says; where the store knows them, files are when they are needed. */
+static int gckpti_parts_begin(gckpti_loader *l)
+{
+    gckpti_rank_files *x = l->parts;
+    for (size_t k = 0; k < l->count; k++)
+        for (size_t i = 0; i < x->count && l->entries[k].slot != GCKPTI_UPDATES; i++) {
+            int64_t first, n = gckpti_piece_bytes(&l->entries[k], x->count, (int)i, &first);
+            x->part[i].data += n;
+            x->part[i].tensors += n > 0;
+        }
+    for (size_t i = 0; i < x->count && !l->had; i++)
+        if (!gckpti_part_open(l, &x->part[i]))
+            return 0;
+    l->read = gckpti_parts_read;
+    l->user = l;
+    l->taken = 0;
+    return 1;
+}
+
+static const gckpti_source gckpti_by_ranks = { gckpti_load_index, gckpti_parts_begin,
+                                               gckpti_piece_end };
+
+GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
+{
+    gckpti_loader l;
+    gckpti_rank_files x;
+    gckpt_result result;
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
+    memset(&l, 0, sizeof l);
+    memset(&x, 0, sizeof x);
+    x.rank = -1;
+    l.source = &gckpti_by_ranks;
+    l.parts = &x;
+    if (gckpti_parts_path(&x, &store->memory, path))
+        result = gckpti_load_path(store, &l, path, NULL);
+    else
+        result = gckpti_error(store, errno == ENOMEM ? GCKPT_E_MEMORY : GCKPT_E_FILE,
+                              "load: %s: \"%s\"", strerror(errno), path);
+    gckpti_parts_free(&x, &store->memory);
+    return result;
+}
+
+/* ---- a save by all ranks, step by step ---- */
+typedef struct {
+    gckpt_store *store;
+    const char *path;
+    gckpti_saving part;  /* this rank's */
+    gckpti_loader index; /* rank 0: the one that is there */
+    size_t index_bytes;
+    char *text;             /* of it */
+    gckpti_rank_files old;  /* its files */
+    gckpti_rank_file *next; /* rank 0: those of all ranks now */
+    int64_t number;         /* of this save */
+} gckpti_rank_save;
+
+/* The path of a rank's file, in the second half of that of the index. */
+static char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
+{
+    char *path = x->old.path + x->old.room;
+    size_t length = strlen(x->old.path);
+    gckpti_text t = { path + length, GCKPTI_PART_NAME - 1 };
+    memcpy(path, x->old.path, length);
+    gckpti_text_add(&t, ".%I-%I.safetensors", number, rank);
+    return path;
+}
+
+/* Reads the index that is there; what is none will be replaced. */
+static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
+{
+    gckpti_loader *l = &x->index;
+    gckpt_store *s = x->store;
+    gckpt_result result = GCKPT_OK;
+    errno = 0;
+    FILE *f = fopen(x->path, "rb");
+    const int64_t size = gckpti_file_size(f);
+    if (!f && errno == ENOENT)
+        return GCKPT_OK;
+    if (size < 0)
+        result = GCKPT_E_FILE;
+    x->index_bytes = size < 2 * (int64_t)GCKPTI_HEADER_MAX ? (size_t)(size > 0 ? size : 0) : 0;
+    x->text = result == GCKPT_OK ? (char *)gckpti_new(&s->memory, x->index_bytes, 1) : NULL;
+    if (result == GCKPT_OK && !x->text)
+        result = GCKPT_E_MEMORY;
+    else if (x->text &&
+             (!gckpti_seek(f, 0) || fread(x->text, 1, x->index_bytes, f) != x->index_bytes))
+        result = GCKPT_E_FILE;
+    if (f)
+        fclose(f);
+    if (result != GCKPT_OK)
+        return gckpti_error(s, result, "save: %s: could not read what is there: \"%s\"",
+                            result == GCKPT_E_FILE ? strerror(errno) : "no memory", x->path);
+    l->store = s;
+    l->parts = &x->old;
+    l->at = l->header = x->text;
+    l->end = x->text + x->index_bytes;
+    if (!gckpti_load_index(l))
+        x->old.number = 0;
+    return l->result == GCKPT_E_MEMORY ? l->result : gckpti_ok(s);
+}
+
+/* Before the ranks agree on `number`, which is rank 0's. */
+static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
+{
+    gckpt_result result = GCKPT_OK;
+    memset(x, 0, sizeof *x);
+    x->store = s;
+    x->path = path;
+    x->part.store = s;
+    x->part.desc = &gckpti_file_plain;
+    x->part.rank = s->rank;
+    x->part.ranks = s->ranks;
+    if (!path)
+        return gckpti_error(s, GCKPT_E_ARG, "save: a path is needed");
+    int found = gckpti_parts_path(&x->old, &s->memory, path);
+    x->part.sums = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
+    if (!s->rank)
+        x->next = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *x->next);
+    if (!x->old.path || !x->part.sums || (!s->rank && !x->next))
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
+    if (!found)
+        return gckpti_error(s, GCKPT_E_FILE, "save: %s: \"%s\"", strerror(errno), path);
+    if (!gckpti_is_utf8(x->old.path + x->old.folder))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "save: the index names files like itself, so its name "
+                            "must be UTF-8");
+    if (!s->rank)
+        result = gckpti_rank_save_old(x);
+    x->number = x->old.number % INT32_MAX + 1;
+    return result;
+}
+
+/* Each rank writes its file. */
+static gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
+{
+    return gckpti_save(x->store, &x->store->memory, gckpti_part_path(x, x->number, x->part.rank),
+                       gckpti_save_store, &x->part);
+}
+
+/* Rank 0 looks at the files of all. */
+static gckpt_result gckpti_rank_save_look(gckpti_rank_save *x)
+{
+    gckpti_saving v = x->part;
+    for (v.rank = 0; v.rank < v.ranks; v.rank++) {
+        gckpti_rank_file *p = &x->next[v.rank];
+        gckpti_sink k;
+        size_t tensors;
+        const char *path = gckpti_part_path(x, x->number, v.rank);
+        memset(&k, 0, sizeof k);
+        p->data = gckpti_sink_header(&k, &v, &tensors);
+        p->tensors = (int64_t)tensors;
+        p->data -= 8 * p->tensors;
+        FILE *f = fopen(path, "rb");
+        int good = f && gckpti_part_sum(f, p->data, p->tensors, &p->bytes, &p->sum);
+        if (f)
+            fclose(f);
+        if (!good)
+            return gckpti_error(x->store, GCKPT_E_FILE,
+                                "save: rank 0 cannot read what rank %i wrote; does its host have "
+                                "another folder there? \"%s\"",
+                                v.rank, path);
+    }
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, void *user)
+{
+    const gckpti_rank_save *x = (const gckpti_rank_save *)what;
+    const gckpti_saving all = { x->store, &gckpti_file_plain, 0, 1, NULL };
+    gckpti_summing summing = { write, user, GCKPTI_FNV_START };
+    gckpti_sink k;
+    size_t tensors;
+    memset(&k, 0, sizeof k);
+    const int64_t data = gckpti_sink_header(&k, &all, &tensors);
+    if (k.total > GCKPTI_HEADER_MAX)
+        return gckpti_error(x->store, GCKPT_E_DATA,
+                            "save: the index takes %z bytes, %z are allowed; use shorter names or "
+                            "notes",
+                            k.total, (size_t)GCKPTI_HEADER_MAX);
+    memset(&k, 0, sizeof k);
+    k.write = gckpti_sum_write;
+    k.user = &summing;
+    gckpti_print(&k, "{\"gckpt\":[1,%I,%I],\"files\":{", x->number, data);
+    for (int i = 0; i < x->part.ranks; i++) {
+        gckpti_sink_put(&k, ",", i > 0);
+        gckpti_sink_name(&k, x->old.path + x->old.folder);
+        gckpti_print(&k, ".%I-%i.safetensors\":[%I,%I]", x->number, i, x->next[i].bytes,
+                     x->next[i].sum);
+    }
+    gckpti_print(&k, "},\"tensors\":");
+    gckpti_sink_header(&k, &all, &tensors);
+    gckpti_sink_flush(&k);
+    gckpti_print(&k, ",\"check\":\"%u\"}\n", summing.sum);
+    if (gckpti_sink_flush(&k) != GCKPT_OK)
+        return gckpti_error(x->store, GCKPT_E_FILE, "save: the index could not be written");
+    return gckpti_ok(x->store);
+}
+
+/* Removes files that ranks have written, from one on until there are no more. */
+static void gckpti_rank_save_clear(gckpti_rank_save *x, int64_t number, int64_t rank)
+{
+    while (number > 0 && !remove(gckpti_part_path(x, number, rank)))
+        rank++;
+}
+
+/* Rank 0 replaces the index. Then nothing names the files of the last one any more; they are
+ * removed from behind, so that those a kill leaves are found by the next save, with those that more
+ * ranks have left of a save with this number. */
+static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
+{
+    int placed = 0;
+    gckpt_result result = gckpti_rank_save_look(x);
+    if (result == GCKPT_OK)
+        result =
+            gckpti_save_at(x->store, &x->store->memory, x->path, gckpti_write_index, x, &placed);
+    for (int i = x->part.ranks; i-- > 0 && !placed;)
+        remove(gckpti_part_path(x, x->number, i));
+    for (size_t i = x->old.count; i-- > 0 && placed;)
+        if (!strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
+                    x->old.part[i].name))
+            remove(x->old.path + x->old.room);
+    if (placed) {
+        gckpti_rank_save_clear(x, x->old.number - 1, 0);
+        gckpti_rank_save_clear(x, x->number, x->part.ranks);
+    }
+    return result;
+}
+
+static void gckpti_rank_save_end(gckpti_rank_save *x)
+{
+    gckpti_allocator *memory = &x->store->memory;
+    gckpti_delete(memory, x->text, x->index_bytes, 1);
+    gckpti_delete(memory, x->next, (size_t)x->part.ranks, sizeof *x->next);
+    gckpti_delete(memory, x->part.sums, 6 * x->store->count, sizeof(uint64_t));
+    gckpti_parts_free(&x->old, memory);
+}
+
+static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
+{
+    int64_t a, b;
+    memcpy(&a, mine, bytes);
+    memcpy(&b, heard, bytes);
+    a = a > b ? a : b;
+    memcpy(mine, &a, bytes);
+}
+
+/* What all ranks end a stage of a save with. */
+static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
+{
+    const gckpti_ranking *ranking = e->plan->ranking;
+    if (result != GCKPT_OK)
+        gckpti_error(e, result, "%s", gckpt_error_text(e->store));
+    return ranking ? ranking->call(e, GCKPTI_CALL_SAVE, stage, result) : result;
+}
+
+/* The number that rank 0 chose. */
+static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
+{
+    int64_t heard;
+    x->number = x->part.rank ? 0 : x->number;
+    if (x->part.ranks == 1)
+        return GCKPT_OK;
+    gckpti_merge_all(&e->crew->peers, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
+    return e->plan->ranking->failed(e, GCKPT_OK);
+}
+
+GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
+{
+    gckpti_rank_save x;
+    if (!exec || gckpti_is_under_way(exec))
+        return GCKPT_E_ARG;
+    gckpt_result result =
+        gckpti_rank_save_meet(exec, 1, gckpti_rank_save_start(&x, exec->store, path));
+    if (result == GCKPT_OK)
+        result = gckpti_rank_save_number(exec, &x);
+    if (result == GCKPT_OK) {
+        result = gckpti_rank_save_meet(exec, 2, gckpti_rank_save_part(&x));
+        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
+            remove(gckpti_part_path(&x, x.number, x.part.rank));
+        else if (result == GCKPT_OK)
+            result = gckpti_rank_save_meet(exec, 3, x.next ? gckpti_rank_save_place(&x) : GCKPT_OK);
+    }
+    gckpti_rank_save_end(&x);
+    return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 #endif /* GCKPT_NO_STDIO */
 
