@@ -78,6 +78,7 @@ static void test_engine(void)
                 CHECK((w.flown > 0) ==
                       (!blocking && (how == RANKS_HANGS || how == RANKS_VANISHES)));
             }
+#ifndef __SANITIZE_THREAD__ /* which sees some of them itself */
     for (int breach = SIZE; breach < BREACHES; breach++) {
         ranks_world w;
         exchanges x = { .breach = breach };
@@ -87,6 +88,7 @@ static void test_engine(void)
         w.wrong = 0;
         ranks_close(&w);
     }
+#endif
 }
 
 /* ---- all settings ---- */
