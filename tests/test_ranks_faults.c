@@ -58,7 +58,7 @@ static void test_calls(int wide)
         for (int how = 0; how <= RANKS_VANISHES; how++)
             for (int call = 0; call <= RANKS_DONE; call++, n++) {
                 setting s = base;
-                long at = 1 + n % 5, stride = wide ? 1 : 37;
+                long at = 1 + n % 5, stride = wide ? 1 : 53;
                 s.shard = (gckpt_shard)shard;
                 s.feed = n % 3 ? WHOLE : PIECES;
                 s.blocking = call == RANKS_EXCHANGE && n % 4 == 2;
@@ -66,7 +66,7 @@ static void test_calls(int wide)
                 do {
                     bad.fault =
                         (ranks_fault){ (int)(at % s.ranks), (ranks_call)call, (ranks_how)how, at };
-                    at += call == RANKS_DONE ? 3 * stride : stride;
+                    at += call == RANKS_DONE ? 7 * stride : stride;
                 } while (broken(&s, &bad, &want));
                 CHECK(at > 50);
             }
@@ -132,7 +132,7 @@ static void test_cancel(int wide)
     one_process(&base, &want);
     for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
         long seen = 1;
-        for (long at = 1; at <= seen; at += wide ? 1 : 23) {
+        for (long at = 1; at <= seen; at += wide ? 1 : 59) {
             static trial t;
             ranks_world w;
             setting s = base;
