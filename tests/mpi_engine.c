@@ -77,8 +77,10 @@ static void test_give_up(void)
 
 int main(int argc, char **argv)
 {
-    static const size_t sizes[][2] = { { 0, 0 },        { 1, 0 },       { 0, 100 }, { 4, 4 },
-                                       { 1000, 70000 }, { 3000017, 5 }, { 16, 16 }, { 65536, 65536 } };
+    static const size_t sizes[][2] = {
+        { 0, 0 },        { 1, 0 },       { 0, 100 }, { 4, 4 },
+        { 1000, 70000 }, { 3000017, 5 }, { 16, 16 }, { 65536, 65536 }
+    };
     MPI_Init(&argc, &argv);
     CHECK(mpi_ranks_open(&m, MPI_COMM_WORLD, 30) && m.ranks.size > 1);
     if (argc > 1) {
