@@ -9880,10 +9880,48 @@ static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_c
 
 /* What an executor does about leaves and other ranks; likewise. */
 typedef struct {
+    void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
+    gckpt_result (*bind)(gckpt_exec *e);
+    int64_t (*rows)(gckpt_exec *e, int64_t rows);
+    int64_t (*batches)(const gckpt_exec *e, int64_t rows);
+    gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
+    int (*round)(gckpt_exec *e);
+    gckpt_result (*next)(gckpt_exec *e);
+    gckpt_result (*end)(gckpt_exec *e);
+    int (*skips)(gckpt_exec *e, const gckpti_ins *ins);
+    gckpt_result (*failed)(gckpt_exec *e, gckpt_result result);
+    gckpt_result (*meet)(gckpt_exec *e, gckpt_result result);
     void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
+    int (*gather)(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
+    void (*share)(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+    void (*updated)(gckpt_exec *e, const gckpti_param *q);
+    void (*squares)(gckpt_exec *e);
+    void (*leave)(gckpt_exec *e);
 } gckpti_ranking;
+static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+static gckpt_result gckpti_crew_bind(gckpt_exec *e);
+static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
+static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
+static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
+static int gckpti_set_round(gckpt_exec *e);
+static gckpt_result gckpti_next_round(gckpt_exec *e);
+static gckpt_result gckpti_end_stream(gckpt_exec *e);
+static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result);
+static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
 static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
-static const gckpti_ranking gckpti_ranked = { gckpti_run_reduce };
+static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
+static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
+static void gckpti_gather_squares(gckpt_exec *e);
+static void gckpti_leave(gckpt_exec *e);
+static const gckpti_ranking gckpti_ranked = {
+    gckpti_crew_tables, gckpti_crew_bind,     gckpti_crew_rows,     gckpti_crew_batches,
+    gckpti_crew_begin,  gckpti_set_round,      gckpti_next_round,     gckpti_end_stream,
+    gckpti_skips,        gckpti_failed,         gckpti_meet,           gckpti_run_reduce,
+    gckpti_run_gather,   gckpti_pass_share,     gckpti_gather_updated, gckpti_gather_squares,
+    gckpti_leave
+};
 
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
@@ -9951,6 +9989,14 @@ static int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
 static int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows)
 {
     return p->mode == GCKPT_INFERENCE ? rows : p->batch;
+}
+
+/* How many of a step's rows a leaf has. */
+static int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf)
+{
+    int64_t batch = gckpti_leaf_batch(p, rows);
+    return gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), rows) -
+           gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf), rows);
 }
 
 GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
@@ -13072,7 +13118,7 @@ static int gckpti_group(const gckpti_planner *p, size_t i)
 }
 
 /* Long graphs try one group for each number of segments. */
-static int gckpti_group_repeats(const gckpti_planner *p, size_t i)
+static int gckpti_part_repeats(const gckpti_planner *p, size_t i)
 {
     size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
     size_t group = i < ops ? i + 1 : i - ops + 1;
@@ -13089,7 +13135,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
     gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         bound[i] = SIZE_MAX;
-        if (gckpti_group_repeats(p, i))
+        if (gckpti_part_repeats(p, i))
             continue;
         result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
         result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
@@ -15447,7 +15493,7 @@ static void gckpti_find_seeds(gckpti_search *s)
     gckpti_make_late(p, 0);
     gckpti_seed(s);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
-        if ((i >= n && p->variant.order) || (i < groups && gckpti_group_repeats(p, i)))
+        if ((i >= n && p->variant.order) || (i < groups && gckpti_part_repeats(p, i)))
             continue;
         gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
         gckpti_seed(s);
@@ -17989,7 +18035,7 @@ typedef struct {
 } gckpti_meeting;
 
 /* A sum over all ranks, or what brings shares together, level by level: partners differ in `bit`. */
-typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER } gckpti_tree_kind;
+typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
 typedef struct {
     gckpti_tree_kind kind;
     float *x, *work;         /* n floats; room for what comes and is added to them */
@@ -18074,6 +18120,25 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
                     copies ? (void *)s->in : (void *)to, s->bytes);
 }
 
+/* Begins a sum of the engine's own. */
+static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
+{
+    const gckpt_backend *b = s->on;
+    void *here = x;
+    s->to = NULL;
+    s->bytes = (size_t)n * sizeof *x;
+    if (b->own_memory && !s->engine->on_backend) {
+        s->to = x;
+        here = s->in;
+        b->copy_out(b->context, here, x, s->bytes);
+    } else if (b->own_memory) {
+        (void)b->finish(b->context);
+    }
+    s->busy = 1;
+    if (!s->engine->all_reduce(s->engine->user, (float *)here, (size_t)n))
+        gckpti_break(s);
+}
+
 /* Merges each rank's bytes with those of all others. */
 static void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
                              void (*merge)(void *mine, const void *heard, size_t bytes))
@@ -18145,7 +18210,9 @@ static void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, 
     t->work = work;
     t->n = n;
     t->bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    if (t->bit)
+    if (t->bit && kind == GCKPTI_ENGINE)
+        gckpti_all_reduce(s, x, n);
+    else if (t->bit)
         gckpti_tree_level(s);
 }
 
@@ -18154,7 +18221,9 @@ static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
-        if (t->kind == GCKPTI_GATHER) {
+        if (t->kind == GCKPTI_ENGINE) {
+            t->bit = 0;
+        } else if (t->kind == GCKPTI_GATHER) {
             t->bit /= 2;
         } else {
             s->on->add(c, t->x + t->first, t->work, t->count);
@@ -18218,6 +18287,26 @@ typedef struct {
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
+/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
+ * largest of its fellows on other ranks has micro-batches, one at least; those that are `hollow` run
+ * only what takes part in exchanges. So does, to the next meeting of all, a rank that failed. */
+typedef struct {
+    gckpti_peers peers;
+    int64_t rows;        /* of the step, those of all ranks */
+    int64_t first, end, stop; /* this rank's; the end of those that are here of this leaf */
+    int leaf, round;     /* of this rank's leaves; rounds of it that are done */
+    int in_body, again;  /* rounds run; and one of them is done */
+    int last, hollow;    /* of its leaf; no row is left */
+    int over;            /* a meeting has ended the call */
+    int summed, squared; /* losses and square sums are those of all ranks */
+    int same, meetings;  /* what should be the same everywhere was compared; how often all met */
+    int reducing;
+    float *shard;     /* where this rank's part of the sum goes; NULL: it stays */
+    uint64_t listed;  /* hash of what is run */
+    gckpti_loss_total *totals, *heard;
+    size_t room; /* bytes of peers.out, and of peers.in */
+} gckpti_crew;
+
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
@@ -18241,10 +18330,11 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     gckpti_exec_pick *picked; /* by pick of the plan */
+    gckpti_crew *crew;       /* NULL: one leaf and one rank */
     uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
-    gckpti_loss_total *losses; /* by term */
+    gckpti_loss_total *losses; /* by term and leaf */
     gckpt_loss_scale *scales;  /* the same, of this micro-batch */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
@@ -18328,6 +18418,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
+    if (p->ranking && exec->crew)
+        p->ranking->leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
     if (!GCKPTI_LEAN && exec->moves && exec->far)
@@ -18539,7 +18631,15 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
     e->hashes = hashes ? (uint64_t *)at : NULL;
+    if (p->ranking)
+        p->ranking->tables(e, base, &used);
     return used;
+}
+
+/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
+static int gckpti_own_leaves(const gckpt_plan *p)
+{
+    return p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
 }
 
 /* Bytes of one row of an input, as it is fed. */
@@ -18555,7 +18655,8 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0;
-    e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
+    e->losses = (gckpti_loss_total *)gckpti_carve(
+        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
     if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
         e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
@@ -18692,7 +18793,8 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
-                       ? gckpti_carve(base, &used, (size_t)p->batch, gckpti_row_bytes(p, q))
+                       ? gckpti_carve(base, &used, (size_t)gckpt_plan_share(p, p->batch, 0, NULL),
+                                      gckpti_row_bytes(p, q))
                        : NULL;
         if (to)
             e->inputs[q->index].copy = (unsigned char *)to;
@@ -18837,7 +18939,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n)
+        if (!n || p->ranking)
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
@@ -19055,6 +19157,10 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     gckpt_result result = gckpti_bind_params(e);
     if (result != GCKPT_OK)
         return result;
+    if (e->plan->ranking)
+        result = e->plan->ranking->bind(e);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_bind_nodes(e);
     if (e->plan->picking)
         e->plan->picking->bind(e);
@@ -19096,6 +19202,11 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_check_plan(s, p);
+    if (result == GCKPT_OK && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: the plan was made for %i ranks and shard %i, the store is for "
+                              "%i and %i (gckpt_store_ranks): make a new plan",
+                              p->ranks, (int)p->shard, s->ranks, (int)s->shard);
     if (result == GCKPT_OK)
         result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
     if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
@@ -19280,8 +19391,14 @@ static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *nod
 
 static int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    int64_t left = e->row_end - e->row;
+    int64_t left = (e->plan->ranking ? e->crew->stop : e->row_end) - e->row;
     return left < e->plan->rows ? left : e->plan->rows;
+}
+
+/* Rows of the step so far, those of all ranks. */
+static int64_t gckpti_step_rows(const gckpt_exec *e)
+{
+    return e->plan->ranking ? e->crew->rows : e->row_end;
 }
 
 /* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
@@ -19326,6 +19443,14 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int 
         arg->index = (const int32_t *)data;
     else
         arg->data = (const float *)data;
+}
+
+/* What a loss adds to now; regularisers have no leaves. */
+static gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
+{
+    const gckpt_plan *p = e->plan;
+    int leaf = p->ranking && !p->terms[term].regulariser ? e->crew->leaf : 0;
+    return &e->losses[term * gckpti_own_leaves(p) + leaf];
 }
 
 static int gckpti_term_of(const gckpt_plan *p, int id)
@@ -19490,7 +19615,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 }
 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
-static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
+static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to)
 {
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
@@ -19504,6 +19629,8 @@ static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float
         u.scales = u.scales ? here : NULL;
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
+    if (e->plan->ranking && e->plan->ranking->gather(e, q, here, to))
+        return;
     if (u.storage == GCKPT_STORED_F32)
         b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
     else if (GCKPTI_LEAN)
@@ -19531,7 +19658,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
-    int first = ins->first && !(prologue && e->row > 0);
+    int first = ins->first && !(prologue && (p->ranking ? e->crew->again : e->row > 0));
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
@@ -19551,25 +19678,13 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_own_work(&c, &copies);
     }
     if (term >= 0) {
-        c.loss_sum = &e->losses[term].sum;
-        c.loss_count = &e->losses[term].count;
+        c.loss_sum = &gckpti_loss_at(e, term)->sum;
+        c.loss_count = &gckpti_loss_at(e, term)->count;
     }
     gckpti_run_kernel(e, ins, &c);
     if (c.out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
     return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
-}
-
-/* A leaf's sum of a gradient: this rank's uses, and the sums of leaves before that wait for it. */
-static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
-{
-    int64_t n = gckpti_elements(&e->plan->nodes[ins->id].shape);
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_operands_of(e->plan->operands, ins, 0, &o);
-    for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(&c, gckpti_at(e, o.gradient), gckpti_at(e, o.more[u - 1]), n);
 }
 
 /* Waits, before what comes next, for moves that were begun. */
@@ -19671,8 +19786,9 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen, &e->losses[i],
-                               sizeof *e->losses);
+        if (!e->plan->ranking || e->plan->terms[i].regulariser) /* else they are summed up already */
+            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
+                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
     return GCKPT_OK;
 }
 
@@ -19791,7 +19907,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
         c.loss_scale = gckpti_loss_scale(e, term);
-        c.loss_sum = node->op->flags & GCKPTI_LATE ? &e->losses[term].sum : NULL;
+        c.loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
     }
     gckpti_run_kernel(e, ins, &c);
     for (int i = 0; i < node->inputs; i++)
@@ -19848,9 +19964,12 @@ static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_
     pass->base = e->arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
-    pass->count = q->measured ? (float)(q->measured * e->row_end) : (float)gckpti_count(e);
+    pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
     pass->write_back = e->writes_back;
     pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
+    pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
+    if (e->plan->ranking)
+        e->plan->ranking->share(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -19872,8 +19991,9 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     memset(&u, 0, sizeof u);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
-    u.elements = q->p.elements;
-    u.values = gckpti_array(q, -1);
+    u.elements = pass.elements;
+    u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.values = gckpti_array(q, -1) + (pass.values - gckpti_values_here(e, q, -1));
     u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
     for (int i = 0; i < e->plan->state_slots; i++)
         u.state[i] = gckpti_array(q, i);
@@ -19931,6 +20051,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
+        if (p->ranking)
+            p->ranking->updated(e, q);
         return;
     }
     gckpti_bare_call(e, &c);
@@ -19942,12 +20064,13 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     }
     pass.update = 1;
     pass.unless = e->nonfinite;
-    pass.values = gckpti_values_here(e, q, -1);
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    if (p->ranking)
+        p->ranking->updated(e, q);
 }
 
 static int gckpti_finite(double x) { return x - x == 0; }
@@ -20045,8 +20168,8 @@ static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpt
         needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
         gckpti_loss_total sum;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, &sum, &e->losses[gckpti_term_of(p, ins->id)],
-                               sizeof sum);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, &sum,
+                               gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
         gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
@@ -20156,6 +20279,8 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    if (e->plan->ranking)
+        e->plan->ranking->squares(e);
     for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
@@ -20375,6 +20500,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
     const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
     int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
+    times = p->ranking ? p->ranking->batches(e, rows) : times;
     if (!q->batchless && n % p->rows == 0) {
         n = n / p->rows * rows;
         times = 1;
@@ -20462,26 +20588,34 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    if (rows < 1 || (!inference && rows > p->batch - e->row_end))
+    int64_t end = e->streamed && p->ranking ? e->crew->end : p->batch, own = rows;
+    if (rows < 1 || (!inference && rows > end - e->row_end))
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             e->row_end ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
-    if (whole && rows % p->rows) /* the last one may be short where rows mix by statistics */
+    int64_t rest = rows % p->rows;
+    for (int leaf = 0; leaf < p->leaves && p->ranking && !rest; leaf++)
+        rest = gckpti_leaf_rows(p, e->streamed ? p->batch : rows, leaf) % p->rows;
+    if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
-            "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
-            rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    return p->picking ? p->picking->check_collected(e, e->row_end + rows) : GCKPT_OK;
+            "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
+            "%s #%i mixes rows",
+            rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+    if (p->ranking && !e->streamed)
+        own = p->ranking->rows(e, rows);
+    own += e->row_end - (p->ranking ? e->crew->first : 0);
+    return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
 }
 
-/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters),
- * with their low parts, start at +0. */
-static void gckpti_clear_accumulators(gckpt_exec *e)
+/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
+ * that instructions before `end` add to, with their low parts, start at +0. */
+static void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t x = 0; x < p->length && p->looped; x++) {
+    for (size_t x = 0; x < end && p->looped; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
         gckpti_operands o;
@@ -20602,12 +20736,13 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 static void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    int64_t first = p->ranking ? e->crew->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picked[k].to)
             gckpti_on(e)->copy_out(gckpti_on(e)->context,
-                                   e->picked[k].to + gckpti_elements_of(p, n, e->row),
+                                   e->picked[k].to + gckpti_elements_of(p, n, e->row - first),
                                    e->arena + p->picks[k].offset, count * sizeof(float));
     }
 }
@@ -20623,7 +20758,8 @@ static void gckpti_start_step(gckpt_exec *e)
     gckpti_measure_start(e);
     e->pc = e->finished = 0;
     e->accumulators_cleared = 0;
-    gckpti_fill(e, e->losses, 0, e->plan->term_count * sizeof *e->losses);
+    gckpti_fill(e, e->losses, 0,
+                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) * sizeof *e->losses);
 }
 
 /* In a step that changes anything, losses count what the feeds say. */
@@ -20658,6 +20794,506 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
         result = gckpti_check_counts(e);
     e->counts_settled = result == GCKPT_OK;
     return result;
+}
+
+/* ---- leaves and ranks ---- */
+/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
+static int gckpti_shares_rows(const gckpt_plan *p) { return p->ranks > 1 && p->leaves >= p->ranks; }
+
+static int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
+{
+    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+}
+
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and to
+ * where they are, half of the largest array. */
+static size_t gckpti_crew_room(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = e->desc.ranks;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK;
+    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
+    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
+         id++) {
+        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+            n = gckpti_share(n, 0, 2, &first);
+        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
+            most = (size_t)n * sizeof(float);
+    }
+    return most;
+}
+
+static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const gckpt_plan *p = e->plan;
+    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
+    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
+    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
+    void *sums = gckpti_carve(base, used, totals > leaves ? totals : leaves,
+                              sizeof(gckpti_loss_total));
+    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
+    if (!base)
+        return;
+    e->crew = g;
+    g->peers.out = (unsigned char *)out;
+    g->peers.in = (unsigned char *)in;
+    g->room = room;
+    g->totals = (gckpti_loss_total *)sums;
+    g->heard = (gckpti_loss_total *)heard;
+}
+
+/* Joins the others, through what the program gave. */
+static gckpt_result gckpti_crew_bind(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    gckpti_peers *s = &e->crew->peers;
+    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
+                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exchange%s",
+                            e->store->rank, e->store->ranks,
+                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    s->engine = by;
+    s->on = gckpti_on(e);
+    s->rank = s->told.rank = e->store->rank;
+    s->ranks = p->ranks;
+    e->crew->listed = gckpti_fnv_number(p->check, e->desc.fast_reduce ? 1 : 0);
+    for (size_t x = 0; x < p->length; x++)
+        e->crew->listed = gckpti_fnv_number(
+            e->crew->listed, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return GCKPT_OK;
+}
+
+/* Lets the others go on without this one, wherever it is. */
+static void gckpti_leave(gckpt_exec *e)
+{
+    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
+        gckpti_break(&e->crew->peers);
+}
+
+/* What is left of the sum under way: as far as that goes without waiting, or all. */
+static void gckpti_go_on(gckpt_exec *e, int wait)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    int64_t first, n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    if (!g->reducing)
+        return;
+    gckpti_bare_call(e, &c);
+    g->reducing = !gckpti_tree_poll(s, &c, wait);
+    if (!g->reducing && g->shard && !s->broken)
+        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+}
+
+/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
+static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_peers *s = &e->crew->peers;
+    if (s->broken && !e->crew->over) {
+        e->crew->over = 1;
+        return gckpti_error(e, GCKPT_E_PEER,
+                            "rank %i does not answer: it ended, hangs or cannot be reached; this "
+                            "executor is of no more use%s",
+                            s->peer,
+                            e->updating ? ", and parameters may have changed: go back to what was "
+                                          "saved"
+                                        : "");
+    }
+    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
+        return result;
+    if (s->told.result == GCKPT_OK) {
+        s->told.result = result;
+        memcpy(s->told.text, e->object.text, sizeof s->told.text);
+    }
+    return GCKPT_OK;
+}
+
+/* All ranks meet; what one of them ended with all do. */
+static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    if (s->ranks == 1 || g->over)
+        return result;
+    (void)gckpti_failed(e, result);
+    gckpti_go_on(e, 1);
+    s->told.alike[0] += (uint64_t)++g->meetings;
+    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
+    const gckpti_meeting met = s->told;
+    memset(&s->told, 0, sizeof s->told);
+    s->told.rank = s->rank;
+    if (s->broken)
+        return gckpti_failed(e, GCKPT_OK);
+    if (met.result == GCKPT_OK)
+        return GCKPT_OK;
+    g->over = 1;
+    e->state = GCKPTI_IDLE;
+    return met.rank < 0 ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+                        : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank,
+                                       met.text);
+}
+
+static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and one more count. */
+static void gckpti_sum_totals(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (gckpti_shares_rows(e->plan))
+        gckpti_merge_all(&g->peers, g->totals, g->heard,
+                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    size_t n = e->plan->term_count;
+    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < n; i++)
+        g->totals[i].count = e->terms[i].expected;
+    g->totals[n].count = rows;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < n; i++)
+        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_same(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        hash = gckpti_fnv_number(hash, q->updates);
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
+            size_t left = (size_t)q->p.elements * sizeof(float);
+            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
+                continue;
+            for (size_t n; left > 0; left -= n, x += n) {
+                n = left < g->room ? left : g->room;
+                b->copy_out(b->context, g->peers.out, x, n);
+                for (size_t k = 0; k < n; k += 4) {
+                    uint32_t word;
+                    memcpy(&word, g->peers.out + k, 4);
+                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
+                }
+            }
+        }
+    }
+    return hash;
+}
+
+/* Puts a step of so many rows to this rank's first; returns how many it has. */
+static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
+    g->end = g->first + n;
+    e->row = e->row_end = e->feed_row = g->stop = g->first;
+    g->rows = rows;
+    g->leaf = g->round = g->again = g->summed = g->squared = 0;
+    g->in_body = 1;
+    return n;
+}
+
+/* Into how many micro-batches the last `rows` rows are cut. */
+static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t end = e->row_end, begin = end - rows, n = 0;
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
+        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
+        at = at > begin ? at : begin;
+        to = gckpti_min(to, end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+    }
+    return n;
+}
+
+/* All ranks begin the same; `rows` are those of all, 0 where they stream in. */
+static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    const uint64_t alike[GCKPTI_ALIKE] = {
+        e->streamed ? 1u << 31 : 0, (uint64_t)rows, e->store->step, e->store->seed, g->listed,
+        gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper),
+        g->same || g->peers.ranks == 1 || result != GCKPT_OK ? 0 : gckpti_hash_same(e)
+    };
+    g->over = 0;
+    memcpy(g->peers.told.alike, alike, sizeof alike);
+    result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    g->same = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_failed(e, GCKPT_OK);
+}
+
+/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+static int gckpti_rounds(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    for (; leaf < p->leaves; leaf += step) {
+        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        most = n > most ? n : most;
+    }
+    return (int)most;
+}
+
+/* Readies the next round; 0: there is none, or (streaming) not yet. What a stream does to the last
+ * leaf of a rank waits for its end, since others take part in that. */
+static int gckpti_set_round(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
+    if (g->leaf == leaves)
+        return 0;
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
+                                  g->peers.rank * before + g->leaf + 1);
+    g->stop = gckpti_min(end, e->row_end);
+    if (!e->streamed)
+        g->last = g->round + 1 == gckpti_rounds(e);
+    else if (e->state == GCKPTI_STREAMING)
+        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else
+        g->last = 1;
+    g->hollow = e->row == g->stop;
+    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
+        return 0;
+    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->next_death = 0;
+    if (!g->hollow)
+        gckpti_feed_rows(e);
+    return 1;
+}
+
+/* Behind the last round: sums of losses, of leaves and ranks. */
+static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, 1);
+    gckpt_result result = gckpti_wait(e);
+    for (size_t i = 0; i < p->term_count; i++) {
+        int n = gckpti_own_leaves(p);
+        gckpti_loss_total *t = g->totals;
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
+                               (size_t)n * sizeof *t);
+        for (; n > 1; n /= 2)
+            for (int k = 0; k < n / 2; k++) {
+                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
+                t[k].count = t[2 * k].count + t[2 * k + 1].count;
+            }
+        e->terms[i].seen = *t;
+    }
+    result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < p->term_count; i++)
+        g->totals[i] = e->terms[i].seen;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < p->term_count; i++)
+        e->terms[i].seen = g->totals[i];
+    return gckpti_failed(e, GCKPT_OK);
+}
+
+/* At the end of a round. MORE: to the next one, or behind the last; OK: more rows may come. */
+static gckpt_result gckpti_next_round(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    e->row += gckpti_micro_rows(e);
+    g->again = 1;
+    g->round++;
+    if (g->last) {
+        g->leaf++;
+        g->round = 0;
+        if (g->leaf < gckpti_own_leaves(e->plan))
+            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    }
+    if (gckpti_set_round(e))
+        return GCKPT_MORE;
+    if (e->state == GCKPTI_STREAMING)
+        return GCKPT_OK;
+    g->in_body = 0;
+    gckpt_result result = gckpti_sum_losses(e);
+    return result == GCKPT_OK ? GCKPT_MORE : result;
+}
+
+/* No more rows stream in on any rank. */
+static gckpt_result gckpti_end_stream(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t own = e->row_end - g->first;
+    gckpt_result result = gckpti_meet(e, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_sum_counts(e, own);
+    g->rows = g->totals[p->term_count].count;
+    result = gckpti_failed(e, GCKPT_OK);
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_share)",
+                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    result = gckpti_meet(e, result);
+    if (result == GCKPT_OK)
+        gckpti_set_round(e);
+    return result;
+}
+
+/* 1: an instruction is not to be run in this round. */
+static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
+    gckpti_go_on(e, 0);
+    if (ins->kind == GCKPT_REDUCE)
+        return !g->last;
+    if (ins->kind == GCKPT_UPDATE ||
+        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
+        return 0;
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
+}
+
+/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
+ * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    float *sum = gckpti_at(e, o.gradient);
+    const size_t *waits = o.more + ins->uses - 1;
+    gckpti_go_on(e, 1);
+    if (g->hollow && !p->looped) /* no backward has begun it */
+        gckpti_on(e)->fill(&c, sum, 0, n);
+    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
+    for (int bit = 0; g->leaf >> bit; bit++)
+        if (g->leaf >> bit & 1)
+            gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[bit]), n);
+    while (g->leaf >> level & 1)
+        level++;
+    if (!last)
+        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
+    else if (p->ranks > 1) {
+        g->shard = gckpti_at(e, o.shard);
+        g->reducing = 1;
+        gckpti_tree_begin(&g->peers,
+                          e->desc.fast_reduce ? GCKPTI_ENGINE
+                          : ins->accumulate   ? GCKPTI_SCATTER
+                                              : GCKPTI_SUM_ALL,
+                          sum, n, gckpti_at(e, o.work));
+    }
+}
+
+/* Brings the shares of n floats together. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on(e, 1);
+    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
+    gckpti_tree_poll(&e->crew->peers, &c, 1);
+}
+
+/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
+static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
+{
+    if (!gckpti_is_gathered_here(e, q))
+        return 0;
+    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
+                       (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements);
+    return 1;
+}
+
+/* Of a parameter that is cut each rank updates its share. */
+static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const int64_t first = q->p.first;
+    size_t shard = GCKPTI_NONE, x = 0;
+    gckpti_operands o;
+    if (!gckpti_is_cut(e->store, q->p.elements))
+        return;
+    for (; x < p->length && shard == GCKPTI_NONE; x++)
+        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
+            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
+            shard = o.shard;
+        }
+    pass->elements = q->p.count;
+    pass->gradient += shard == GCKPTI_NONE ? first : 0;
+    pass->base = e->arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+}
+
+/* What the ranks have updated, where each has all values. */
+static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+{
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+/* Square sums of what others have in their shares. */
+static void gckpti_gather_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    size_t bytes = e->square_count * sizeof(float);
+    void *out = g->peers.out;
+    float *squares = (float *)out;
+    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
+        return;
+    g->squared = 1;
+    gckpti_go_on(e, 1);
+    b->copy_out(b->context, squares, e->squares, bytes);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        if (!gckpti_is_cut(e->store, q->p.elements))
+            last = g->peers.rank ? 0 : n;
+        for (int64_t k = 0; k < n && p->params[i].trained; k++)
+            if (k < first || k >= last)
+                squares[e->params[i].square + (size_t)k] = 0;
+    }
+    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    b->copy_in(b->context, e->squares, squares, bytes);
 }
 
 /* At the end of a micro-batch: to the next one. 0: the rows at hand are done, others may come. */
@@ -20724,6 +21360,8 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
         result = gckpti_check_update(e, ins, 0);
+    if (e->plan->ranking && !e->updating)
+        result = e->plan->ranking->meet(e, result);
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
@@ -20762,10 +21400,15 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     if (!e->accumulators_cleared) /* here, where a team can do it */
-        gckpti_clear_accumulators(e);
+        gckpti_clear_accumulators(e, p->length);
     e->accumulators_cleared = 1;
-    if (e->pc == p->epilogue && e->row < e->row_end && !gckpti_next_rows(e))
+    if (p->ranking && e->pc == p->epilogue && e->crew->in_body) {
+        result = p->ranking->next(e);
+        if (result != GCKPT_MORE)
+            return result;
+    } else if (!p->ranking && e->pc == p->epilogue && e->row < e->row_end && !gckpti_next_rows(e)) {
         return GCKPT_OK;
+    }
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
     if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
@@ -20773,10 +21416,13 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->pc];
+    int skipped = p->ranking && p->ranking->skips(e, ins);
     if (!GCKPTI_LEAN && e->pc >= e->due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
+        if (p->ranking)
+            result = p->ranking->failed(e, result);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->pc++;
             if (e->pc == p->epilogue)
@@ -20784,14 +21430,18 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
-    if (result == GCKPT_OK && gckpti_cancelled(e, ins)) {
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_CANCELLED,
-                            "cancelled by the progress callback before instruction %i; nothing was "
-                            "changed",
-                            e->pc);
+    if (result == GCKPT_OK && !skipped && gckpti_cancelled(e, ins)) {
+        result = gckpti_error(e, GCKPT_CANCELLED,
+                              "cancelled by the progress callback before instruction %i; nothing "
+                              "was changed",
+                              e->pc);
+        if (p->ranking)
+            result = p->ranking->failed(e, result);
+        if (result != GCKPT_OK)
+            e->state = GCKPTI_IDLE;
+        return result == GCKPT_OK ? GCKPT_MORE : result;
     }
-    if (result == GCKPT_OK)
+    if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins);
     if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
         gckpti_join(e);
@@ -20804,6 +21454,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_recorded(e);
     if (e->pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect(e);
+    if (p->ranking)
+        result = p->ranking->failed(e, result);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -20852,11 +21504,11 @@ static void gckpti_uncount_updates(gckpt_exec *e)
 
 /* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
  * of what depends on neither the batch nor a parameter that is trained; in the contract's order
- * (manual, 5f). */
+ * (manual, 5f). A REDUCE has added up the body's uses. */
 static void gckpti_add_uses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count && p->looped && e->row_end > 0; k++) {
+    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
         int id = p->nodes[p->picks[k].id].base, done = 0;
         float *sum = gckpti_at(e, p->picks[k].offset);
         for (size_t i = 0; i < k; i++) /* picked twice */
@@ -20864,7 +21516,7 @@ static void gckpti_add_uses(gckpt_exec *e)
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
             e->picked[k].ready < (int)p->length)
             continue;
-        for (size_t i = 0; i < 2 * p->node_count; i++) {
+        for (size_t i = p->ranking ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
             if (p->nodes[user].batchless == (i >= p->node_count))
                 gckpti_add_use(e, user, id, sum);
@@ -20883,10 +21535,16 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
+    if (result == GCKPT_OK)
+        result = gckpti_measure_end(e);
+    int64_t count = p->term_count ? e->terms[0].seen.count : 0;
+    if (p->ranking && p->mode != GCKPT_INFERENCE && count > 0)
+        p->ranking->squares(e);
+    if (p->ranking)
+        result = p->ranking->meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->finished = e->row_end > 0;
-    int64_t count = p->term_count ? e->terms[0].seen.count : 0;
+    e->finished = gckpti_step_rows(e) > 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
         const gckpti_loss_total *seen = &e->terms[i].seen;
@@ -20909,10 +21567,8 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         report->count = count;
         report->step = e->store->step;
     }
-    result = gckpti_measure_end(e);
-    return !bad || result != GCKPT_OK
-               ? result
-               : gckpti_error(e, GCKPT_SKIPPED,
+    return !bad ? GCKPT_OK
+                : gckpti_error(e, GCKPT_SKIPPED,
                               "step: skipped, nothing was changed: the gradient of \"%s\", or "
                               "its norm, is not finite (loss %g); if that goes on, lower lr, or "
                               "set clip",
@@ -20938,27 +21594,48 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
+/* Where there are other ranks, a step cannot be left. */
+static int gckpti_is_under_way(gckpt_exec *e)
+{
+    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and the other ranks are within it: end it first");
+    return 1;
+}
+
 /* Everything before the first instruction of a step or forward over `rows` rows. */
 static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
                                    const gckpt_hyper *hyper, int inference)
 {
-    if (!e)
+    int64_t own = rows;
+    if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
+    const gckpti_ranking *ranking = e->plan->ranking;
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && e->plan->caching)
         result = e->plan->caching->check(e, rows);
-    if (result == GCKPT_OK)
-        result = gckpti_take_feeds(e, feeds, count, rows);
+    if (result == GCKPT_OK && ranking)
+        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK && own)
+        result = gckpti_take_feeds(e, feeds, count, own);
+    if (result == GCKPT_OK) {
+        e->row_end += own;
+        gckpti_start_counts(e);
+        gckpti_expect_counts(e, own);
+    }
+    if (ranking)
+        result = ranking->begin(e, rows, result);
     if (result != GCKPT_OK)
         return result;
-    e->row_end = rows;
-    gckpti_start_counts(e);
-    gckpti_expect_counts(e, rows);
     gckpti_start_step(e);
-    gckpti_feed_rows(e);
     e->state = GCKPTI_RUNNING;
+    if (ranking)
+        ranking->round(e);
+    else
+        gckpti_feed_rows(e);
     return GCKPT_OK;
 }
 
@@ -20984,7 +21661,10 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->state == GCKPTI_IDLE)
         return next;
-    int more = exec->pc == exec->plan->epilogue && exec->row_end - exec->row > exec->plan->rows;
+    const gckpti_crew *g = exec->crew;
+    int more = exec->pc == exec->plan->epilogue &&
+               (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
+                  : exec->row_end - exec->row > exec->plan->rows);
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->pc, &next);
     return next;
 }
@@ -21026,11 +21706,16 @@ static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feed
 /* and its end, when all micro-batches have run, or failed with `result`. */
 static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
 {
+    const gckpti_ranking *ranking = e->plan->ranking;
     e->state = GCKPTI_IDLE;
     if (result == GCKPT_OK)
         result = gckpti_settle_counts(e);
+    if (ranking)
+        result = ranking->failed(e, result);
     if (result == GCKPT_OK && gckpti_count(e))
         result = gckpti_finish_gradients(e);
+    if (ranking)
+        result = ranking->meet(e, result);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 
@@ -21066,20 +21751,25 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
-    if (!exec)
+    if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
+    const gckpti_ranking *ranking = exec->plan->ranking;
     gckpt_result result = gckpti_begin(exec, hyper, 0);
     if (result == GCKPT_OK && !exec->plan->looped)
-        return gckpti_error(
+        result = gckpti_error(
             exec, GCKPT_E_ARG,
             "step_begin: rows can stream in only when desc.batch is larger than the graph's "
             "%I rows",
             exec->plan->rows);
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
+    exec->streamed = 1;
+    if (result == GCKPT_OK && ranking)
+        ranking->rows(exec, exec->plan->batch);
+    if (ranking)
+        result = ranking->begin(exec, 0, result);
     if (result != GCKPT_OK)
         return result;
-    exec->streamed = 1;
     gckpti_start_counts(exec);
     gckpti_start_step(exec);
     exec->state = GCKPTI_STREAMING;
@@ -21093,6 +21783,9 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         return GCKPT_E_ARG;
     if (exec->state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
+    const gckpti_crew *g = exec->crew;
+    if (g && g->peers.told.result != GCKPT_OK) /* all ranks' gckpt_step_end will say so */
+        return gckpti_error(exec, (gckpt_result)g->peers.told.result, "%s", g->peers.told.text);
     gckpt_result result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(exec, feeds, count, rows);
@@ -21106,8 +21799,12 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     exec->feed_row = exec->row = exec->row_end;
     exec->row_end += rows;
     gckpti_expect_counts(exec, rows);
-    gckpti_feed_rows(exec);
-    return gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
+    if (exec->plan->ranking)
+        exec->plan->ranking->round(exec);
+    else
+        gckpti_feed_rows(exec);
+    result = gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
+    return g && result == GCKPT_OK ? (gckpt_result)g->peers.told.result : result;
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
@@ -21118,9 +21815,10 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
     exec->state = GCKPTI_RUNNING;
-    if (exec->row_end == 0) /* nothing was added: nothing to do */
-        return gckpti_finish_step(exec, report);
     exec->pc = exec->plan->epilogue;
+    gckpt_result result = exec->plan->ranking ? exec->plan->ranking->end(exec) : GCKPT_OK;
+    if (result != GCKPT_OK || gckpti_step_rows(exec) == 0) /* nothing was added: nothing to do */
+        return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
     return gckpti_run_all(exec, report);
 }
 

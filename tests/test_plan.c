@@ -15,7 +15,8 @@
 
 enum { STEPS = 4096, POINTS = 1024, UNIT = (int)sizeof(float) };
 
-static int told; /* every miss is printed */
+static int told;            /* every miss is printed */
+static int param_times = 1; /* made parameters have so many times their size */
 
 /* What plans are asked for now: by made graphs or real ones. */
 static struct {
@@ -91,6 +92,7 @@ static int made_param(int size)
 {
     char name[16];
     gckpt_init zero = { 0, 0, 0 };
+    size *= param_times;
     snprintf(name, sizeof name, "p%d", m.params);
     m.param[m.params] = gckpt_param(m.g, name, gckpt_shape1(size), zero);
     m.param_size[m.params] = size;
@@ -263,7 +265,8 @@ static uint64_t check_budget(size_t budget, int whole, unsigned seed)
         q = plan_mode(GCKPT_OPTIMAL, budget);
         CHECK_MSG(
             q && gckpt_plan_work(p) >= gckpt_plan_work(q) &&
-                (gckpt_plan_work(p) == gckpt_plan_work(q) || !same) && gckpt_plan_bytes(q) <= budget,
+                (gckpt_plan_work(p) == gckpt_plan_work(q) || !same) &&
+                gckpt_plan_bytes(q) <= budget,
             "seed %u, budget %lu: %lu work in %lu bytes from the frontier, %lu in %lu without",
             seed, (unsigned long)budget, (unsigned long)gckpt_plan_work(p),
             (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_work(q),
@@ -439,15 +442,16 @@ static void compare(score *s, unsigned seed)
 static void print_score(const score *s)
 {
     double planned = (double)(s->budgets - s->refused);
-    printf("%-18s %5ld graphs %6ld budgets: %6.2f %% optimal, gap mean %.3f %%, worst %.1f %% "
-           "(seed %u), %ld refused; misses: %ld search, %ld layout, %ld have no layout; least "
-           "bytes above the oracle's: mean %.2f %%, worst %.1f %%; the bound is the optimum in %.2f "
-           "%% of budgets, the least bytes in %.1f %% of graphs\n",
-           s->name, s->graphs, s->budgets, 100.0 * (double)s->optimal / (double)s->budgets,
-           100 * s->sum / (planned > 0 ? planned : 1), 100 * s->worst, s->worst_seed, s->refused,
-           s->search, s->layout, s->impossible, 100 * s->least_sum / (double)s->graphs,
-           100 * s->least_worst, 100.0 * (double)s->proven / (double)s->budgets,
-           100.0 * (double)s->least_proven / (double)s->graphs);
+    printf(
+        "%-18s %5ld graphs %6ld budgets: %6.2f %% optimal, gap mean %.3f %%, worst %.1f %% "
+        "(seed %u), %ld refused; misses: %ld search, %ld layout, %ld have no layout; least "
+        "bytes above the oracle's: mean %.2f %%, worst %.1f %%; the bound is the optimum in %.2f "
+        "%% of budgets, the least bytes in %.1f %% of graphs\n",
+        s->name, s->graphs, s->budgets, 100.0 * (double)s->optimal / (double)s->budgets,
+        100 * s->sum / (planned > 0 ? planned : 1), 100 * s->worst, s->worst_seed, s->refused,
+        s->search, s->layout, s->impossible, 100 * s->least_sum / (double)s->graphs,
+        100 * s->least_worst, 100.0 * (double)s->proven / (double)s->budgets,
+        100.0 * (double)s->least_proven / (double)s->graphs);
 }
 
 /* As random_chain of the reference in Python: each backward reads its input, output and aux.
@@ -618,6 +622,25 @@ static void test_revolve(int most)
     CHECK_MSG(equal == all, "Revolve: %ld of %ld budgets are equal to the closed form", equal, all);
 }
 
+/* ---- leaves and ranks ---- */
+enum { SETUPS = 6 };
+/* What is asked for now, summed up by leaves, on one of several processes; setups 0 and 1: neither. */
+static void take_setup(int setup)
+{
+    static const struct {
+        int leaves, ranks, times; /* times: rows of a leaf, of a micro-batch's */
+    } setups[SETUPS] = { { 1, 1, 1 }, { 1, 1, 9 }, { 4, 1, 2 },
+                         { 2, 2, 1 }, { 8, 4, 1 }, { 4, 4, 3 } };
+    int64_t rows = ask.g->rows;
+    int ranks = setups[setup].ranks;
+    gckpt_shard shard = setup < 3 ? GCKPT_SHARD_NONE : (gckpt_shard)below(4);
+    CHECK(gckpt_store_ranks(ask.g->store, ranks - 1, ranks, shard) == GCKPT_OK);
+    ask.d.leaves = setups[setup].leaves;
+    ask.d.batch = rows * setups[setup].leaves * setups[setup].times;
+    ask.d.batch -= setup > 1 && ask.d.batch > rows && chance(50);
+    ask.d.link_work = (uint64_t)below(1000000);
+}
+
 /* ---- larger graphs ---- */
 /* A backbone of ops, each reading the one before; skips; losses on the way; tied parameters; nested
  * segments; pins. */
@@ -716,7 +739,7 @@ static int own_schedule(const gckpt_plan *all, gckpt_instruction *list)
                 list[n++] = list[a];
         }
         forwards += in.kind == GCKPT_FORWARD && forwards == n;
-        if (in.kind != GCKPT_UPDATE)
+        if (in.kind != GCKPT_UPDATE && in.kind != GCKPT_REDUCE)
             list[n++] = in;
     }
     return n;
@@ -798,6 +821,28 @@ static void test_large(unsigned first, long count)
         "large graphs", count, replayed - before, worse - w, rivals - c);
 }
 
+/* Graphs whose parameters are cut into shares, or not. */
+static void test_shares(unsigned first, long count)
+{
+    long before = replayed, w = worse, c = rivals;
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        random_state = seed * 0x9e3779b97f4a7c15u + 16;
+        param_times = chance(30) ? 1 : 2200;
+        large_graph(between(5, 30), 0, 4);
+        for (int setup = 2; setup < SETUPS; setup++) {
+            take_setup(setup);
+            find_frontier(seed);
+            check_modes(seed);
+            check_budgets(seed);
+        }
+        made_free();
+    }
+    param_times = 1;
+    printf("%-18s %5ld graphs %6ld plans replayed; worse than another mode in %ld of %ld\n",
+           "leaves and ranks", count, replayed - before, worse - w, rivals - c);
+}
+
 /* Values and gradients that can be picked. */
 static int random_picks(gckpt_pick *picks, int most)
 {
@@ -824,10 +869,12 @@ static void test_real(unsigned first, long count)
         random_state = seed * 0x9e3779b97f4a7c15u + 14;
         real_graph(seed);
         int fetches = random_picks(picks, 6);
-        for (int variant = 0; variant < 5; variant++) {
+        for (int variant = 0; variant < 6; variant++) {
             memset(&ask.d, 0, sizeof ask.d);
             ask.d.as_built = 1; /* other modes are */
             ask.d.batch = variant == 1 || variant == 4 ? net.rows * 2 + 1 : 0;
+            if (variant == 5)
+                take_setup(between(2, SETUPS - 1));
             ask.d.update_in_backward = variant == 2;
             ask.d.fetch = picks;
             ask.d.fetches = variant >= 3 || chance(20) ? fetches : 0;
@@ -838,7 +885,7 @@ static void test_real(unsigned first, long count)
             check_modes(seed);
             check_budgets(seed);
         }
-        ask.d.batch = 0;
+        take_setup(0);
         for (int k = 0; k < ask.d.fetches; k++)
             if (picks[k].gradient)
                 picks[k--] = picks[--ask.d.fetches];
@@ -852,13 +899,14 @@ static void test_real(unsigned first, long count)
 }
 
 /* ---- the replay can fail ---- */
-enum { WOUNDS = 12 };
-static const char *const wounds[WOUNDS] = { "offset moved",       "forward dropped",
-                                            "backward dropped",   "instructions swapped",
-                                            "arena smaller",      "buffers laid over each other",
-                                            "accumulate flipped", "zero flipped",
-                                            "first flipped",      "operand taken away",
-                                            "forward doubled",    "work told wrong" };
+enum { WOUNDS = 15 };
+static const char *const wounds[WOUNDS] = {
+    "offset moved",         "forward dropped",  "backward dropped",
+    "instructions swapped", "arena smaller",    "buffers laid over each other",
+    "accumulate flipped",   "zero flipped",     "first flipped",
+    "operand taken away",   "forward doubled",  "work told wrong",
+    "reduce dropped",       "reduce too early", "share flipped"
+};
 typedef struct {
     gckpt_plan p;
     gckpti_ins *list;
@@ -907,6 +955,8 @@ static int wound(wounded *w, int kind)
     const gckpt_plan *p = &w->p;
     int x = (int)below((int64_t)p->length), i;
     size_t from, to, at;
+    while (kind >= 12 && p->list[x].kind != GCKPT_REDUCE && x + 1 < (int)p->length)
+        x++;
     gckpti_ins swap, *ins = &w->list[x];
     operands_of(p, x, &from, &to);
     switch (kind) {
@@ -933,7 +983,7 @@ static int wound(wounded *w, int kind)
             return 0;
         swap = ins[1];
         at = w->operands[from];
-        if (ins->kind != swap.kind || ins->kind == GCKPT_UPDATE)
+        if (ins->kind != swap.kind || ins->kind > GCKPT_BACKWARD)
             return 0;
         {
             const int forward = ins->kind == GCKPT_FORWARD, first = forward ? ins->id : swap.id;
@@ -983,7 +1033,23 @@ static int wound(wounded *w, int kind)
         w->p.body += x < p->body;
         w->p.epilogue += x < p->epilogue;
         return 1;
-    default: w->p.work++; return 1;
+    case 11: w->p.work++; return 1;
+    case 12:
+    case 14:
+        if (ins->kind != GCKPT_REDUCE)
+            return 0;
+        if (kind == 12)
+            remove_at(w, x);
+        else
+            ins->accumulate = !ins->accumulate;
+        return 1;
+    default:
+        if (x == 0 || ins->kind != GCKPT_REDUCE || ins[-1].kind != GCKPT_BACKWARD)
+            return 0;
+        swap = ins[0];
+        ins[0] = ins[-1];
+        ins[-1] = swap;
+        return 1;
     }
 }
 
@@ -1011,23 +1077,26 @@ static void test_replay(unsigned first, long count)
         unsigned seed = first + (unsigned)i;
         random_state = seed * 0x9e3779b97f4a7c15u + 15;
         int is_real = i % 2 == 1;
+        param_times = chance(50) ? 1 : 2200;
         if (is_real)
             real_graph(seed);
         else
             large_graph(between(4, 20), 0, 4);
-        for (int looped = 0; looped < 2; looped++)
+        for (int n = 0; n < 3; n++) {
+            take_setup(n < 2 ? n : between(2, SETUPS - 1));
             for (int k = 0; k < 3; k++) {
-                ask.d.batch = looped ? 9 : 0;
                 gckpt_plan *p = plan_mode(modes[k], 0);
                 if (check_plan(p, "to be wounded", seed))
                     wound_all(p, tried, found, seed);
                 gckpt_plan_free(p);
             }
+        }
         if (is_real)
             real_free();
         else
             made_free();
     }
+    param_times = 1;
     for (int kind = 0; kind < WOUNDS; kind++) {
         CHECK_MSG(tried[kind] > 0, "no plan could be wounded by \"%s\"", wounds[kind]);
         all += tried[kind];
@@ -1095,6 +1164,7 @@ int main(int argc, char **argv)
     test_small(first, 600 * scale / 100, 150 * scale / 100);
     test_revolve(20);
     test_large(first, 60 * scale / 100);
+    test_shares(first, 20 * scale / 100);
     test_real(first, 40 * scale / 100);
     test_regulariser_alone();
     printf("%ld plans replayed\n", replayed);

@@ -5,7 +5,9 @@
  * graph: for what gckpt_keep and gckpt_recompute promise; may be NULL.
  * The shadow knows which tensor's value, aux or gradient every byte range holds. A write makes
  * everything it overlaps unreadable; a read must find exactly what the op's row and the manual say,
- * whole and latest. The body of a looped plan is run twice. Written from the manual (3, 5f, 6), the
+ * whole and latest. The body of a looped plan is run twice; where there are leaves, each is one of
+ * them. What a REDUCE exchanges with other ranks is under way until the next one, or the epilogue.
+ * Written from the manual (3, 5f, 6), the
  * comments at gckpt_call, gckpt_op, gckpti_ins and gckpt_buffer, and what the executor does with
  * operands; nothing of the planner's lifetimes is used. Include it after the implementation. */
 #ifndef TESTS_VERIFY_H
@@ -17,9 +19,20 @@
 
 #define VERIFY_NONE ((size_t)-1) /* offset of an operand that is not there */
 
-/* What a range can hold, per tensor: its value, aux, gradient; for an op in a looped plan: the
- * accumulator of each of its uses of something that does not depend on the batch. */
-enum { VERIFY_VALUE, VERIFY_AUX, VERIFY_GRADIENT, VERIFY_USE, VERIFY_SLOTS = VERIFY_USE + 8 };
+/* What a range can hold, per tensor: its value, aux, gradient, this rank's share of that, room for
+ * what another rank sends, sums of leaves that wait; for an op in a looped plan: the accumulator of
+ * each of its uses of something that does not depend on the batch. */
+enum {
+    VERIFY_VALUE,
+    VERIFY_AUX,
+    VERIFY_GRADIENT,
+    VERIFY_SHARD,
+    VERIFY_ROOM,
+    VERIFY_WAITS,
+    VERIFY_LEVELS = 4,
+    VERIFY_USE = VERIFY_WAITS + VERIFY_LEVELS,
+    VERIFY_SLOTS = VERIFY_USE + 8
+};
 typedef struct {
     size_t at, size;
     int held;        /* is it there */
@@ -41,9 +54,11 @@ typedef struct {
     const gckpt_graph *g;
     char text[256];
     int failed, round, rounds, x, backward_seen;
+    int before,
+        flight; /* instructions: the last backward, the REDUCE that is under way; -1: none */
     int staged; /* all parameters are read from copies in the arena; packed ones always are */
     size_t top;
-    unsigned char *active, *updated, *backwards, *forwards, *reaches, *runs;
+    unsigned char *active, *updated, *backwards, *forwards, *reaches, *runs, *reduced;
     int *expected, *parts, *last_read, *next_buffer, *first_buffer, *claimed;
     verify_content *slots;
     int *present; /* slots that hold something */
@@ -139,12 +154,15 @@ static inline void verify_touch(verifier *v, size_t at, size_t size, const char 
 }
 
 /* The last instruction that reads what is in c. What the prologue leaves is read in every round of
- * the body, so it has to outlive all of it. */
+ * the body, so it has to outlive all of it (a REDUCE reads none of it, nor begins anything). */
 static inline void verify_mark_read(verifier *v, const verify_content *c, int x)
 {
-    int end = v->p->looped && c->before_body && x >= v->p->body && x < v->p->epilogue
-                  ? v->p->epilogue - 1
-                  : x;
+    const gckpt_plan *p = v->p;
+    int end = p->epilogue - 1;
+    while (end > x && p->list[end].kind == GCKPT_REDUCE)
+        end--;
+    if (!p->looped || !c->before_body || x < p->body || x >= p->epilogue)
+        end = x;
     if (c->buffer >= 0 && v->last_read[c->buffer] < end)
         v->last_read[c->buffer] = end;
 }
@@ -250,11 +268,34 @@ static inline size_t verify_place(const gckpt_plan *p, int user, int input)
     return VERIFY_NONE;
 }
 
+/* A use that depends on the batch. */
+static inline int verify_in_body(const verifier *v, int use)
+{
+    return use >= 0 && !v->p->nodes[use / GCKPT_MAX_INPUTS].batchless;
+}
+/* How many of tensor id there are. */
+static inline int verify_body_uses(const verifier *v, int id)
+{
+    int n = 0;
+    while (verify_in_body(v, verify_use(v, id, n)))
+        n++;
+    return n;
+}
+/* Sums of leaves of its gradient are made by a REDUCE. */
+static inline int verify_is_reduced(const verifier *v, int id)
+{
+    return v->p->leaves > 1 && v->p->nodes[id].batchless && v->active[id] &&
+           verify_body_uses(v, id) > 0;
+}
+
 /* The complete gradient of tensor id: all contributions are there. In looped plans the accumulators
- * of all uses are added into the first, which then is the gradient. */
+ * of all uses are added into the first, which then is the gradient; where there was a REDUCE, those
+ * of the epilogue, to what that made. */
 static inline void verify_sum(verifier *v, int id, size_t first, const size_t *others, int uses)
 {
     const gckpti_node *node = &v->p->nodes[id];
+    if (verify_is_reduced(v, id) && !v->reduced[id])
+        verify_say(v, "the gradient of tensor %d is used, and was not reduced", id);
     if (!v->p->looped || !node->batchless) {
         const verify_content *c = verify_read(v, id, VERIFY_GRADIENT, first, "gradient");
         if (c && c->parts != v->expected[id])
@@ -264,8 +305,17 @@ static inline void verify_sum(verifier *v, int id, size_t first, const size_t *o
             verify_say(v, "adds up %d accumulators of tensor %d", uses, id);
         return;
     }
-    int use = verify_use(v, id, 0), count = 0, buffer = -1;
-    for (; use >= 0 && !v->failed; use = verify_use(v, id, ++count)) {
+    int done = verify_is_reduced(v, id) ? verify_body_uses(v, id) : 0, count = done > 0;
+    int use = verify_use(v, id, done), buffer = -1;
+    if (done) {
+        const verify_content *c = verify_read(v, id, VERIFY_GRADIENT, first, "reduced gradient");
+        if (c && c->parts != done)
+            verify_say(v, "the gradient of tensor %d has %d of %d contributions", id, c->parts,
+                       done);
+        buffer = c ? c->buffer : -1;
+        done--;
+    }
+    for (; use >= 0 && !v->failed; use = verify_use(v, id, done + ++count)) {
         int user = use / GCKPT_MAX_INPUTS, slot = VERIFY_USE + use % GCKPT_MAX_INPUTS;
         int rounds = v->p->nodes[user].batchless ? 1 : v->rounds;
         size_t at = count == 0 ? first : count < uses ? others[count - 1] : VERIFY_NONE;
@@ -297,11 +347,33 @@ static inline void verify_shape_call(const verifier *v, const gckpti_node *node,
     node->op->shape(call);
 }
 
+/* Parameters of more than a block are cut; with their values, if these are the store's, as floats. */
+static inline int verify_is_cut(const gckpt_plan *p, const gckpti_node *q)
+{
+    return q->kind == GCKPTI_PARAM && p->ranks > 1 && p->shard != GCKPT_SHARD_NONE &&
+           verify_bytes(q) > 4096 * sizeof(float);
+}
+static inline int verify_is_gathered(const gckpt_plan *p, const gckpti_node *q)
+{
+    return verify_is_cut(p, q) && p->shard == GCKPT_SHARD_VALUES && !p->params[q->index].external &&
+           p->params[q->index].storage == GCKPT_STORED_F32;
+}
+/* Bytes of the first of n equal parts of a tensor's blocks, halved again and again, rounded up. */
+static inline size_t verify_part(const gckpti_node *q, int n)
+{
+    size_t bytes = verify_bytes(q), block = 4096 * sizeof(float),
+           blocks = (bytes + block - 1) / block;
+    for (; n > 1; n /= 2)
+        blocks = (blocks + 1) / 2;
+    return blocks * block < bytes ? blocks * block : bytes;
+}
+
 static inline int verify_in_arena(const verifier *v, const gckpti_node *q)
 {
     return (q->kind == GCKPTI_OP && !gckpti_is_cache(q->op)) ||
            (q->kind == GCKPTI_PARAM &&
-            (v->staged || v->p->params[q->index].storage != GCKPT_STORED_F32));
+            (v->staged || v->p->params[q->index].storage != GCKPT_STORED_F32 ||
+             verify_is_gathered(v->p, q)));
 }
 
 /* Values of inputs in `mask`; others and what is not in the arena have no place. */
@@ -629,7 +701,133 @@ static inline void verify_backward(verifier *v, const gckpti_ins *ins)
             verify_gradient_made(v, ins, writes[w].input, writes[w].plain);
 }
 
+/* ---- reduce ---- */
+/* What was under way is over when instruction x begins. */
+static inline void verify_land(verifier *v, int x)
+{
+    const gckpti_ins *ins = v->flight < 0 ? NULL : &v->p->list[v->flight];
+    const size_t *o = ins ? v->p->operands + ins->operands : NULL;
+    int now = v->x;
+    if (!ins)
+        return;
+    v->x = x - 1;
+    verify_read(v, ins->id, VERIFY_ROOM, o[0], "exchange's room");
+    verify_read(v, ins->id, VERIFY_GRADIENT, o[1], "sum under way");
+    verify_forget(v, ins->id * VERIFY_SLOTS + VERIFY_ROOM);
+    if (o[2] != VERIFY_NONE) {
+        verify_read(v, ins->id, VERIFY_SHARD, o[2], "share under way");
+        verify_forget(v, ins->id * VERIFY_SLOTS + VERIFY_GRADIENT);
+    }
+    v->x = now;
+    v->flight = -1;
+}
+
+/* Room for what another rank sends, which the REDUCEs behind one backward share: as large as the
+ * largest needs. */
+static inline void verify_room(verifier *v, int id, size_t at)
+{
+    const gckpt_plan *p = v->p;
+    size_t size = verify_part(&p->nodes[id], 2), most = 0;
+    int buffer = -1, largest = -1;
+    for (int x = v->before + 1; x < (int)p->length && p->list[x].kind == GCKPT_REDUCE; x++) {
+        size_t other = verify_part(&p->nodes[p->list[x].id], 2);
+        largest = other > most ? p->list[x].id : largest;
+        most = other > most ? other : most;
+    }
+    verify_touch(v, at, size, "exchange's room");
+    if (!v->failed)
+        buffer = verify_buffer(v, at, most, largest, GCKPT_BUFFER_TREE, -1, v->before);
+    if (v->failed)
+        return;
+    verify_destroy(v, at, size, -1);
+    verify_put(v, id, VERIFY_ROOM, at, size, buffer);
+}
+
+/* Sums that wait: each is written by some leaf, and read by a later one. */
+static inline void verify_waiting(verifier *v, int id, const size_t *at)
+{
+    const gckpt_plan *p = v->p;
+    size_t size = verify_bytes(&p->nodes[id]);
+    for (int k = 0; k < gckpti_levels(p) && !v->failed; k++) {
+        if (k == VERIFY_LEVELS)
+            verify_say(v, "more levels than this test has room for");
+        else if (v->round > 0) {
+            verify_read(v, id, VERIFY_WAITS + k, at[k], "waiting sum");
+        } else {
+            verify_touch(v, at[k], size, "waiting sum");
+            if (v->failed)
+                return;
+            verify_destroy(v, at[k], size, -1);
+            verify_put(v, id, VERIFY_WAITS + k, at[k], size,
+                       verify_buffer(v, at[k], size, id, GCKPT_BUFFER_TREE, -1, 0));
+        }
+    }
+}
+
+/* The uses of a leaf are added up to the first, with what waits; in the last leaf, with what other
+ * ranks have. */
+static inline void verify_reduce(verifier *v, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = v->p;
+    const size_t *o = p->operands + ins->operands;
+    const gckpti_node *q = &p->nodes[ins->id];
+    int id = ins->id, uses = verify_body_uses(v, id), buffer = -1, last = v->round == v->rounds - 1;
+    int scatters =
+        verify_is_cut(p, q) && gckpti_updates(&p->params[q->index]) && verify_use(v, id, uses) < 0;
+    int shard = scatters && !p->looped && p->shard >= GCKPT_SHARD_GRADIENTS;
+    if (!verify_is_reduced(v, id) || v->reduced[id]++)
+        verify_say(v, "tensor %d is reduced twice, or has no sums of leaves", id);
+    if (v->x - 1 != v->before && p->list[v->x - 1].kind != GCKPT_REDUCE)
+        verify_say(v, "REDUCE does not stand behind a backward");
+    if (ins->accumulate != scatters || (o[2] != VERIFY_NONE) != shard ||
+        (o[0] != VERIFY_NONE) != (p->ranks > 1) || ins->uses != (p->looped ? uses : 1))
+        verify_say(v, "REDUCE of tensor %d: scatters %d, shard %d, room %d, uses %d", id,
+                   ins->accumulate, o[2] != VERIFY_NONE, o[0] != VERIFY_NONE, ins->uses);
+    verify_land(v, v->x);
+    for (int k = 0; k < ins->uses && p->looped && !v->failed; k++) {
+        int use = verify_use(v, id, k), user = use / GCKPT_MAX_INPUTS;
+        int slot = VERIFY_USE + use % GCKPT_MAX_INPUTS;
+        verify_content *c = verify_read(v, user, slot, k ? o[2 + k] : o[1], "accumulator");
+        if (c && c->parts != 1)
+            verify_say(v, "a leaf's accumulator of tensor %d has %d contributions", id, c->parts);
+        buffer = c && k == 0 ? c->buffer : buffer;
+        if (c && last)
+            verify_forget(v, user * VERIFY_SLOTS + slot);
+        else if (c)
+            c->parts = 0;
+    }
+    verify_waiting(v, id, o + 3 + ins->uses - 1);
+    if (v->failed || !last)
+        return;
+    if (p->looped) {
+        verify_destroy(v, o[1], verify_bytes(q), -1);
+        verify_put(v, id, VERIFY_GRADIENT, o[1], verify_bytes(q), buffer)->parts = uses;
+    }
+    const verify_content *c = verify_read(v, id, VERIFY_GRADIENT, o[1], "gradient");
+    if (c && c->parts != uses)
+        verify_say(v, "the gradient of tensor %d is reduced with %d of %d contributions", id,
+                   c->parts, uses);
+    if (!v->failed && p->ranks > 1) {
+        v->flight = v->x;
+        verify_room(v, id, o[0]);
+    }
+    size_t size = verify_part(q, p->ranks);
+    if (!v->failed && shard) {
+        verify_touch(v, o[2], size, "share");
+        verify_destroy(v, o[2], size, -1);
+        verify_put(
+            v, id, VERIFY_SHARD, o[2], size,
+            verify_buffer(v, o[2], size, id, GCKPT_BUFFER_PARAMETER_GRADIENT, -1, v->before));
+    }
+}
+
 /* ---- update ---- */
+/* A parameter's gradient is there as this rank's share of it. */
+static inline int verify_is_share(const verifier *v, int id)
+{
+    return verify_slot((verifier *)v, id, VERIFY_SHARD)->held;
+}
+
 static inline void verify_update(verifier *v, const gckpti_ins *ins)
 {
     const gckpt_plan *p = v->p;
@@ -642,13 +840,15 @@ static inline void verify_update(verifier *v, const gckpti_ins *ins)
     /* Clipping needs every gradient before the first update. */
     for (size_t y = 0; y < p->length && !v->failed; y++) {
         const gckpti_ins *u = &p->list[y];
-        if (u->kind == GCKPT_UPDATE && (p->update_in_backward ? u == ins : first))
+        if (u->kind == GCKPT_UPDATE && (p->update_in_backward ? u == ins : first) &&
+            !verify_is_share(v, p->params[u->id].node))
             verify_sum(v, p->params[u->id].node, p->operands[u->operands],
                        p->operands + u->operands + 1, u->uses);
     }
     if (!p->params[ins->id].trained || v->updated[id])
         verify_say(v, "parameter %d is updated twice, or not trained", id);
-    verify_read(v, id, VERIFY_GRADIENT, p->operands[ins->operands], "gradient");
+    verify_read(v, id, verify_is_share(v, id) ? VERIFY_SHARD : VERIFY_GRADIENT,
+                p->operands[ins->operands], "gradient");
     v->updated[id] = 1;
 }
 
@@ -658,11 +858,11 @@ static inline void verify_picked(verifier *v, int id, size_t first)
     const gckpt_plan *p = v->p;
     const gckpti_node *q = &p->nodes[id];
     size_t others[64];
-    int n = 0, use;
+    int n = 0, use, done = verify_is_reduced(v, id) ? verify_body_uses(v, id) - 1 : 0;
     if (!p->looped || !q->batchless || v->runs[id] ||
         (q->kind == GCKPTI_PARAM && p->params[q->index].trained))
         return;
-    for (use = verify_use(v, id, 0); use >= 0 && n < 64; use = verify_use(v, id, ++n))
+    for (use = verify_use(v, id, done); use >= 0 && n < 64; use = verify_use(v, id, done + ++n))
         if (n > 0)
             others[n - 1] = verify_place(p, use / GCKPT_MAX_INPUTS, use % GCKPT_MAX_INPUTS);
     verify_sum(v, id, first, others, n);
@@ -706,8 +906,12 @@ static inline void verify_instruction(verifier *v, int x)
     int part = x < p->body ? 0 : x < p->epilogue ? 1 : 2;
     v->x = x;
     int copy = node && node->kind == GCKPTI_PARAM && ins->kind == GCKPT_FORWARD && part < 2;
+    if (part == 2)
+        verify_land(v, p->epilogue);
     if (copy)
         verify_copy(v, ins);
+    else if (ins->kind == GCKPT_REDUCE && part == 1)
+        verify_reduce(v, ins);
     else if (node && node->kind != GCKPTI_OP)
         verify_say(v, "tensor %d is not an op's", ins->id);
     else if (node && node->batchless != (part != 1))
@@ -725,10 +929,12 @@ static inline void verify_instruction(verifier *v, int x)
     else
         verify_update(v, ins);
     v->backward_seen = v->backward_seen || (part == 1 && ins->kind == GCKPT_BACKWARD);
+    v->before = ins->kind == GCKPT_BACKWARD ? x : v->before;
 }
 
 static inline void verify_round_start(verifier *v)
 {
+    memset(v->reduced, 0, v->p->node_count);
     for (size_t i = 0; i < v->p->node_count; i++) {
         verify_content *value = verify_slot(v, (int)i, VERIFY_VALUE);
         if (value->held && v->p->nodes[i].kind == GCKPTI_PARAM && !value->before_body)
@@ -797,14 +1003,21 @@ static inline void verify_buffers(verifier *v)
     size_t most = 0, top = 0, slots = p->length + 1;
     for (size_t b = 0; b < p->life_count && !v->failed; b++) {
         const gckpt_buffer *q = &p->lives[b];
-        int whole_step = p->looped && q->kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
+        int whole_step =
+            p->looped && q->start == 0 && q->end == (int)p->length &&
+            (q->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || q->kind == GCKPT_BUFFER_TREE);
+        int last = v->last_read[b];
+        /* what is under way to the end may end with the epilogue's first backward */
+        if (p->ranks > 1 && last == p->epilogue - 1 && q->end == p->epilogue &&
+            p->list[q->end].kind == GCKPT_BACKWARD)
+            last = q->end;
         v->x = q->start;
         top = q->offset + q->size > top ? q->offset + q->size : top;
         if (!v->claimed[b])
             verify_say(v, "buffer %d of tensor %d holds nothing", (int)b, q->id);
-        else if (whole_step ? q->end < v->last_read[b] : q->end != v->last_read[b])
+        else if (whole_step ? q->end < last : q->end != last)
             verify_say(v, "buffer %d of tensor %d ends with instruction %d; it is last read by %d",
-                       (int)b, q->id, q->end, v->last_read[b]);
+                       (int)b, q->id, q->end, last);
         if (b > 0 && q->end < p->lives[b - 1].end)
             verify_say(v, "buffers are not in order");
     }
@@ -827,14 +1040,16 @@ static inline void verify_buffers(verifier *v)
         for (int i = 0; i < count; i++)
             sum += p->lives[live[i]].size;
         if (x < p->length && sum != p->live[x])
-            verify_say(v, "%lu bytes are told as live; there are %lu",
-                       (unsigned long)p->live[x], (unsigned long)sum);
+            verify_say(v, "%lu bytes are told as live; there are %lu", (unsigned long)p->live[x],
+                       (unsigned long)sum);
         most = sum > most ? sum : most;
     }
     free(live);
     size_t kinds = gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS) +
                    gckpt_plan_kind_bytes(p, GCKPT_BYTES_ACTIVATIONS) +
-                   gckpt_plan_kind_bytes(p, GCKPT_BYTES_WORKSPACE);
+                   gckpt_plan_kind_bytes(p, GCKPT_BYTES_WORKSPACE) +
+                   gckpt_plan_kind_bytes(p, GCKPT_BYTES_TREE) +
+                   gckpt_plan_kind_bytes(p, GCKPT_BYTES_GATHERED);
     v->x = (int)p->length;
     if (most != gckpt_plan_bound(p) || kinds != most || gckpt_plan_arena(p) < most)
         verify_say(v, "bound %lu, its kinds %lu, arena %lu; %lu bytes are live at most",
@@ -865,10 +1080,11 @@ static inline int verify_start(verifier *v)
     }
     verify_find_active(v);
     for (size_t x = 0; x < p->length; x++)
-        v->staged = v->staged || (p->list[x].kind == GCKPT_FORWARD &&
-                                  p->nodes[p->list[x].id].kind == GCKPTI_PARAM &&
-                                  p->params[p->nodes[p->list[x].id].index].storage ==
-                                      GCKPT_STORED_F32);
+        v->staged =
+            v->staged ||
+            (p->list[x].kind == GCKPT_FORWARD && p->nodes[p->list[x].id].kind == GCKPTI_PARAM &&
+             !verify_is_gathered(p, &p->nodes[p->list[x].id]) &&
+             p->params[p->nodes[p->list[x].id].index].storage == GCKPT_STORED_F32);
     for (size_t i = 0; i < n && p->looped; i++) /* cleared when a step starts */
         for (int k = 0; v->runs[i] && k < p->nodes[i].inputs; k++) {
             const gckpti_node *q = verify_base(p, &p->nodes[i], k);
@@ -896,7 +1112,7 @@ static inline const char *verify_plan(const gckpt_plan *p, const gckpt_graph *g)
     v.p = p;
     v.g = g;
     v.rounds = p->looped ? 2 : 1;
-    unsigned char *flags = (unsigned char *)calloc(n, 6);
+    unsigned char *flags = (unsigned char *)calloc(n, 7);
     int *numbers = (int *)calloc(2 * n + n * VERIFY_SLOTS + length + 3 * lives, sizeof(int));
     v.slots = (verify_content *)calloc(n * VERIFY_SLOTS, sizeof *v.slots);
     v.active = flags;
@@ -905,6 +1121,8 @@ static inline const char *verify_plan(const gckpt_plan *p, const gckpt_graph *g)
     v.forwards = flags + 3 * n;
     v.reaches = flags + 4 * n;
     v.runs = flags + 5 * n;
+    v.reduced = flags + 6 * n;
+    v.before = v.flight = -1;
     v.expected = numbers;
     v.parts = numbers + n;
     v.present = numbers + 2 * n;
