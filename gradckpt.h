@@ -3538,6 +3538,20 @@ static int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *firs
     return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
 }
 
+/* The rank whose share has element `at`. */
+static int gckpti_holder(int64_t elements, int64_t at, int ranks)
+{
+    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
+    int rank = 0;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
+        *(second ? &low : &high) = middle;
+        rank |= second ? bit : 0;
+    }
+    return rank;
+}
+
 /* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
  * has; what is no longer than a block is whole on every rank. */
 static int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least, int64_t elements)

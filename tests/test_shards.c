@@ -1,0 +1,289 @@
+/* test_shards.c - stores of several ranks (section >>store) and their checkpoints (section >>files):
+ * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
+ */
+#define _XOPEN_SOURCE 700
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "rig.h"
+
+static heap mem;
+
+/* ---- a model: of less than a block, of one, of some; trained, frozen, packed ---- */
+enum { PARAMS = 9, FIRST_FROZEN = 5 };
+static const struct {
+    const char *name;
+    int n;
+    int64_t d[2];
+    int states;
+    gckpt_storage storage;
+} model[PARAMS] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
+                    { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
+                    { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
+                    { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
+                    { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
+                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
+                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
+                    { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
+                    { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 } };
+
+static gckpt_shape shape_of(int i)
+{
+    return model[i].n == 1 ? gckpt_shape1(model[i].d[0])
+                           : gckpt_shape2(model[i].d[0], model[i].d[1]);
+}
+
+/* A store of these parameters, none made. packed: stored as the table says, or all as floats. */
+static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed)
+{
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
+    gckpt_store *s = gckpt_store_new(&desc);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_init init = { 0.5f, 0.25f, 1 };
+    if (rank % 2) /* before or after there are parameters */
+        CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
+    for (int i = 0; i < PARAMS; i++)
+        CHECK(gckpt_param(g, model[i].name, shape_of(i), init) != NULL);
+    gckpt_graph_free(g);
+    for (int i = FIRST_FROZEN; i < PARAMS; i++) {
+        CHECK(gckpt_store_freeze(s, model[i].name, 1) == GCKPT_OK);
+        if (packed)
+            CHECK(gckpt_store_pack(s, model[i].name, model[i].storage) == GCKPT_OK);
+    }
+    if (rank % 2 == 0)
+        CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
+    return s;
+}
+
+/* What I8 is multiplied by. */
+static float scale_of(int i, int64_t at) { return 0.5f + (float)(at / model[i].d[1]); }
+
+/* What element `at` of an array is in a training of this salt; of I8 before it is scaled. */
+static float value_of(int i, int slot, int64_t at, unsigned salt)
+{
+    uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
+    uint32_t u = (uint32_t)next_random(&state) & 0xff7fffffu; /* no NaN */
+    return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
+}
+
+/* Values, states, step and notes as after some training. */
+static void fill(gckpt_store *s, unsigned salt)
+{
+    char text[20];
+    for (int i = 0; i < PARAMS; i++) {
+        gckpti_param *q = &s->params[i];
+        gckpt_parameter p;
+        int64_t first, n;
+        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
+        CHECK(gckpti_param_state(s, q, model[i].states));
+        for (int slot = -1; slot < model[i].states; slot++) {
+            n = gckpti_own(s, q, slot, &first);
+            for (int64_t k = 0; k < n && gckpti_array(q, slot); k++)
+                gckpti_array(q, slot)[k] =
+                    value_of(i, slot, first + k, salt) *
+                    (model[i].storage == GCKPT_STORED_I8 ? scale_of(i, first + k) : 1);
+        }
+        for (int64_t k = 0; k < p.elements && p.packed; k++) {
+            float x = value_of(i, -1, k, salt);
+            void *to = gckpti_values_block(q);
+            if (p.storage == GCKPT_STORED_I8)
+                ((float *)to)[k / model[i].d[1]] = scale_of(i, k);
+            CHECK(p.storage == GCKPT_STORED_I8 || gckpti_pack_piece(q, k, 1, &x));
+            if (p.storage == GCKPT_STORED_I8)
+                ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
+        }
+        q->optimiser = model[i].states ? GCKPT_ADAMW + 1 : 0;
+        q->updates = model[i].states ? (i == 4 ? 5 : 20 + salt) : 0;
+    }
+    s->step = 20 + salt;
+    snprintf(text, sizeof text, "salt %u \303\251\"\\", salt);
+    CHECK(gckpt_store_set_note(s, "note", text) == GCKPT_OK);
+}
+
+/* Whether the store has all that fill gives it; packed as `s` is, whatever wrote it. */
+static int holds(const gckpt_store *s, unsigned salt)
+{
+    int same = s->step == 20 + salt && s->seed == 3 && s->count == PARAMS;
+    const char *note = gckpt_store_note(s, "note");
+    same = same && note && !strncmp(note, "salt ", 5) && (unsigned)atoi(note + 5) == salt;
+    for (int i = 0; i < PARAMS && same; i++) {
+        const gckpti_param *q = &s->params[i];
+        int64_t first, n;
+        same = !strcmp(q->p.name, model[i].name) && gckpti_state_slots(q) == model[i].states &&
+               q->updates == (model[i].states ? (i == 4 ? 5 : 20 + salt) : 0);
+        for (int slot = -1; slot < model[i].states && same; slot++) {
+            n = gckpti_own(s, q, slot, &first);
+            for (int64_t k = 0; k < n && same; k++) {
+                float x = value_of(i, slot, first + k, salt), y;
+                if (slot < 0 && model[i].storage == GCKPT_STORED_I8)
+                    x *= scale_of(i, first + k);
+                if (slot < 0)
+                    gckpti_unpack_piece(q, k, 1, &y);
+                else
+                    y = q->p.state[slot][k];
+                same = bits_of(x) == bits_of(y);
+            }
+        }
+    }
+    return same;
+}
+
+/* ---- shares ---- */
+static void test_share(void)
+{
+    static const int64_t sizes[] = { 1,     4095,  4096,   4097,   8192,    8193,
+                                     40960, 53249, 100000, 524288, 1000003, 4096 * 1024 + 1 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int ranks = 1; ranks <= 64; ranks *= 2) {
+            int64_t sum = 0, first, whole, most = gckpti_share(sizes[i], 0, ranks, &first);
+            for (int rank = 0; rank < ranks; rank++) {
+                int64_t n = gckpti_share(sizes[i], rank, ranks, &first), half;
+                int64_t up = gckpti_share(sizes[i], rank % (ranks / 2 + !(ranks / 2)),
+                                          ranks / 2 + !(ranks / 2), &half);
+                sum += n;
+                CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
+                CHECK(!n || (first >= half &&
+                             first + n <= half + up)); /* a part of that of half as many */
+                CHECK(!n || (gckpti_holder(sizes[i], first, ranks) == rank &&
+                             gckpti_holder(sizes[i], first + n - 1, ranks) == rank));
+            }
+            CHECK(sum == sizes[i]);
+            whole = (sizes[i] + 4095) / 4096;
+            CHECK(most <= (whole + ranks - 1) / ranks * 4096 || ranks > 2);
+        }
+}
+
+/* Bytes by the formula, first and count, initial values as those of one process, whatever is made when. */
+static void test_held(void)
+{
+    gckpt_store *whole = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    gckpt_parameter all, p;
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int ranks = 2; ranks <= 8; ranks *= 2)
+            for (int rank = 0; rank < ranks; rank++) {
+                gckpt_store *s = store_new(rank, ranks, (gckpt_shard)shard, 1);
+                size_t bytes = 0;
+                for (int i = 0; i < PARAMS; i++) {
+                    gckpti_param *q = &s->params[i];
+                    CHECK(gckpti_param_state(s, q, model[i].states));
+                    CHECK(gckpt_store_get(whole, i, &all) == GCKPT_OK &&
+                          gckpt_store_get(s, i, &p) == GCKPT_OK);
+                    int64_t first, n = gckpti_share(p.elements, rank, ranks, &first), most, none;
+                    int cut = shard >= GCKPT_SHARD_STATE && p.elements > 4096;
+                    int values =
+                        shard == GCKPT_SHARD_VALUES && cut && p.storage == GCKPT_STORED_F32;
+                    CHECK(p.first == (cut ? first : 0) && p.count == (cut ? n : p.elements));
+                    most = cut ? gckpti_share(p.elements, 0, ranks, &none) : p.elements;
+                    bytes += (size_t)(4 * most) * (size_t)model[i].states;
+                    bytes += values ? (size_t)(4 * most) : gckpti_values_bytes(&p);
+                    if (p.values)
+                        CHECK(!memcmp(p.values, all.values + (values ? first : 0),
+                                      4 * (size_t)(values ? n : p.elements)));
+                    else
+                        CHECK(!memcmp(p.packed, all.packed,
+                                      gckpti_values_bytes(&p) - gckpti_scale_bytes(&p)));
+                    for (int64_t k = n; values && k < most; k++)
+                        CHECK(p.values[k] == 0);
+                }
+                CHECK(gckpt_store_bytes(s) == bytes);
+                CHECK(gckpt_store_hash(s) ==
+                      (shard == GCKPT_SHARD_VALUES ? 0 : gckpt_store_hash(whole)));
+                fill(s, 1);
+                CHECK(holds(s, 1) && gckpt_store_reset(s, "*") == GCKPT_OK && !holds(s, 1));
+                for (int64_t k = 0; k < gckpti_held(s, &s->params[1], 0); k++)
+                    CHECK(s->params[1].p.state[1][k] == 0);
+                gckpt_store_free(s);
+            }
+    gckpt_store_free(whole);
+    CHECK(mem.live == 0 && mem.wrong_sizes == 0);
+}
+
+static void test_refused(void)
+{
+    static const int wrong[][3] = { { 0, 0, 0 }, { 0, 3, 0 }, { -1, 2, 0 },
+                                    { 2, 2, 0 }, { 0, 2, 4 }, { 0, 2, -1 } };
+    static float outside[5000];
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 0);
+    gckpt_parameter p;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK(gckpt_store_ranks(s, wrong[i][0], wrong[i][1], (gckpt_shard)wrong[i][2]) ==
+              GCKPT_E_ARG);
+        CHECK(strstr(gckpt_error_text(s), "power of two") && s->ranks == 1);
+    }
+    CHECK(gckpt_store_ranks(NULL, 0, 2, GCKPT_SHARD_NONE) == GCKPT_E_ARG);
+    /* what the program owns is not made by the store; of it, only state is cut */
+    CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
+    CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
+    CHECK(!gckpti_array_cut(s, &s->params[PARAMS], -1) &&
+          gckpti_array_cut(s, &s->params[PARAMS], 0));
+    CHECK(gckpt_store_peek(s, PARAMS, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
+    /* packed before it is made: whole; and float again: cut */
+    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_OK &&
+          !gckpti_array_cut(s, &s->params[5], -1));
+    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_F32) == GCKPT_OK &&
+          gckpti_array_cut(s, &s->params[5], -1));
+    CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_BF16) == GCKPT_OK);
+    CHECK(gckpt_store_get(s, 5, &p) == GCKPT_OK && gckpt_store_get(s, 6, &p) == GCKPT_OK);
+    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_E_ARG);
+    CHECK_MSG(strstr(gckpt_error_text(s), "\"frozen\"") &&
+                  strstr(gckpt_error_text(s), "GCKPT_SHARD_VALUES"),
+              "%s", gckpt_error_text(s));
+    CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_F32) == GCKPT_E_ARG &&
+          s->params[6].p.storage == GCKPT_STORED_BF16);
+    CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_STATE) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "\"frozen\""));
+    CHECK(s->rank == 1 && s->shard == GCKPT_SHARD_VALUES);
+    gckpt_store_free(s);
+    /* only state is made */
+    s = store_new(0, 1, GCKPT_SHARD_NONE, 0);
+    CHECK(gckpti_param_state(s, &s->params[2], 1) &&
+          gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_NONE) == GCKPT_E_ARG);
+    gckpt_store_free(s);
+    CHECK(mem.live == 0);
+}
+
+/* The whole file of one process: each rank keeps its share, from any type to any storage; what is cut
+ * is not written, unless it is left out. */
+static void test_whole_file(void)
+{
+    for (int from = 0; from < 2; from++) {
+        gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, from);
+        file f = { 0 }, again = { 0 };
+        fill(one, 2);
+        CHECK(holds(one, 2) && gckpt_store_write(one, file_write, &f) == GCKPT_OK);
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+            for (int rank = 0; rank < 4; rank++)
+                for (int made = 0; made < 2; made++) {
+                    gckpt_store *s = store_new(rank, 4, (gckpt_shard)shard, from && rank > 1);
+                    if (made)
+                        fill(s, 1);
+                    f.at = 0;
+                    CHECK_MSG(gckpt_store_read(s, file_read, &f, f.size) == GCKPT_OK && holds(s, 2),
+                              "%s", gckpt_error_text(s));
+                    gckpt_result result = gckpt_store_write(s, file_write, &again);
+                    CHECK(shard ? result == GCKPT_E_ARG &&
+                                      strstr(gckpt_error_text(s), "gckpt_ranks_save") && !again.size
+                                : result == GCKPT_OK && (rank < 2 || same_file(&f, &again)));
+                    again.size = f.at = 0;
+                    CHECK(gckpt_store_read(s, file_read, &f, f.size - 1) == GCKPT_E_DATA &&
+                          holds(s, 2));
+                    gckpt_file_desc values = { .values_only = 1 };
+                    CHECK(gckpt_store_write_as(s, file_write, &again, &values) ==
+                          (shard == GCKPT_SHARD_VALUES ? GCKPT_E_ARG : GCKPT_OK));
+                    again.size = 0;
+                    gckpt_store_free(s);
+                }
+        free(f.bytes);
+        free(again.bytes);
+        gckpt_store_free(one);
+    }
+    CHECK(mem.live == 0);
+}
+
+int main(void)
+{
+    test_share();
+    test_held();
+    test_refused();
+    test_whole_file();
+    return check_report("test_shards");
+}
