@@ -130,8 +130,10 @@ gpu: gpu-programs
 
 gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
 
-mpi: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
+mpi: mpi-programs
 	@sh tests/test_mpi.sh
+
+mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
 
 scaling: build/scaling
 	sh tests/bench/scaling.sh
@@ -339,4 +341,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi scaling coverage small mcu bench accuracy threads predict fastest depth plans fits stack size methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs scaling coverage small mcu bench accuracy threads predict fastest depth plans fits stack size methods curves pictures readme install dist clean

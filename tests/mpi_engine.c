@@ -30,7 +30,8 @@ static void test_exchange(int peer, size_t low_sends, size_t high_sends)
 {
     const int low = m.ranks.rank < peer, rank = m.ranks.rank;
     const size_t out = low ? low_sends : high_sends, in = low ? high_sends : low_sends;
-    unsigned char *send = calloc(out + 1, 1), *receive = calloc(in + 1, 1);
+    unsigned char *send = (unsigned char *)calloc(out + 1, 1);
+    unsigned char *receive = (unsigned char *)calloc(in + 1, 1);
     const size_t step = in + out > 1 << 24 ? 65521 : 1; /* untouched pages take no memory */
     int wrong = send == NULL || receive == NULL;
     for (size_t i = 0; i < out && !wrong; i += step)

@@ -3,7 +3,6 @@
 # processors here; hosts are network namespaces, where this user may make some.
 work=build/mpi
 . tests/checks.sh
-trap "remove_hosts; kill_all" EXIT
 began=$(date +%s)
 
 if ! mpirun --version 2> "$work/log" | grep -q 'Open MPI'; then
@@ -128,6 +127,7 @@ all_ended()
     done
     return 1
 }
+trap kill_all EXIT
 # struck SIGNAL RANK PATTERN OPTION...: 4 ranks train; one gets the signal when the pattern is among the events
 struck()
 {
@@ -196,7 +196,8 @@ make_hosts()
             ip -n gckpt-$i link set eth0 up && ip -n gckpt-$i link set lo up || return 1
     done
 }
-remove_hosts 2> /dev/null
+trap 'kill_all; remove_hosts' EXIT
+remove_hosts
 if [ "$(id -u)" -ne 0 ] || ! make_hosts > "$work/log" 2>&1; then
     echo "skip: hosts: no network namespaces here"
 else
