@@ -44,7 +44,7 @@ CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
 SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
-EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn
+EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
 CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
 SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs
@@ -69,7 +69,7 @@ help:
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
-	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, steps, strategies'
+	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
@@ -78,6 +78,7 @@ help:
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
+	@echo 'make simulate  a step of 8 to 1,024 processes, from its plan: the tables of docs/distributed.md'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make size      what firmware takes of flash, memory and stack: the table of docs/device.md'
 	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
@@ -168,6 +169,13 @@ depth: build/depth
 
 plans: build/plans
 	build/plans docs/plans.md docs/plans.svg
+
+# Between <!-- make simulate --> and <!-- -->.
+simulate: build/simulate
+	(build/simulate && build/simulate --model llama-7b --budget 40GB) > build/simulate.md
+	awk '$$0 == "<!-- -->" { skip = 0 } !skip { print } $$0 == "<!-- make simulate -->" { skip = 1; \
+	    while ((getline line < "build/simulate.md") > 0) print line; print "" }' \
+	    docs/distributed.md > build/distributed.md && cp build/distributed.md docs/distributed.md
 
 fits: build/fits
 	build/fits
@@ -341,4 +349,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs scaling coverage small mcu bench accuracy threads predict fastest depth plans fits stack size methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs scaling coverage small mcu bench accuracy threads predict fastest depth plans simulate fits stack size methods curves pictures readme install dist clean

@@ -11263,6 +11263,11 @@ static int gckpti_in_body(const gckpti_planner *p, int target)
     return p->target[target].unit >= p->prologue;
 }
 
+static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
+{
+    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
+}
+
 /* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
@@ -11285,11 +11290,15 @@ static void gckpti_list_reductions(gckpti_planner *p)
                     last[id] = r;
                 else if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && last[id] == r &&
                          !gckpti_repeats(t, i)) {
-                    p->reduction_of[id] = p->reductions;
-                    p->reduction[p->reductions++] = sum;
+                    int k = p->reductions++; /* the largest last, to go on beside backwards */
+                    for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, id); k--)
+                        p->reduction[k] = p->reduction[k - 1];
+                    p->reduction[k] = sum;
                 }
             }
             u->reduces = p->reductions - u->reduce;
+            for (int k = u->reduce; k < p->reductions; k++)
+                p->reduction_of[p->reduction[k].id] = k;
         }
 }
 
@@ -12333,14 +12342,12 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
     }
 }
 
-static int gckpti_bytes_kind(const gckpti_planner *p, const gckpt_buffer *b)
+static int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
-    return b->kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : b->kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
-           : b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id])
-               ? GCKPT_BYTES_GATHERED
-               : GCKPT_BYTES_ACTIVATIONS;
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+                                                     : GCKPT_BYTES_ACTIVATIONS;
 }
 
 /* What a rank holds of so many bytes above its part, if they were cut anywhere. */
@@ -12361,10 +12368,13 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
         return GCKPT_E_MEMORY;
     for (size_t i = 0; i < d->buffer_count; i++) {
         const gckpt_buffer *b = &d->buffers[i];
-        size_t whole = gckpti_bytes(p, p->tensors[b->id], 0);
-        int kind = gckpti_bytes_kind(p, b),
+        const gckpt_tensor *t = p->tensors[b->id];
+        size_t whole = gckpti_bytes(p, t, 0);
+        int kind = gckpti_bytes_kind(b->kind),
             shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
         double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
+            kind = GCKPT_BYTES_GATHERED;
         change[b->start][kind] += (double)b->size;
         change[b->end + 1][kind] -= (double)b->size;
         change[b->start][GCKPT_BYTES_PADDING] += padding;
@@ -17598,7 +17608,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 /* ---- Chrome's trace events ---- */
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
-enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_WORKSPACE + 1 };
+enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_TREE + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
 } gckpti_window;
@@ -17660,9 +17670,12 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update", "offload", "reload" };
-    static const char *const kinds[] = { "values", "kept for backward", "gradients of activations",
-                                         "gradients of parameters", "workspace" };
+    static const char *const phases[] = { "forward", "backward", "update",
+                                          "offload", "reload",   "reduce" };
+    static const char *const kinds[] = {
+        "values",    "kept for backward", "gradients of activations", "gradients of parameters",
+        "workspace", "sums of leaves"
+    };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpti_window window;
     gckpt_usage u;
@@ -17693,7 +17706,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_print(&k, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", x, id,
                      u.live);
         gckpti_print_time(&k, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",\"ts\":", now);
-        for (int i = 0; i < GCKPTI_BUFFER_KINDS; i++)
+        for (int i = 0; i < GCKPTI_BUFFER_KINDS - (plan->leaves < 2); i++)
             gckpti_print(&k, "%s\"%s\":%z", i ? "," : ",\"args\":{", kinds[i], live[i]);
         gckpti_print(&k, "}}");
         now += u.work;
@@ -18062,9 +18075,9 @@ typedef struct {
     const gckpt_ranks *engine; /* NULL: there is one rank */
     const gckpt_backend *on;   /* where floats lie */
     int rank, ranks;
-    int busy, peer, broken; /* broken: an exchange failed, there will be none any more */
+    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
     unsigned char *out, *in; /* room on the host */
-    void *to;                /* what comes in is to be copied there, from the host; NULL: it is not */
+    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
     size_t bytes;
     uint64_t sent;
     gckpti_tree tree;
@@ -18174,10 +18187,13 @@ static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
  * failed, or -1 where they differ. */
 static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
 {
-    static const char *const names[GCKPTI_ALIKE] = {
-        "the call they make", "rows",       "the store's step", "the store's seed", "plans",
-        "hyper",              "what they hold that should be the same"
-    };
+    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
+                                                     "rows",
+                                                     "the store's step",
+                                                     "the store's seed",
+                                                     "plans",
+                                                     "hyper",
+                                                     "what they hold that should be the same" };
     gckpti_meeting *a = (gckpti_meeting *)mine;
     const gckpti_meeting *b = (const gckpti_meeting *)heard;
     int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;

@@ -358,25 +358,24 @@ static void lm_report_plan(const lm_run *r)
             kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE], gckpt_plan_arena(p),
             kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
             kinds[GCKPT_BYTES_WORKSPACE]);
+    if (kinds[GCKPT_BYTES_TREE] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
+        fprintf(session.out, "       sums of leaves %zu, gathered %zu; padding, contained %zu\n",
+                kinds[GCKPT_BYTES_TREE], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
     session_event("{\"event\":\"plan\",\"bytes\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
                   "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,"
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
-                  "\"activation_bytes\":%zu,\"workspace_bytes\":%zu",
+                  "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"tree_bytes\":%zu,"
+                  "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
                   gckpt_plan_bytes(p), gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
                   (long long)lm_parameters(r->store), (long long)lm.budget,
                   kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
-                  kinds[GCKPT_BYTES_WORKSPACE]);
-    if (lm.leaves == 1)
-        return;
-    fprintf(session.out,
-            "ranks  %d, each with %lld of %lld leaves: waiting sums %zu, gathered %zu, padding %zu "
-            "bytes\n",
-            lm_size(r), (long long)lm.leaves / lm_size(r), (long long)lm.leaves,
-            kinds[GCKPT_BYTES_TREE], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
-    session_event(",\"ranks\":%d,\"tree_bytes\":%zu,\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
-                  lm_size(r), kinds[GCKPT_BYTES_TREE], kinds[GCKPT_BYTES_GATHERED],
-                  kinds[GCKPT_BYTES_PADDING]);
+                  kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_TREE],
+                  kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
+    if (lm.leaves > 1)
+        fprintf(session.out, "ranks  %d, each with %lld of %lld leaves\n", lm_size(r),
+                (long long)lm.leaves / lm_size(r), (long long)lm.leaves);
+    session_event(",\"ranks\":%d", lm_size(r));
 }
 
 /* --timeline: a plan as a picture, or as a trace. */

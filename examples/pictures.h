@@ -225,7 +225,13 @@ static inline double pictures_tenth(double v) { return (double)(int64_t)(v * 10 
 #define PICTURES_ARENA_TOP    490
 #define PICTURES_ARENA_HEIGHT 300
 #define PICTURES_BOTTOM       790
-enum { PICTURES_RECOMPUTE = GCKPT_UPDATE + 1, PICTURES_COPY, PICTURES_PHASES, PICTURES_KINDS = 5 };
+enum {
+    PICTURES_RECOMPUTE = GCKPT_UPDATE + 1,
+    PICTURES_COPY,
+    PICTURES_REDUCE,
+    PICTURES_PHASES,
+    PICTURES_KINDS = GCKPT_BUFFER_TREE + 1
+};
 typedef struct {
     pictures_out out;
     const gckpt_plan *plan;
@@ -233,15 +239,18 @@ typedef struct {
     size_t most_at[PICTURES_WIDTH]; /* of a column's instructions, the one with most live bytes */
     size_t peak, body, body_end;    /* the body runs for each micro-batch */
     uint64_t work;                  /* of all instructions, or 1 */
+    int kinds;                      /* of buffers: the last are there where leaves are summed up */
 } pictures_step;
 
-/* A forward, backward or update (gckpt_kind), a recompute, or a copy to slower memory or back. */
+/* A forward, backward or update (gckpt_kind), a recompute, a copy to slower memory or back, or a
+ * reduce. */
 static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *u)
 {
     gckpt_instruction ins;
     gckpt_plan_get(plan, (int)x, &ins);
     gckpt_plan_usage(plan, (int)x, u);
     return u->again                    ? (int)PICTURES_RECOMPUTE
+           : ins.kind == GCKPT_REDUCE  ? (int)PICTURES_REDUCE
            : ins.kind >= GCKPT_OFFLOAD ? (int)PICTURES_COPY
                                        : (int)ins.kind;
 }
@@ -253,7 +262,8 @@ static inline void pictures_measure(pictures_step *s)
     gckpt_usage u;
     for (size_t x = 0; x < s->length; x++) {
         size_t column = x * s->columns / s->length;
-        gckpt_plan_usage(s->plan, (int)x, &u);
+        int reduces = pictures_phase(s->plan, x, &u) == PICTURES_REDUCE;
+        s->kinds = PICTURES_KINDS - (!reduces && s->kinds < PICTURES_KINDS);
         s->work += u.work;
         if (u.live >= most[column]) {
             most[column] = u.live + 1;
@@ -279,9 +289,11 @@ static inline double pictures_x(const pictures_step *s, size_t column)
 /* Title, style, legend. */
 static inline void pictures_head(pictures_step *s)
 {
-    static const int legend_x[] = { 96, 176, 328, 520, 714 };
-    static const char *const kinds[] = { "values", "kept for backward", "gradients of activations",
-                                         "gradients of parameters", "workspace" };
+    static const int legend_x[] = { 96, 176, 328, 520, 714, 820 };
+    static const char *const kinds[] = {
+        "values",    "kept for backward", "gradients of activations", "gradients of parameters",
+        "workspace", "sums of leaves"
+    };
     const gckpt_plan *plan = s->plan;
     pictures_out *o = &s->out;
     int height = PICTURES_BOTTOM + 56;
@@ -296,8 +308,9 @@ static inline void pictures_head(pictures_step *s)
                   ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
                   ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}"
                   ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
-                  ".m{font-size:12px}.m,.n{font-family:monospace}%s</style>\n",
-                  gckpt_plan_offloaded(plan) ? ".p4{fill:#56b4e9}" : "");
+                  ".m{font-size:12px}.m,.n{font-family:monospace}%s%s</style>\n",
+                  gckpt_plan_offloaded(plan) ? ".p4{fill:#56b4e9}" : "",
+                  s->kinds == PICTURES_KINDS ? ".p5{fill:#882255}.k5{fill:#44aa99}" : "");
     pictures_draw(o, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", PICTURES_PAGE, height);
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"",
                   gckpt_plan_mode(plan) == GCKPT_INFERENCE
@@ -314,7 +327,7 @@ static inline void pictures_head(pictures_step *s)
                   gckpt_plan_bytes(plan), gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS),
                   gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE) + caches, gckpt_plan_arena(plan),
                   gckpt_plan_rows(plan), gckpt_plan_batch(plan));
-    for (int k = 0; k < PICTURES_KINDS; k++) {
+    for (int k = 0; k < s->kinds; k++) {
         pictures_draw(o, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
         pictures_text(o, legend_x[k] + 17, 91, "", "%s", kinds[k]);
     }
@@ -323,14 +336,18 @@ static inline void pictures_head(pictures_step *s)
 /* Where each phase runs, a lane each, and what of it for each micro-batch. */
 static inline void pictures_lanes(pictures_step *s)
 {
-    static const char *const names[] = { "forward", "backward", "update", "recompute",
-                                         "offload, reload" };
-    static const int lane_of[] = { 0, 2, 3, 1, 4 };
-    const int phases = PICTURES_PHASES - !gckpt_plan_offloaded(s->plan);
-    const int64_t rows = gckpt_plan_rows(s->plan), batch = gckpt_plan_batch(s->plan);
+    static const char *const names[] = { "forward",   "backward",        "update",
+                                         "recompute", "offload, reload", "reduce" };
+    const int copies = gckpt_plan_offloaded(s->plan) > 0;
+    const int lane_of[] = { 0, 2, 3, 1, 4, 4 + copies };
+    const int64_t rows = gckpt_plan_rows(s->plan);
+    const int64_t batch = gckpt_plan_share(s->plan, gckpt_plan_batch(s->plan), 0, NULL);
     pictures_out *o = &s->out;
     gckpt_usage u;
-    for (int phase = 0; phase < phases; phase++) {
+    for (int phase = 0; phase < PICTURES_PHASES; phase++) {
+        if (phase == PICTURES_COPY ? !copies
+                                   : phase == PICTURES_REDUCE && s->kinds < PICTURES_KINDS)
+            continue;
         double y = PICTURES_LANES + lane_of[phase] * PICTURES_LANE;
         size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
         uint64_t work = 0;
@@ -363,7 +380,9 @@ static inline void pictures_lanes(pictures_step *s)
         pictures_draw(o, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
                       PICTURES_LANES - 4, to);
         pictures_text(o, (from + to) / 2, PICTURES_LANES - 13, " class=\"c\"",
-                      "runs for each micro-batch: %I times", (batch + rows - 1) / rows);
+                      s->kinds == PICTURES_KINDS ? "runs for each micro-batch of each leaf"
+                                                 : "runs for each micro-batch: %I times",
+                      (batch + rows - 1) / rows);
     }
 }
 
@@ -392,8 +411,10 @@ static inline void pictures_grid(pictures_out *o, double top, double height, siz
  * greatest instruction. */
 static inline void pictures_live(pictures_step *s)
 {
-    static const int order[] = { GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,
-                                 GCKPT_BUFFER_AUX, GCKPT_BUFFER_GRADIENT, GCKPT_BUFFER_WORKSPACE };
+    static const int order[] = {
+        GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,     GCKPT_BUFFER_AUX,
+        GCKPT_BUFFER_GRADIENT,           GCKPT_BUFFER_WORKSPACE, GCKPT_BUFFER_TREE
+    };
     size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_bound(s->plan);
     double scale = PICTURES_LIVE_HEIGHT / (double)(bound + !bound);
     gckpt_buffer b;
@@ -409,7 +430,7 @@ static inline void pictures_live(pictures_step *s)
     for (size_t column = 1; column < s->columns; column++)
         for (int k = 0; k < PICTURES_KINDS; k++)
             live[column][k] += live[column - 1][k];
-    for (int top = PICTURES_KINDS - 1; top >= 0; top--) {
+    for (int top = s->kinds - 1; top >= 0; top--) {
         double y = -1;
         pictures_draw(&s->out, "<path class=\"k%i\" d=\"M%i %i", order[top], PICTURES_LEFT,
                       PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT);

@@ -102,6 +102,22 @@ check "strategies: eight rows, one loss" sh -c "
 check "strategies: not a number of layers" fails_with 2 usage build/strategies banana
 check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategies 4 > /dev/full"
 
+# ---- simulate: plans of many ranks -----------------------------------------------------------------------
+check "simulate --help" sh -c "build/simulate --help | grep -q -e '--ranks TEXT'"
+check "simulate: what is no power of two" fails_with 2 "powers of two" build/simulate --ranks 8,12
+check "simulate: leaves" fails_with 2 "a power of two" build/simulate --ranks 8 --leaves 12
+check "simulate: fewer leaves than ranks" fails_with 1 "leaves" build/simulate --ranks 8 --leaves 4 --model gpt2
+check "simulate: a path that cannot be written" fails_with 1 "nonexistent" build/simulate --json /nonexistent/s.json
+check "simulate: a table" sh -c "build/simulate --model gpt2 --ranks 8,32 --link 10gb > $work/simulate.md"
+check "simulate: eight plans" test "$(grep -c '^| [38]' "$work/simulate.md")" = 8
+check "simulate: what does not fit" sh -c "build/simulate --model gpt2 --ranks 8 --budget 100MB --link 10gb --shard none |
+    grep -q 'needs [0-9]'"
+check "simulate: JSON" sh -c "build/simulate --model gpt2 --ranks 1,64 --shard values --bandwidth 5 --latency 3 \
+    --json - > $work/simulate.json"
+# one rank sends nothing and waits for nobody; 64 send 63 / 64 of 8 P, and twice of P where values are gathered
+check "simulate: one rank" grep -q '"ranks":1,.*"exposed":0,"link_seconds":0,"sent":0,' "$work/simulate.json"
+check "simulate: 64 ranks" grep -q '"ranks":64,.*"link":"given".*"sent":[1-9]' "$work/simulate.json"
+
 # ---- cnn: the same weights in fewer bytes; files of other sets -------------------------------------------
 cnn="build/cnn --width 4 --batch 32 --epochs 1"
 check "cnn --help" sh -c "build/cnn --help | grep -q -e '--data FILE'"

@@ -53,6 +53,7 @@ static inline double median(double *v, int n)
 }
 
 static const gckpt_backend *bench_backend; /* of bench_new; NULL: the processor */
+static gckpt_shard bench_shard;            /* of bench_open with ranks */
 
 /* A plan's step by these costs of whole-batch ops, in seconds. */
 static inline double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
@@ -158,6 +159,8 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
     const int64_t fed = z->inputs > 0 ? tokens * z->inputs : tokens;
     b->z = z;
     b->store = gckpt_store_new(NULL);
+    if (how != NULL && how->ranks != NULL)
+        gckpt_store_ranks(b->store, how->ranks->rank, how->ranks->size, bench_shard);
     if (desc->budget > 0) {
         b->plan = gckpt_fit(b->store, bench_build, b, z->batch, desc, NULL);
     } else {

@@ -1,0 +1,353 @@
+/* simulate.c - plans models that nobody trains on one machine for 8 to 1,024 ranks, and simulates a
+ * step from each plan: seconds, what of them is waiting, bytes a rank. Nothing runs.
+ *
+ *     cc -O2 -I. examples/simulate.c -o simulate && ./simulate
+ *     ./simulate --model llama-7b --ranks 64 --shard values --link 10gb --json -
+ *     ./simulate --help
+ *
+ * Every rank has --budget bytes; the planner keeps what fits of activations (and, with shards of
+ * values, of gathered parameters) and computes or gathers the rest again. examples/simulate.h has
+ * the model of time. Without options: the table of docs/distributed.md.
+ */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "gpt2.h"
+#include "layers.h"
+#include "options.h"
+#include "simulate.h"
+#include <errno.h>
+#include <time.h>
+
+/* ---- what can be asked for ------------------------------------------------------------------- */
+enum { MODELS = 3, SHARDS = 4, LINKS = 4, MOST_RANKS = 16 };
+typedef struct {
+    const char *name, *title;
+    int64_t layers, heads, width, inner, context, vocabulary; /* inner 0: a GPT-2 */
+    int64_t batch, rows;                                      /* of a step, of a micro-batch */
+    double budget;
+} model;
+static const model models[MODELS] = {
+    { "gpt2", "GPT-2 124M", 12, 12, 768, 0, 1024, 50257, 1024, 4, 8e9 },
+    { "gpt2-xl", "GPT-2 1.5B", 48, 25, 1600, 0, 1024, 50257, 1024, 4, 32e9 },
+    { "llama-7b", "Llama 7B", 32, 32, 4096, 11008, 2048, 32000, 1024, 4, 80e9 },
+};
+static const char *const model_names[] = { "gpt2", "gpt2-xl", "llama-7b", "all", NULL };
+static const char *const shard_names[] = { "none", "state", "gradients", "values", "all", NULL };
+static const char *const shard_titles[SHARDS] = { "none", "state", "gradients", "values" };
+/* Of a rank, each way. What makers say of NVLink 4 is 450 GB/s. */
+static const simulate_link nvlink = { 450e9, 5e-6 };
+static const simulate_link hundred = { 12.5e9, 10e-6 }, ten = { 1.25e9, 30e-6 };
+static const char *const link_names[] = { "nodes", "nvlink", "100gb", "10gb", "all", NULL };
+static const char *const link_titles[LINKS] = { "NVLink in nodes of 8, 100 Gb/s", "NVLink",
+                                                "100 Gb/s", "10 Gb/s" };
+
+static struct {
+    int64_t model, shard, link, batch, rows, leaves, budget, help;
+    double work, memory, bandwidth, latency;
+    const char *ranks, *json;
+} o;
+static const options_row rows[] = {
+    { "model", OPTIONS_CHOICE, &o.model, "all", 0, 0, model_names, "all: gpt2-xl and llama-7b" },
+    { "ranks", OPTIONS_TEXT, &o.ranks, "8,64,256,1024", 0, 0, NULL, "powers of two" },
+    { "shard", OPTIONS_CHOICE, &o.shard, "all", 0, 0, shard_names, "what is cut among ranks" },
+    { "link", OPTIONS_CHOICE, &o.link, "all", 0, 0, link_names,
+      "what joins ranks; nodes: 8 by NVLink, 100 Gb/s a rank between nodes" },
+    { "bandwidth", OPTIONS_REAL, &o.bandwidth, "0", 0, 1e6, NULL,
+      "of the link, GB/s a rank each way; 0: as --link" },
+    { "latency", OPTIONS_REAL, &o.latency, "0", 0, 1e6, NULL,
+      "microseconds an exchange, with --bandwidth" },
+    { "batch", OPTIONS_WHOLE, &o.batch, "0", 0, 1 << 20, NULL, "rows of a step; 0: the model's" },
+    { "micro-batch", OPTIONS_WHOLE, &o.rows, "0", 0, 1 << 20, NULL,
+      "rows of a rank at once; 0: the model's, at most what a rank has" },
+    { "leaves", OPTIONS_WHOLE, &o.leaves, "0", 0, 1 << 20, NULL, "0: as many as ranks" },
+    { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
+      "bytes of a rank; 0: the model's, 8, 32 or 80 GB" },
+    { "work", OPTIONS_REAL, &o.work, "50", 0.001, 1e6, NULL,
+      "operations a second, in units of 10^12: an H200 in fp32" },
+    { "memory", OPTIONS_REAL, &o.memory, "4.8", 0.0001, 1e6, NULL,
+      "bytes a second, in units of 10^12" },
+    { "json", OPTIONS_FILE, &o.json, NULL, 0, 0, NULL, "an object a line; -: standard output" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+};
+static const options_table options = { "simulate", rows,   sizeof rows / sizeof rows[0],
+                                       18,         "NAME", NULL,
+                                       0,          NULL };
+
+/* ---- models ---------------------------------------------------------------------------------- */
+typedef struct {
+    const model *m;
+    int layer;
+} place;
+
+static gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
+{
+    const place *p = (const place *)user;
+    return layers_llama_block(x, (int)p->m->heads, p->m->inner, p->layer);
+}
+
+static gckpt_tensor *llama(const model *m, gckpt_tensor *tokens, gckpt_tensor *targets)
+{
+    const gckpt_init normal = { 0.02f, 0, 0 };
+    place p = { m, 0 };
+    gckpt_tensor *x = layers_embed(tokens, "model.embed_tokens", m->vocabulary, m->width);
+    for (; p.layer < m->layers; p.layer++)
+        x = gckpt_checkpoint(llama_block, x, &p);
+    x = layers_rmsnorm(x, "model.norm");
+    gckpt_tensor *head = layers_param(gckpt_graph_of(x), "lm_head", "weight",
+                                      gckpt_shape2(m->vocabulary, m->width), normal);
+    return gckpt_linear_cross_entropy(x, head, targets);
+}
+
+static gckpt_tensor *build(const model *m, gckpt_graph *g, int64_t n)
+{
+    const gckpt_shape shape = gckpt_shape2(n, m->context);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
+    gpt2_model gpt;
+    if (m->inner > 0)
+        return llama(m, tokens, targets);
+    gpt2_new(&gpt, m->layers, m->heads, m->width, m->context, m->vocabulary);
+    return gpt2_loss(&gpt, gpt2_hidden(&gpt, tokens, NULL), targets);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+typedef struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_plan *plan;
+    int64_t parameters;
+    double planning; /* seconds it took */
+    size_t least;    /* no plan: the bytes it would take, 0: another error */
+} planned;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static simulate_machine machine(int link)
+{
+    simulate_machine m = { 1e12 * o.work, 1e12 * o.memory, 1, nvlink, nvlink };
+    m.node = link == 0 ? 8 : 1;
+    m.between = link == 1 ? nvlink : link == 3 ? ten : hundred;
+    if (o.bandwidth > 0) {
+        m.node = 1;
+        m.between.bandwidth = 1e9 * o.bandwidth;
+        m.between.latency = 1e-6 * o.latency;
+    }
+    return m;
+}
+
+/* gckpt_plan_desc.link_work: of 2^20 bytes that come together from so many ranks. */
+static uint64_t link_work(const simulate_machine *m, int ranks)
+{
+    const double near = m->node < ranks ? m->node : ranks;
+    const double seconds = (1 - 1 / near) / m->inside.bandwidth +
+                           (1 / near - 1 / (double)ranks) / m->between.bandwidth;
+    return (uint64_t)(m->work * seconds * 1048576);
+}
+
+static planned plan(const model *m, const simulate_ranks *r, const simulate_machine *at)
+{
+    planned p;
+    gckpt_plan_desc desc;
+    gckpt_parameter q;
+    gckpt_term loss = { NULL, 1, 0 };
+    const double start = now();
+    memset(&p, 0, sizeof p);
+    memset(&desc, 0, sizeof desc);
+    desc.batch = o.batch > 0 ? o.batch : m->batch;
+    const int64_t most = (desc.batch + r->leaves - 1) / r->leaves,
+                  n = o.rows > 0 ? o.rows : m->rows;
+    desc.leaves = r->leaves;
+    desc.budget = o.budget > 0 ? (size_t)o.budget : (size_t)m->budget;
+    desc.link_work = r->shard == GCKPT_SHARD_VALUES ? link_work(at, r->ranks) : 0;
+    p.store = gckpt_store_new(NULL);
+    gckpt_store_ranks(p.store, r->rank, r->ranks, r->shard);
+    p.graph = gckpt_graph_new(p.store, NULL);
+    loss.loss = build(m, p.graph, n < most ? n : most);
+    p.plan = gckpt_plan_new(p.graph, &loss, 1, &desc);
+    for (int i = 0; gckpt_store_peek(p.store, i, &q) == GCKPT_OK; i++)
+        p.parameters += q.elements;
+    const char *least = strstr(gckpt_error_text(p.graph), "at least ");
+    if (p.plan == NULL && gckpt_error(p.graph) == GCKPT_E_BUDGET && least != NULL)
+        p.least = (size_t)strtod(least + strlen("at least "), NULL);
+    p.planning = now() - start;
+    return p;
+}
+
+static void planned_free(planned *p)
+{
+    gckpt_plan_free(p->plan);
+    gckpt_graph_free(p->graph);
+    gckpt_store_free(p->store);
+}
+
+/* ---- what is told ---------------------------------------------------------------------------- */
+static void tell_json(FILE *f, const model *m, const simulate_ranks *r, int link, const planned *p,
+                      const simulate_step *s)
+{
+    static const char *const kinds[GCKPT_BYTES_KINDS] = { "parameters",  "state",     "gradients",
+                                                          "activations", "workspace", "tables",
+                                                          "caches",      "tree",      "gathered",
+                                                          "padding" };
+    fprintf(f,
+            "{\"model\":\"%s\",\"parameters\":%lld,\"ranks\":%d,\"leaves\":%d,\"shard\":\"%s\","
+            "\"link\":\"%s\"",
+            m->name, (long long)p->parameters, r->ranks, r->leaves, shard_names[r->shard],
+            o.bandwidth > 0 ? "given" : link_names[link]);
+    if (p->plan == NULL) {
+        fprintf(f, ",\"least_bytes\":%zu}\n", p->least);
+        return;
+    }
+    fprintf(f, ",\"batch\":%lld,\"micro_batch\":%lld,\"bytes\":%zu",
+            (long long)gckpt_plan_batch(p->plan), (long long)gckpt_plan_rows(p->plan),
+            gckpt_plan_bytes(p->plan));
+    for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
+        fprintf(f, ",\"%s_bytes\":%zu", kinds[i], gckpt_plan_kind_bytes(p->plan, i));
+    fprintf(f,
+            ",\"overhead\":%.6g,\"planning_seconds\":%.3f,\"seconds\":%.6g,\"compute\":%.6g,"
+            "\"exposed\":%.6g,\"link_seconds\":%.6g,\"sent\":%llu,\"exchanges\":%llu}\n",
+            gckpt_plan_overhead(p->plan), p->planning, s->seconds, s->compute, s->exposed, s->link,
+            (unsigned long long)s->sent, (unsigned long long)s->exchanges);
+}
+
+/* GB of a rank: weights and state, their gradients (with sums that wait), what is gathered, and
+ * the activations with their gradients and workspace. */
+static void tell_bytes(const simulate_ranks *r, const planned *p)
+{
+    double kind[GCKPT_BYTES_KINDS];
+    for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
+        kind[i] = 1e-9 * (double)gckpt_plan_kind_bytes(p->plan, i);
+    const int64_t batch = gckpt_plan_batch(p->plan), most = gckpt_plan_rows(p->plan);
+    printf("| %d | %s | %lld x %lld | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f %%", r->ranks,
+           shard_titles[r->shard], (long long)((batch / r->ranks + most - 1) / most),
+           (long long)most, 1e-9 * (double)gckpt_plan_bytes(p->plan),
+           kind[GCKPT_BYTES_PARAMETERS] + kind[GCKPT_BYTES_STATE],
+           kind[GCKPT_BYTES_GRADIENTS] + kind[GCKPT_BYTES_TREE], kind[GCKPT_BYTES_GATHERED],
+           kind[GCKPT_BYTES_ACTIVATIONS] + kind[GCKPT_BYTES_WORKSPACE],
+           100 * gckpt_plan_overhead(p->plan));
+}
+
+static int first_link(void) { return o.bandwidth > 0 ? 2 : o.link < LINKS ? (int)o.link : 0; }
+static int last_link(void) { return o.link < LINKS || o.bandwidth > 0 ? first_link() : LINKS - 1; }
+
+/* All links; a plan for each where it depends on the link. */
+static int simulate(const model *m, simulate_ranks r, FILE *events)
+{
+    planned p;
+    int told = 0;
+    memset(&p, 0, sizeof p);
+    for (int link = first_link(); link <= last_link(); link++) {
+        const simulate_machine at = machine(link);
+        if (p.store == NULL || r.shard == GCKPT_SHARD_VALUES) {
+            planned_free(&p);
+            p = plan(m, &r, &at);
+        }
+        if (p.plan == NULL && p.least == 0)
+            break;
+        simulate_step s;
+        memset(&s, 0, sizeof s);
+        if (p.plan != NULL)
+            s = simulate_run(p.plan, p.graph, &r, &at);
+        if (events != NULL)
+            tell_json(events, m, &r, link, &p, &s);
+        if (events != stdout && p.plan == NULL && !told)
+            printf("| %d | %s | - | needs %.1f | | | | | |", r.ranks, shard_titles[r.shard],
+                   1e-9 * (double)p.least);
+        else if (events != stdout && p.plan != NULL && !told)
+            tell_bytes(&r, &p);
+        if (events != stdout && p.plan != NULL && !told)
+            printf(" | %.1f", 1e-9 * (double)s.sent);
+        if (events != stdout && p.plan != NULL)
+            printf(" | %.2f (%.2f)", s.seconds, s.exposed);
+        else if (events != stdout)
+            printf(" |");
+        told = 1;
+    }
+    const int good = told && (p.plan != NULL || p.least > 0);
+    if (events != stdout && told)
+        printf(" |\n");
+    if (!good)
+        fprintf(stderr, "simulate: %s, %d ranks: %s\n", m->title, r.ranks,
+                gckpt_error_text(p.graph));
+    planned_free(&p);
+    return good;
+}
+
+/* Numbers of --ranks; 0: one is no power of two. */
+static int read_ranks(int *to)
+{
+    int n = 0;
+    const char *s = o.ranks;
+    char *end;
+    while (*s != 0 && n < MOST_RANKS) {
+        const long v = strtol(s, &end, 10);
+        if (end == s || v < 1 || v > 1 << 20 || (v & (v - 1)) != 0 || (*end != 0 && *end != ','))
+            return 0;
+        to[n++] = (int)v;
+        s = end + (*end == ',');
+    }
+    return *s == 0 ? n : 0;
+}
+
+static int simulate_model(const model *m, const int *ranks, int count, FILE *events)
+{
+    if (events != stdout) {
+        printf("\n%s, %lld tokens a step, %.0f GB a rank\n\n| ranks | shard | micro-batches | GB a "
+               "rank | weights, state | gradients | gathered | activations | again | GB sent",
+               m->title, (long long)((o.batch > 0 ? o.batch : m->batch) * m->context),
+               1e-9 * (o.budget > 0 ? (double)o.budget : m->budget));
+        for (int i = first_link(); i <= last_link(); i++)
+            printf(" | %s", o.bandwidth > 0 ? "s" : link_titles[i]);
+        printf(" |\n|---|---|---|---|---|---|---|---|---|---");
+        for (int i = first_link(); i <= last_link(); i++)
+            printf("|---");
+        printf("|\n");
+    }
+    for (int i = 0; i < count; i++)
+        for (int shard = 0; shard < SHARDS; shard++) {
+            simulate_ranks r = { 0, ranks[i], o.leaves > 0 ? (int)o.leaves : ranks[i],
+                                 (gckpt_shard)shard };
+            if ((o.shard == SHARDS || o.shard == shard) && !simulate(m, r, events))
+                return 0;
+        }
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    int ranks[MOST_RANKS], good = 1;
+    if (options_parse(&options, argc, argv) != 0)
+        return 2;
+    if (o.help) {
+        printf("simulate - a step of many ranks, from its plan\n\n");
+        options_print(&options);
+        return fflush(stdout) != 0;
+    }
+    const int count = read_ranks(ranks);
+    if (count == 0) {
+        fprintf(stderr, "simulate: --ranks %s: allowed are up to %d powers of two, as 8,64\n",
+                o.ranks, MOST_RANKS);
+        return 2;
+    }
+    FILE *events = o.json == NULL ? NULL : strcmp(o.json, "-") == 0 ? stdout : fopen(o.json, "w");
+    if (o.json != NULL && events == NULL) {
+        fprintf(stderr, "simulate: %s: %s\n", o.json, strerror(errno));
+        return 1;
+    }
+    if ((o.leaves & (o.leaves - 1)) != 0) {
+        fprintf(stderr, "simulate: --leaves %lld: allowed is 0 or a power of two\n",
+                (long long)o.leaves);
+        return 2;
+    }
+    for (int i = 0; i < MODELS && good; i++)
+        if (o.model == i || (o.model == MODELS && i > 0))
+            good = simulate_model(&models[i], ranks, count, events);
+    if (events != NULL && events != stdout)
+        good = fclose(events) == 0 && good;
+    return fflush(stdout) != 0 || !good;
+}

@@ -1,0 +1,315 @@
+/* simulate.h - how long a step of many ranks takes and what it sends, told from its plan: nothing
+ * runs, no values are made. To copy: public calls only. C99 or C++11; include gradckpt.h first.
+ *
+ *     simulate_ranks all = { 0, 64, 64, GCKPT_SHARD_STATE }; // rank 0 of 64, 64 leaves
+ *     simulate_step s = simulate_run(plan, graph, &all, &machine);
+ *     printf("%g s, of it %g s waiting; %.0f bytes sent\n", s.seconds, s.exposed, (double)s.sent);
+ *
+ * What is simulated is what the executor does, one rank standing for all:
+ * - Instructions run one after the other, as long as gckpt_plan_usage says, in every micro-batch of
+ *   every leaf; what depends on parameters only, once a step.
+ * - An exchange with a rank takes latency + bytes / bandwidth, sending and receiving at once, and
+ *   one is under way at a time. Partners differ in one bit of their number; those of a node are
+ *   joined by another link than nodes.
+ * - A REDUCE waits for the one before, adds up the leaf, and starts exchanging: a half of what it
+ *   has with each partner. It is looked after between instructions only, so that an exchange that
+ *   ends within one waits for its end. What it receives, the processor adds.
+ * - Before the first update all meet, with the square sums of blocks for the norm, as at the begin.
+ * - A FORWARD of a parameter that is cut waits for the REDUCE under way, copies this rank's share
+ *   into place and gathers the rest. After the updates, values that are cut but held whole are
+ *   gathered. Nothing else runs meanwhile.
+ * Terms that are regularisers and gradients that are picked are not looked at. */
+#ifndef SIMULATE_H
+#define SIMULATE_H
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    double bandwidth, latency; /* bytes a second each way; seconds an exchange takes besides */
+} simulate_link;
+
+typedef struct {
+    double work;   /* gckpt_cost a second */
+    double memory; /* bytes a second that sums, copies and updates read and write */
+    int node;      /* so many ranks, a power of two, are joined by `inside`; 1: none */
+    simulate_link inside, between;
+} simulate_machine;
+
+typedef struct {
+    int rank, ranks, leaves; /* powers of two; leaves: of the plan */
+    gckpt_shard shard;
+} simulate_ranks;
+
+typedef struct {
+    double seconds; /* of a step: what it computes and what it waits */
+    double compute, exposed;
+    double link; /* seconds in which something is under way, waited for or not */
+    uint64_t sent, exchanges;
+} simulate_step;
+
+/* Of one level: with the rank that differs in `bit`; elements. */
+typedef struct {
+    int bit;
+    int64_t send, receive, add;
+} simulate_exchange;
+/* Bytes of a meeting, in which ranks tell each other what failed or must be alike; bytes of memory
+ * that an element's update touches: the norm's pass, and AdamW. */
+enum { SIMULATE_LEVELS = 31, SIMULATE_MEETING = 320, SIMULATE_UPDATE = 36 };
+
+/* ---- what is exchanged ----------------------------------------------------------------------- */
+static inline int64_t simulate_blocks(int64_t elements)
+{
+    return (elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+}
+
+/* Elements that are left of a tensor, in blocks, for a rank when those halves that belong to others
+ * were given away to all that differ from it in a bit below `bit`. With bit = ranks: its share. */
+static inline int64_t simulate_part(int64_t elements, int rank, int bit)
+{
+    int64_t low = 0, high = simulate_blocks(elements);
+    for (int b = 1; b < bit; b *= 2) {
+        const int64_t middle = low + (high - low + 1) / 2;
+        if (rank & b)
+            low = middle;
+        else
+            high = middle;
+    }
+    low *= GCKPT_UPDATE_BLOCK;
+    high *= GCKPT_UPDATE_BLOCK;
+    return (high < elements ? high : elements) - (low < elements ? low : elements);
+}
+
+/* Shares of the sum over all ranks, from sums of each (recursive halving); how many levels. */
+static inline int simulate_halve(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
+{
+    int n = 0;
+    for (int bit = 1; bit < r->ranks; bit *= 2, n++) {
+        x[n].bit = bit;
+        x[n].send = simulate_part(elements, r->rank ^ bit, 2 * bit);
+        x[n].receive = x[n].add = simulate_part(elements, r->rank, 2 * bit);
+    }
+    return n;
+}
+
+/* All of it, from shares: the way back (recursive doubling). */
+static inline int simulate_double(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
+{
+    int n = 0;
+    for (int bit = r->ranks / 2; bit > 0; bit /= 2, n++) {
+        x[n].bit = bit;
+        x[n].send = simulate_part(elements, r->rank, 2 * bit);
+        x[n].receive = simulate_part(elements, r->rank ^ bit, 2 * bit);
+        x[n].add = 0;
+    }
+    return n;
+}
+
+/* Small things go whole at each level. */
+static inline int simulate_whole(simulate_exchange *x, int64_t elements, const simulate_ranks *r)
+{
+    int n = 0;
+    for (int bit = 1; bit < r->ranks; bit *= 2, n++) {
+        x[n].bit = bit;
+        x[n].send = x[n].receive = x[n].add = elements;
+    }
+    return n;
+}
+
+/* Seconds of one exchange. */
+static inline double simulate_seconds(const simulate_machine *m, const simulate_exchange *x)
+{
+    const simulate_link *l = x->bit < m->node ? &m->inside : &m->between;
+    const int64_t most = x->send > x->receive ? x->send : x->receive;
+    return most > 0 ? l->latency + 4 * (double)most / l->bandwidth : 0;
+}
+
+/* ---- a rank at work -------------------------------------------------------------------------- */
+typedef struct {
+    const simulate_machine *machine;
+    const simulate_ranks *ranks;
+    simulate_exchange queue[2 * SIMULATE_LEVELS]; /* of the sum under way */
+    int next, count;
+    double over; /* when queue[next] is */
+    simulate_step done;
+} simulate_state;
+
+static inline void simulate_compute(simulate_state *s, double seconds)
+{
+    s->done.compute += seconds;
+    s->done.seconds += seconds;
+}
+
+static inline void simulate_touch(simulate_state *s, double bytes) /* reads and writes them */
+{
+    simulate_compute(s, bytes / s->machine->memory);
+}
+
+static inline void simulate_begin(simulate_state *s)
+{
+    const simulate_exchange *x = &s->queue[s->next];
+    if (s->next == s->count)
+        return;
+    s->over = s->done.seconds + simulate_seconds(s->machine, x);
+    s->done.link += s->over - s->done.seconds;
+    s->done.sent += 4 * (uint64_t)x->send;
+    s->done.exchanges += x->send > 0 || x->receive > 0;
+}
+
+/* Between instructions: what has come is added, and the next exchange begins. */
+static inline void simulate_poll(simulate_state *s)
+{
+    while (s->next < s->count && s->over <= s->done.seconds) {
+        simulate_touch(s, 12 * (double)s->queue[s->next++].add);
+        simulate_begin(s);
+    }
+}
+
+static inline void simulate_wait(simulate_state *s)
+{
+    for (simulate_poll(s); s->next < s->count; simulate_poll(s)) {
+        s->done.exposed += s->over - s->done.seconds;
+        s->done.seconds = s->over;
+    }
+}
+
+/* Begins what queue[0..count-1] says. */
+static inline void simulate_start(simulate_state *s, int count)
+{
+    s->next = 0;
+    s->count = count;
+    simulate_begin(s);
+    simulate_poll(s);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+/* Of a tensor of the graph; *parameter: whether it is one. */
+static inline int64_t simulate_elements(const gckpt_graph *graph, int id, int *parameter)
+{
+    gckpt_node node;
+    int64_t n = 1;
+    memset(&node, 0, sizeof node);
+    *parameter = gckpt_graph_node(graph, id, &node) == GCKPT_OK && strcmp(node.op, "param") == 0;
+    for (int i = 0; i < node.shape.n; i++)
+        n *= node.shape.d[i];
+    return n;
+}
+
+static inline int simulate_cut(const simulate_state *s, int64_t elements, int parameter)
+{
+    return parameter && s->ranks->shard != GCKPT_SHARD_NONE && s->ranks->ranks > 1 &&
+           elements > GCKPT_UPDATE_BLOCK;
+}
+
+/* At the end of a rank's leaf `leaf`: merged with what waits; after the last one, with all ranks. */
+static inline void simulate_reduce(simulate_state *s, int64_t elements, int parameter, int leaf)
+{
+    const simulate_ranks *r = s->ranks;
+    const int last = leaf == r->leaves / r->ranks - 1;
+    int n = 0;
+    simulate_wait(s);
+    for (int rest = leaf; rest & 1; rest >>= 1)
+        simulate_touch(s, 12 * (double)elements);
+    if (!last)
+        simulate_touch(s, 8 * (double)elements); /* kept, and the accumulator zeroed */
+    if (!last || r->ranks == 1)
+        return;
+    if (elements <= GCKPT_UPDATE_BLOCK)
+        n = simulate_whole(s->queue, elements, r);
+    else
+        n = simulate_halve(s->queue, elements, r);
+    if (elements > GCKPT_UPDATE_BLOCK && !simulate_cut(s, elements, parameter))
+        n += simulate_double(s->queue + n, elements, r);
+    simulate_start(s, n);
+}
+
+/* Brings a parameter together from shares; nothing runs beside it. */
+static inline void simulate_gather(simulate_state *s, int64_t elements)
+{
+    simulate_wait(s);
+    simulate_start(s, simulate_double(s->queue, elements, s->ranks));
+    simulate_wait(s);
+}
+
+/* A small exchange of all, one that everybody waits for. */
+static inline void simulate_meet(simulate_state *s, int64_t bytes)
+{
+    simulate_wait(s);
+    simulate_start(s, simulate_whole(s->queue, bytes / 4, s->ranks));
+    simulate_wait(s);
+}
+
+/* Instruction `in` in a round that has `part` of the plan's rows. */
+static inline void simulate_instruction(simulate_state *s, const gckpt_graph *graph,
+                                        const gckpt_instruction *in, const gckpt_usage *usage,
+                                        double part, int leaf)
+{
+    int parameter;
+    const int64_t n = simulate_elements(graph, in->id, &parameter);
+    const int cut = simulate_cut(s, n, parameter);
+    const int64_t own = cut ? simulate_part(n, s->ranks->rank, s->ranks->ranks) : n;
+    simulate_poll(s);
+    if (in->kind == GCKPT_REDUCE) {
+        simulate_reduce(s, n, parameter, leaf);
+    } else if (in->kind == GCKPT_UPDATE) {
+        simulate_touch(s, SIMULATE_UPDATE * (double)own);
+        if (cut && s->ranks->shard < GCKPT_SHARD_VALUES)
+            simulate_gather(s, n);
+    } else if (in->kind == GCKPT_FORWARD && cut && s->ranks->shard == GCKPT_SHARD_VALUES) {
+        simulate_touch(s, 8 * (double)own);
+        simulate_gather(s, n);
+    } else {
+        simulate_compute(s, part * (double)usage->work / s->machine->work);
+    }
+}
+
+/* A step of desc.batch rows. What runs once a step runs in the first micro-batch when it stands
+ * before the end of what runs in each, else in the last one. */
+static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_graph *graph,
+                                         const simulate_ranks *ranks,
+                                         const simulate_machine *machine)
+{
+    const int own = ranks->leaves / ranks->ranks, length = gckpt_plan_length(plan);
+    const int64_t batch = gckpt_plan_batch(plan), most = gckpt_plan_rows(plan);
+    const int64_t rows = (batch + ranks->leaves - 1) / ranks->leaves; /* of a leaf, at most */
+    const int64_t rounds = (rows + most - 1) / most;
+    gckpt_instruction in;
+    gckpt_usage usage;
+    simulate_state s;
+    int64_t blocks = 0;
+    int body = 0, parameter; /* body: behind the last instruction of each micro-batch */
+    memset(&s, 0, sizeof s);
+    s.machine = machine;
+    s.ranks = ranks;
+    for (int i = 0; i < length; i++) {
+        gckpt_plan_get(plan, i, &in);
+        gckpt_plan_usage(plan, i, &usage);
+        body = usage.once ? body : i + 1;
+        blocks += in.kind == GCKPT_UPDATE
+                      ? simulate_blocks(simulate_elements(graph, in.id, &parameter))
+                      : 0;
+    }
+    simulate_meet(&s, SIMULATE_MEETING);
+    for (int64_t round = 0; round < own * rounds; round++) {
+        const int64_t of_leaf = round % rounds, left = rows - of_leaf * most;
+        const double part = (double)(left < most ? left : most) / (double)most;
+        const int first = round == 0, last = round == own * rounds - 1;
+        for (int i = 0; i < length; i++) {
+            gckpt_plan_get(plan, i, &in);
+            gckpt_plan_usage(plan, i, &usage);
+            if (usage.once ? !(i < body ? first : last)
+                           : in.kind == GCKPT_REDUCE && of_leaf < rounds - 1)
+                continue;
+            if (in.kind == GCKPT_UPDATE &&
+                blocks > 0) { /* the first: all agree to it, and the norm */
+                simulate_meet(&s, SIMULATE_MEETING);
+                simulate_meet(&s, 4 * blocks);
+                blocks = 0;
+            }
+            simulate_instruction(&s, graph, &in, &usage, usage.once ? 1 : part,
+                                 (int)(round / rounds));
+        }
+    }
+    simulate_wait(&s);
+    return s.done;
+}
+#endif
