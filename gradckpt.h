@@ -9893,12 +9893,14 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
 /* What an executor does about leaves and other ranks; likewise. */
+typedef enum { GCKPTI_CALL_NONE, GCKPTI_CALL_STEP, GCKPTI_CALL_STREAM, GCKPTI_CALL_GATHER } gckpti_ranks_call;
 typedef struct {
     void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
     gckpt_result (*bind)(gckpt_exec *e);
     int64_t (*rows)(gckpt_exec *e, int64_t rows);
     int64_t (*batches)(const gckpt_exec *e, int64_t rows);
     gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
+    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number, gckpt_result result);
     int (*round)(gckpt_exec *e);
     gckpt_result (*next)(gckpt_exec *e);
     gckpt_result (*end)(gckpt_exec *e);
@@ -9917,6 +9919,8 @@ static gckpt_result gckpti_crew_bind(gckpt_exec *e);
 static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
 static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
 static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
+static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                     gckpt_result result);
 static int gckpti_set_round(gckpt_exec *e);
 static gckpt_result gckpti_next_round(gckpt_exec *e);
 static gckpt_result gckpti_end_stream(gckpt_exec *e);
@@ -9931,7 +9935,7 @@ static void gckpti_gather_squares(gckpt_exec *e);
 static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables, gckpti_crew_bind,     gckpti_crew_rows,     gckpti_crew_batches,
-    gckpti_crew_begin,  gckpti_set_round,      gckpti_next_round,     gckpti_end_stream,
+    gckpti_crew_begin,  gckpti_crew_call, gckpti_set_round,      gckpti_next_round,     gckpti_end_stream,
     gckpti_skips,        gckpti_failed,         gckpti_meet,           gckpti_run_reduce,
     gckpti_run_gather,   gckpti_pass_share,     gckpti_gather_updated, gckpti_gather_squares,
     gckpti_leave
@@ -20952,7 +20956,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
         return result;
     (void)gckpti_failed(e, result);
     gckpti_go_on(e, 1);
-    s->told.alike[0] += (uint64_t)++g->meetings;
+    s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
     const gckpti_meeting met = s->told;
     memset(&s->told, 0, sizeof s->told);
@@ -21057,18 +21061,28 @@ static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
     return n;
 }
 
-/* All ranks begin the same; `rows` are those of all, 0 where they stream in. */
+/* All ranks make the same call, with the same number; which may have failed here already. */
+static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                     gckpt_result result)
+{
+    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
+    e->crew->over = 0;
+    memcpy(e->crew->peers.told.alike, same, sizeof same);
+    return gckpti_meet(e, result);
+}
+
+/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
 static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     gckpti_crew *g = e->crew;
-    const uint64_t alike[GCKPTI_ALIKE] = {
-        e->streamed ? 1u << 31 : 0, (uint64_t)rows, e->store->step, e->store->seed, g->listed,
-        gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper),
-        g->same || g->peers.ranks == 1 || result != GCKPT_OK ? 0 : gckpti_hash_same(e)
-    };
-    g->over = 0;
-    memcpy(g->peers.told.alike, alike, sizeof alike);
-    result = gckpti_meet(e, result);
+    uint64_t *alike = g->peers.told.alike;
+    alike[2] = e->store->step;
+    alike[3] = e->store->seed;
+    alike[4] = g->listed;
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
+    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
+        alike[6] = gckpti_hash_same(e);
+    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
     if (result != GCKPT_OK)
         return result;
     g->same = 1;
@@ -21436,6 +21450,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         result = p->ranking->next(e);
         if (result != GCKPT_MORE)
             return result;
+        result = GCKPT_OK;
     } else if (!p->ranking && e->pc == p->epilogue && e->row < e->row_end && !gckpti_next_rows(e)) {
         return GCKPT_OK;
     }
@@ -21909,6 +21924,91 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return gckpti_ok(exec);
     exec->picked[k] = before;
     return GCKPT_E_ARG;
+}
+
+/* ---- values of all ranks ---- */
+/* The rank that has element `at`, and where its share ends. */
+static int gckpti_owner(const gckpt_store *s, int64_t elements, int64_t at, int64_t *end)
+{
+    int rank = 0;
+    int64_t first;
+    for (*end = 0; *end <= at; rank++) { /* shares are not in the order of ranks */
+        int64_t n = gckpti_share(elements, rank, s->ranks, &first);
+        *end = first <= at ? first + n : 0;
+    }
+    return rank - 1;
+}
+
+/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
+static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n)
+{
+    int64_t end, some;
+    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+        return gckpti_values_at(e->store, q, at, room, n);
+    gckpti_peers *s = &e->crew->peers;
+    void *out = s->out;
+    const int owner = gckpti_owner(e->store, q->p.elements, at, &end);
+    *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
+    for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
+        const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
+        some = gckpti_min(some, *n - i);
+        memcpy((float *)out + i, x, (size_t)some * sizeof *x);
+    }
+    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
+        int has = (s->rank ^ owner) < bit, gets = (s->rank ^ bit ^ owner) < bit;
+        gckpti_exchange(s, s->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
+                        gets ? (size_t)*n * sizeof(float) : 0);
+        gckpti_wait_for(s);
+    }
+    return (const float *)out;
+}
+
+/* All values of parameters first..last, where they are wanted. */
+static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+{
+    float room[GCKPTI_DRAWN];
+    const gckpti_ranking *ranking = e->plan->ranking;
+    gckpt_result result = GCKPT_OK;
+    if (gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    if (first < 0 || last >= (int)e->store->count)
+        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
+    if (ranking)
+        result = ranking->call(e, GCKPTI_CALL_GATHER, first, result);
+    for (int i = first; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &e->store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
+            const float *x = gckpti_gather_piece(e, q, at, room, &n);
+            if (to)
+                memcpy(to + at, x, (size_t)n * sizeof *x);
+            if (hash)
+                *hash = gckpti_hash_floats(*hash, x, n);
+            result = ranking ? ranking->failed(e, GCKPT_OK) : GCKPT_OK;
+        }
+    }
+    return result == GCKPT_OK ? gckpti_ok(e) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
+{
+    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
+}
+
+GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
+{
+    uint64_t all = GCKPTI_FNV_START;
+    if (!exec)
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
+    if (hash)
+        *hash = result == GCKPT_OK ? all : 0;
+    return result;
+}
+
+GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
+{
+    return exec && exec->crew ? exec->crew->peers.sent : 0;
 }
 
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
