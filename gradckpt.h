@@ -21243,11 +21243,8 @@ static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
         gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (int bit = 0; g->leaf >> bit; bit++)
-        if (g->leaf >> bit & 1)
-            gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[bit]), n);
-    while (g->leaf >> level & 1)
-        level++;
+    for (; g->leaf >> level & 1; level++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
