@@ -364,7 +364,7 @@ int main(int argc, char **argv)
         { .name = "sum, never divided  4 x 4", .micro = 4, .rows = 4, .divide = 0 },
         { .name = "4 leaves, divided  4 x 4", .micro = 4, .rows = 16, .divide = 1, .leaves = 4 },
         { .name = "4 leaves, divided  16 x 1", .micro = 1, .rows = 16, .divide = 1, .leaves = 4 },
-        { .name = "mean of means      by ranks", .divide = 1, .means = 1 }, /* two or more */
+        { .name = "mean of means      ranks", .divide = 1, .means = 1 }, /* two or more */
     };
     enum { DRAWN = 6, LEAVES = 6, MEANS = 8 };
     static const char *const legend[] = { "sum, one division: 1 x 16", "the same 4 x 4",

@@ -100,7 +100,7 @@ for n in 1 2 4; do
         "$(grep '^4 leaves, d' "$work/accumulation.1")"
 done
 for n in 2 4; do
-    check "by $n ranks: means of means end with too much loss" grep -q '^mean .* by ranks .* 0\.1[0-9]* too much' \
+    check "by $n ranks: means of means end with too much loss" grep -q '^mean of means *ranks .* 0\.[01][1-9][0-9]* too much' \
         "$work/accumulation.$n"
 done
 
