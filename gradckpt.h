@@ -26,31 +26,31 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1340
+ *     >>api        public API: every function, where it is declared                     1420
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1200
+ *     >>store      parameters and optimiser state                                       1330
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3100
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3470
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
- *     >>plan-tells what a plan tells                                                     250
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1190
+ *     >>plan-tells what a plan tells                                                     280
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1230
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>ranks      sums and values of several processes, by exchanges                     400
- *     >>exec       runs a plan over one arena                                           1640
- *     >>training   division, norm, clipping, optimisers, steps                          1380
+ *     >>ranks      sums and values of several processes, by exchanges                     230
+ *     >>exec       runs a plan over one arena                                           1700
+ *     >>training   division, norm, clipping, optimisers, steps                          2060
  *     >>check      gradients against finite differences                                  670
- *     >>files      safetensors                                                          1510
- *     >>tables     plans as files and as C constants                                     830
+ *     >>files      safetensors                                                          1660
+ *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
- *     manual       this comment                                                          390
- *                  in all                                                              27620
+ *     manual       this comment                                                          410
+ *                  in all                                                              29440
  *
  * == MANUAL =======================================================================================
  *
@@ -3651,7 +3651,7 @@ static int gckpti_is_utf8(const char *text)
 static const char *gckpti_name_problem(const char *name)
 {
     size_t length;
-    if (!*name || !strcmp(name, "__metadata__"))
+    if (!*name || !strcmp(name, "__metadata__") || !strcmp(name, "__sums__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
         return "ends like the name of optimiser state or scales";
@@ -9893,14 +9893,21 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
 /* What an executor does about leaves and other ranks; likewise. */
-typedef enum { GCKPTI_CALL_NONE, GCKPTI_CALL_STEP, GCKPTI_CALL_STREAM, GCKPTI_CALL_GATHER } gckpti_ranks_call;
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_ranks_call;
 typedef struct {
     void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
     gckpt_result (*bind)(gckpt_exec *e);
     int64_t (*rows)(gckpt_exec *e, int64_t rows);
     int64_t (*batches)(const gckpt_exec *e, int64_t rows);
     gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
-    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number, gckpt_result result);
+    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                         gckpt_result result);
     int (*round)(gckpt_exec *e);
     gckpt_result (*next)(gckpt_exec *e);
     gckpt_result (*end)(gckpt_exec *e);
@@ -9934,11 +9941,11 @@ static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 static void gckpti_gather_squares(gckpt_exec *e);
 static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables, gckpti_crew_bind,     gckpti_crew_rows,     gckpti_crew_batches,
-    gckpti_crew_begin,  gckpti_crew_call, gckpti_set_round,      gckpti_next_round,     gckpti_end_stream,
-    gckpti_skips,        gckpti_failed,         gckpti_meet,           gckpti_run_reduce,
-    gckpti_run_gather,   gckpti_pass_share,     gckpti_gather_updated, gckpti_gather_squares,
-    gckpti_leave
+    gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
+    gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
+    gckpti_end_stream,     gckpti_skips,      gckpti_failed,     gckpti_meet,
+    gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
+    gckpti_gather_squares, gckpti_leave
 };
 
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
@@ -18326,17 +18333,17 @@ typedef struct {
  * only what takes part in exchanges. So does, to the next meeting of all, a rank that failed. */
 typedef struct {
     gckpti_peers peers;
-    int64_t rows;        /* of the step, those of all ranks */
+    int64_t rows;             /* of the step, those of all ranks */
     int64_t first, end, stop; /* this rank's; the end of those that are here of this leaf */
-    int leaf, round;     /* of this rank's leaves; rounds of it that are done */
-    int in_body, again;  /* rounds run; and one of them is done */
-    int last, hollow;    /* of its leaf; no row is left */
-    int over;            /* a meeting has ended the call */
-    int summed, squared; /* losses and square sums are those of all ranks */
-    int same, meetings;  /* what should be the same everywhere was compared; how often all met */
+    int leaf, round;          /* of this rank's leaves; rounds of it that are done */
+    int in_body, again;       /* rounds run; and one of them is done */
+    int last, hollow;         /* of its leaf; no row is left */
+    int over;                 /* a meeting has ended the call */
+    int summed, squared;      /* losses and square sums are those of all ranks */
+    int same, meetings; /* what should be the same everywhere was compared; how often all met */
     int reducing;
-    float *shard;     /* where this rank's part of the sum goes; NULL: it stays */
-    uint64_t listed;  /* hash of what is run */
+    float *shard;    /* where this rank's part of the sum goes; NULL: it stays */
+    uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals, *heard;
     size_t room; /* bytes of peers.out, and of peers.in */
 } gckpti_crew;
@@ -18364,7 +18371,7 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     gckpti_exec_pick *picked; /* by pick of the plan */
-    gckpti_crew *crew;       /* NULL: one leaf and one rank */
+    gckpti_crew *crew;        /* NULL: one leaf and one rank */
     uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
@@ -19820,7 +19827,8 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!e->plan->ranking || e->plan->terms[i].regulariser) /* else they are summed up already */
+        if (!e->plan->ranking ||
+            e->plan->terms[i].regulariser) /* else they are summed up already */
             gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
                                    gckpti_loss_at(e, (int)i), sizeof *e->losses);
     return GCKPT_OK;
@@ -20277,13 +20285,15 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     const gckpti_param *q = &e->store->params[e->params[ins->id].index];
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, 0, &o);
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
     if (!done)
-        gckpti_see_node(e, &s, gckpti_at_any(e, o.gradient), id, 1, 0);
+        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && s.id < 0; slot++)
-        gckpti_see_all(e, &s, gckpti_values_here(e, q, slot), 0, q->p.elements, id, 0);
+        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+                       pass.elements, id, 0);
+    s.at += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
@@ -20293,17 +20303,19 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }
 
-/* A parameter or constant that a step begins with: NaN, or, where it is trained, an infinity. */
-static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int trained)
+/* A parameter or constant that a step begins with, n values of it from `first` on: NaN, or, where it
+ * is trained, an infinity. */
+static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                      int64_t n, int trained)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
     s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
-    gckpti_see_node(e, &s, values, id, 0, 0);
+    gckpti_see_all(e, &s, e->plan->nodes[id].type == GCKPT_F32 ? values : NULL, 0, n, id, 0);
     return s.id < 0 ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_DATA,
                                    "finite: \"%s\" is %g at position %I: an earlier step, or "
                                    "what was loaded or set, made it so",
-                                   gckpti_node_name(e->plan, id), s.value, s.at);
+                                   gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -20717,13 +20729,16 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
+        int cut = gckpti_array_cut(e->store, q, GCKPTI_VALUES);
         if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
-            gckpti_check_leaf(e, p->params[i].node, *data, p->params[i].trained) != GCKPT_OK)
+            gckpti_check_leaf(e, p->params[i].node, *data, cut ? q->p.first : 0,
+                              cut ? q->p.count : q->p.elements, p->params[i].trained) != GCKPT_OK)
             return GCKPT_E_DATA;
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0,
+                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -20865,8 +20880,8 @@ static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
     size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
     gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
     void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums = gckpti_carve(base, used, totals > leaves ? totals : leaves,
-                              sizeof(gckpti_loss_total));
+    void *sums =
+        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
     void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
     if (!base)
         return;
@@ -20897,8 +20912,8 @@ static gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->ranks = p->ranks;
     e->crew->listed = gckpti_fnv_number(p->check, e->desc.fast_reduce ? 1 : 0);
     for (size_t x = 0; x < p->length; x++)
-        e->crew->listed = gckpti_fnv_number(
-            e->crew->listed, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+        e->crew->listed = gckpti_fnv_number(e->crew->listed, (uint64_t)p->list[x].id * 8 +
+                                                                 (uint64_t)p->list[x].kind);
     return GCKPT_OK;
 }
 
@@ -20928,8 +20943,9 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
-    if (s->broken && !e->crew->over) {
+    if (s->broken) {
         e->crew->over = 1;
+        e->state = GCKPTI_IDLE;
         return gckpti_error(e, GCKPT_E_PEER,
                             "rank %i does not answer: it ended, hangs or cannot be reached; this "
                             "executor is of no more use%s",
@@ -20967,9 +20983,9 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
         return GCKPT_OK;
     g->over = 1;
     e->state = GCKPTI_IDLE;
-    return met.rank < 0 ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
-                        : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank,
-                                       met.text);
+    return met.rank < 0
+               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
 }
 
 static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
@@ -21522,9 +21538,15 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step: parameters were packed within it; it is over, begin it anew");
+        r.result = gckpti_error(e, GCKPT_E_ARG,
+                                "step: parameters were packed within it; it is over, begin it anew");
+        if (e->plan->ranking)
+            r.result = e->plan->ranking->failed(e, r.result);
+        if (r.result != GCKPT_OK) {
+            e->state = GCKPTI_IDLE;
+            return r.result;
+        }
+        r.result = GCKPT_MORE;
     }
     e->repeating = e->repeats && instructions == INT64_MAX;
     gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
@@ -21611,10 +21633,10 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     }
     return !bad ? GCKPT_OK
                 : gckpti_error(e, GCKPT_SKIPPED,
-                              "step: skipped, nothing was changed: the gradient of \"%s\", or "
-                              "its norm, is not finite (loss %g); if that goes on, lower lr, or "
-                              "set clip",
-                              p->names + bad->name, loss);
+                               "step: skipped, nothing was changed: the gradient of \"%s\", or "
+                               "its norm, is not finite (loss %g); if that goes on, lower lr, or "
+                               "set clip",
+                               p->names + bad->name, loss);
 }
 
 /* Whether caches have room for what a forward of so many rows adds. */
@@ -21803,6 +21825,10 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
             "step_begin: rows can stream in only when desc.batch is larger than the graph's "
             "%I rows",
             exec->plan->rows);
+    if (result == GCKPT_OK && exec->plan->ranks > 1 && exec->plan->shard == GCKPT_SHARD_VALUES)
+        result = gckpti_error(exec, GCKPT_E_ARG,
+                              "step_begin: rows cannot stream in where ranks gather values for each "
+                              "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     exec->streamed = 1;
@@ -22724,15 +22750,17 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
 /* ---- what both need ---- */
+static const char gckpti_part_format[] = "gradckpt part";
+
 /* What is asked for where no desc is given. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
 
-/* What is saved: a store, or one rank's part of it, for which `sums` are kept. */
+/* What is saved: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
     int rank, ranks;
-    uint64_t *sums; /* NULL: it is no part */
+    uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
@@ -22770,37 +22798,6 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
         int plain = u >= 0x20 && u != '"' && u != '\\';
         gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
     }
-}
-
-static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
-{
-    const gckpt_store *s = v->store;
-    const gckpt_file_desc *d = v->desc;
-    int optimiser = 0;
-    for (size_t i = 0; i < s->count && !optimiser; i++)
-        optimiser = s->params[i].optimiser;
-    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
-    if (!d->values_only)
-        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
-                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
-    for (size_t i = 0; i < s->count && !d->values_only; i++) {
-        const gckpti_param *q = &s->params[i];
-        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
-        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
-        if (!name)
-            continue;
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, name);
-        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
-    }
-    for (size_t i = 0; i < s->note_count; i++) {
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, s->notes[i]);
-        gckpti_sink_put(k, "\":", 2);
-        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
-        gckpti_sink_put(k, "\"", 1);
-    }
-    gckpti_print(k, "}");
 }
 
 /* A tensor to be written: values of a parameter, their scales or a state. */
@@ -22844,6 +22841,51 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     return 0;
 }
 
+/* What other tools need to put parts together: where each piece begins. */
+static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
+{
+    gckpti_outgoing w;
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
+                 gckpti_part_format, v->rank, v->ranks);
+    for (w.next = 0; gckpti_next_outgoing(v, &w);) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, w.name);
+        gckpti_print(k, "%s#first\":\"%I\"", w.slot < 0 ? "" : gckpti_suffixes[w.slot], w.first);
+    }
+    gckpti_print(k, "}");
+}
+
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
+{
+    const gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
+    int optimiser = 0;
+    for (size_t i = 0; i < s->count && !optimiser; i++)
+        optimiser = s->params[i].optimiser;
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
+    if (!d->values_only)
+        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    for (size_t i = 0; i < s->count && !d->values_only; i++) {
+        const gckpti_param *q = &s->params[i];
+        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
+        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
+        if (!name)
+            continue;
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, name);
+        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+    }
+    for (size_t i = 0; i < s->note_count; i++) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, s->notes[i]);
+        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_put(k, "\"", 1);
+    }
+    gckpti_print(k, "}");
+}
+
 /* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
  * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
 static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
@@ -22851,7 +22893,10 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
     gckpti_outgoing w;
     *tensors = 0;
-    gckpti_sink_metadata(k, v);
+    if (v->sums)
+        gckpti_sink_pieces(k, v);
+    else
+        gckpti_sink_metadata(k, v);
     for (w.next = 0; gckpti_next_outgoing(v, &w); ++*tensors)
         bytes[w.size] += w.count * w.size;
     int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
@@ -22864,8 +22909,12 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t
                      w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
                      &w.shape, begin, at[w.size]);
     }
+    const int64_t end = v->sums ? at[1] + 8 * (int64_t)*tensors : at[1];
+    if (v->sums)
+        gckpti_print(k, ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
+                     end - at[1], at[1], end);
     gckpti_print(k, "}");
-    return at[1];
+    return end;
 }
 
 /* n elements of `size` bytes, little-endian. */
@@ -22978,10 +23027,52 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
+/* What is written, and the FNV-1a of it. */
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    uint64_t sum;
+} gckpti_summing;
+
+static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+{
+    gckpti_summing *s = (gckpti_summing *)user;
+    s->sum = gckpti_fnv(s->sum, bytes, size);
+    return s->write(s->user, bytes, size);
+}
+
+/* The data of all tensors; of a part, their sums behind them. */
+static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gckpti_summing *s)
+{
+    gckpt_result result = GCKPT_OK;
+    gckpti_outgoing w;
+    size_t done = 0;
+    for (int size = 4; size > 0; size /= 2)
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);) {
+            if (w.size != size)
+                continue;
+            if (v->sums)
+                gckpti_sink_flush(k);
+            s->sum = GCKPTI_FNV_START;
+            if (!gckpti_sink_tensor(k, v->store, &w))
+                result = gckpti_error(v->store, GCKPT_E_DATA,
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
+                                      "(BF16 holds them); what was written is no complete file",
+                                      w.q->p.name);
+            if (!v->sums)
+                continue;
+            gckpti_sink_flush(k);
+            v->sums[done++] = s->sum;
+        }
+    for (size_t i = 0; i < done; i++)
+        gckpti_sink_number(k, v->sums[i], 8);
+    return result;
+}
+
 static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
 {
     gckpt_store *store = v->store;
-    gckpti_outgoing w;
+    gckpti_summing summing = { write, user, 0 };
     gckpti_sink k;
     size_t tensors;
     gckpt_result result = gckpti_save_start(v);
@@ -22996,18 +23087,16 @@ static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, v
                             "or notes",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
+    k.write = gckpti_sum_write;
+    k.user = &summing;
+    if (!v->sums) {
+        k.write = write;
+        k.user = user;
+    }
     gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, v, &tensors);
     gckpti_sink_put(&k, "       ", padding);
-    for (int size = 4; size > 0; size /= 2)
-        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);)
-            if (w.size == size && !gckpti_sink_tensor(&k, store, &w))
-                result = gckpti_error(store, GCKPT_E_DATA,
-                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
-                                      "(BF16 holds them); what was written is no complete file",
-                                      w.q->p.name);
+    result = gckpti_sink_data(&k, v, &summing);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
@@ -23050,9 +23139,20 @@ typedef struct {
     int64_t offsets[2];
 } gckpti_saved;
 
+typedef struct gckpti_loader gckpti_loader;
+/* A checkpoint of several files; each function refuses what is wrong, and is 0 then. */
 typedef struct {
+    int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
+    int (*begin)(
+        gckpti_loader *l);        /* the tensors are known; data are read by `taken` from now on */
+    int (*end)(gckpti_loader *l); /* all that is needed was read */
+} gckpti_source;
+
+struct gckpti_loader {
     gckpt_store *store;
     const gckpt_file_desc *desc;
+    const gckpti_source *source;     /* NULL: it is one file */
+    struct gckpti_rank_files *parts; /* of the source */
     gckpt_result result;
     gckpt_read_fn read; /* NULL: file lies in memory */
     void *user;
@@ -23069,7 +23169,7 @@ typedef struct {
     float *row; /* at its end: room for a row that is packed */
     int ours;   /* written by this library */
     uint64_t contract, step, seed, optimiser;
-} gckpti_loader;
+};
 
 /* A name in quotes, cut if long, control characters replaced. */
 static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
@@ -23301,6 +23401,9 @@ static int gckpti_load_metadata(gckpti_loader *l)
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
+    if (found[0] && !strcmp(found[0], gckpti_part_format))
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "one rank's part of a checkpoint: gckpt_ranks_load reads its index");
     l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
@@ -23665,10 +23768,14 @@ static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
     if (l->file && out)
         memcpy(out, l->file + l->taken, n);
     l->taken += n;
+    if (l->source && !out)
+        return 1;
     for (size_t some; n > 0 && !l->file && done; n -= some) {
         some = out || n < sizeof nowhere ? n : sizeof nowhere;
         done = l->read(l->user, out ? out : nowhere, some) == some;
     }
+    if (l->result != GCKPT_OK) /* the source has said why */
+        return 0;
     return done ||
            gckpti_refuse(l, GCKPT_E_FILE, NULL,
                          "the %I bytes of data could not be read to their end", l->data_bytes);
@@ -23819,8 +23926,9 @@ static void gckpti_load_commit(gckpti_loader *l)
 /* What is left when the header is here: the store holds the file's values, or is as it was. */
 static void gckpti_load_rest(gckpti_loader *l)
 {
-    if (gckpti_load_header(l) && gckpti_load_check(l) && gckpti_load_create(l) &&
-        gckpti_load_data(l))
+    const gckpti_source *s = l->source;
+    if ((!s || s->index(l)) && gckpti_load_header(l) && gckpti_load_check(l) &&
+        (!s || s->begin(l)) && gckpti_load_create(l) && gckpti_load_data(l) && (!s || s->end(l)))
         gckpti_load_commit(l);
     gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
@@ -23847,6 +23955,7 @@ static const struct {
     { "\x1f\x8b", "compressed by gzip: unpack it" },
     { "<", "HTML or XML: the page that was downloaded instead?" },
     { "gckptpln", "a plan: gckpt_plan_read" },
+    { "{\"gckpt\"", "the index of a checkpoint by several ranks: gckpt_ranks_load" },
 };
 
 /* The error of a file whose first 8 bytes cannot be the length of its header. */
@@ -23881,6 +23990,30 @@ static gckpt_result gckpti_not_safetensors(gckpti_loader *l, const unsigned char
                         (int64_t)(length & INT64_MAX), size);
 }
 
+/* Loads what a header, or an index, of so many bytes says, which comes next. */
+static gckpt_result gckpti_load_text(gckpt_store *store, gckpti_loader *l, size_t header_bytes)
+{
+    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
+        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
+            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
+            return GCKPT_E_MEMORY;
+        }
+    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
+    char *text = (char *)gckpti_new(&store->memory, room, 1);
+    l->at = l->header = text;
+    l->end = l->header ? l->header + header_bytes : NULL;
+    if (!l->header)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
+    else if (!gckpti_load_bytes(l, l->header, header_bytes))
+        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
+    else
+        gckpti_load_rest(l);
+    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&store->memory, text, room, 1);
+    gckpti_values_undo(store);
+    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+}
+
 /* Loads a file of `size` bytes from l->read or l->file. */
 static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
                                 const gckpt_file_desc *desc)
@@ -23893,6 +24026,8 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
     l->desc = desc ? desc : &gckpti_file_plain;
     l->had = store->count;
     l->notes = store->note_count;
+    if (l->source)
+        return gckpti_load_text(store, l, size);
     if (size < 8)
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
     if (!gckpti_load_bytes(l, little, 8))
@@ -23901,26 +24036,8 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_not_safetensors(l, little, length, size);
-    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
-        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
-            return GCKPT_E_MEMORY;
-        }
-    size_t header_bytes = (size_t)length;
-    l->data_bytes = (int64_t)(size - 8 - header_bytes);
-    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    l->at = l->header = (char *)gckpti_new(&store->memory, room, 1);
-    l->end = l->header ? l->header + header_bytes : NULL;
-    if (!l->header)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (!gckpti_load_bytes(l, l->header, header_bytes))
-        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else
-        gckpti_load_rest(l);
-    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
-    gckpti_delete(&store->memory, l->header, room, 1);
-    gckpti_values_undo(store);
-    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+    l->data_bytes = (int64_t)(size - 8 - (size_t)length);
+    return gckpti_load_text(store, l, (size_t)length);
 }
 
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -24143,9 +24260,10 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
-static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                gckpti_body body, const void *what)
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). *placed:
+ * it is in place, even if there was one. */
+static gckpt_result gckpti_save_at(void *object, gckpti_allocator *memory, const char *path,
+                                   gckpti_body body, const void *what, int *placed)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
     char *target = (char *)gckpti_new(memory, 2 * room, 1);
@@ -24153,7 +24271,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     gckpti_file file = { NULL, 0,
                          "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
     unsigned mode = 0666;
-    int placed = 0;
+    *placed = 0;
     if (!target)
         return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
                             2 * room);
@@ -24172,18 +24290,25 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
         (void)fchmod(fileno(file.f), (mode_t)mode);
 #endif
     if (file.f)
-        placed = gckpti_save_file(&file, temporary, target, body, what, &result);
+        *placed = gckpti_save_file(&file, temporary, target, body, what, &result);
 #if GCKPTI_POSIX
-    if (placed)
+    if (*placed)
         gckpti_save_name(&file, target);
 #endif
     gckpti_delete(memory, target, 2 * room, 1);
     if (!file.error)
         return result;
     return gckpti_error(object, GCKPT_E_FILE,
-                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
-                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        *placed ? "save: %s: could not %s, but it is in place: \"%s\""
+                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
                         strerror(file.error), file.stage, path);
+}
+
+static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
+                                gckpti_body body, const void *what)
+{
+    int placed;
+    return gckpti_save_at(object, memory, path, body, what, &placed);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -24205,23 +24330,28 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
     return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
-                                           const gckpt_file_desc *desc)
+static int64_t gckpti_file_size(FILE *f)
+{
+#ifdef _WIN32 /* where long has 32 bits */
+    return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
+#else
+    return f && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : -1;
+#endif
+}
+
+static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+                                     const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
     file.f = fopen(path, "rb");
-#ifdef _WIN32 /* where long has 32 bits */
-    int64_t size = file.f && !_fseeki64(file.f, 0, SEEK_END) ? _ftelli64(file.f) : -1;
-#else
-    int64_t size = file.f && !fseek(file.f, 0, SEEK_END) ? (int64_t)ftell(file.f) : -1;
-#endif
+    int64_t size = gckpti_file_size(file.f);
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
+    l->read = gckpti_file_read;
+    l->user = &file;
     if (!file.error)
-        result = gckpt_store_read_as(store, gckpti_file_read, &file, (size_t)size, desc);
+        result = gckpti_load(store, l, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -24235,9 +24365,619 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
     return result;
 }
 
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
+    memset(&l, 0, sizeof l);
+    return gckpti_load_path(store, &l, path, desc);
+}
+
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 {
     return gckpt_store_load_as(store, path, NULL);
+}
+
+/* ---- by all ranks: an index, and beside it a file of each rank ----
+ *
+ *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
+ *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
+ *
+ * in one line: version, number of the save, bytes of all tensors; of each file bytes and sum; the
+ * header that one file with all of it would have; the FNV-1a of the text before ,"check". A rank's
+ * file has its share of each tensor (gckpti_share), also where ranks hold all, as a tensor of one
+ * axis if it is not all, in the order of that header, and where it begins as "NAME#first"; then
+ * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
+ * no byte changes unseen, and files of two saves do not pass for one.
+ *
+ * A save takes the next number after that of the index that is there, so nothing that is named there
+ * is written over; then each rank writes its file; when all have, rank 0 replaces the index, and
+ * then removes the files of the last one. Who is killed leaves an index that is whole, and maybe
+ * files that none names, which the next saves write over or remove.
+ * ============================================================================================== */
+typedef struct {
+    FILE *file; /* NULL: it is not open */
+    const char *name;
+    int64_t bytes, sum;    /* as the index has them */
+    int64_t data, tensors; /* bytes and number of its pieces, */
+    int64_t at, passed;    /* and of those that are read */
+    int known;             /* it is what the index says */
+} gckpti_rank_file;
+
+typedef struct gckpti_rank_files {
+    int64_t number; /* of the save; 0: none */
+    gckpti_rank_file *part;
+    size_t count, capacity; /* by rank */
+    char *path;             /* of the index; then, from `folder` on, names of files beside it */
+    size_t folder, room;
+    /* reading: the loader's entry that it is at; whose piece of that (-1: none), which bytes of the
+     * tensor these are, how far they are read, and the sum up to there */
+    size_t entry;
+    int rank;
+    int64_t begin, end, at;
+    uint64_t sum;
+} gckpti_rank_files;
+
+static int gckpti_seek(FILE *f, int64_t at)
+{
+#ifdef _WIN32
+    return !_fseeki64(f, at, SEEK_SET);
+#else
+    return !fseek(f, (long)at, SEEK_SET);
+#endif
+}
+
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
+
+/* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
+static int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path)
+{
+    x->room = strlen(path) + 1024;
+    x->path = (char *)gckpti_new(memory, 2 * x->room, 1);
+    errno = ENOMEM;
+    if (!x->path)
+        return 0;
+    memcpy(x->path, path, strlen(path));
+#if GCKPTI_POSIX
+    if (!gckpti_follow(x->path, x->room - GCKPTI_PART_NAME))
+        return 0;
+#endif
+    for (size_t i = 0; x->path[i]; i++)
+        if (strchr(gckpti_separators, x->path[i]))
+            x->folder = i + 1;
+    return 1;
+}
+
+static void gckpti_parts_close(gckpti_rank_files *x)
+{
+    for (size_t i = 0; i < x->count; i++)
+        if (x->part[i].file) {
+            fclose(x->part[i].file);
+            x->part[i].file = NULL;
+        }
+}
+
+static void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
+{
+    gckpti_parts_close(x);
+    gckpti_delete(memory, x->part, x->capacity, sizeof *x->part);
+    gckpti_delete(memory, x->path, 2 * x->room, 1);
+}
+
+static int gckpti_index_key(gckpti_loader *l, int *n, const char *key)
+{
+    const char *found = gckpti_json_key(l, n);
+    return found && (!strcmp(found, key) || gckpti_json_fail(l, "another key expected"));
+}
+
+/* Whether the text ends with the sum of what stands before that, which is cut off. */
+static int gckpti_index_check(gckpti_loader *l)
+{
+    char check[48] = "";
+    const size_t most = sizeof check - 1;
+    char *tail = l->end;
+    gckpti_text t = { check, most };
+    while (tail > l->at && (size_t)(l->end - tail) < most && (tail == l->end || *tail != ','))
+        tail--;
+    gckpti_text_add(&t, ",\"check\":\"%u\"}\n",
+                    gckpti_fnv(GCKPTI_FNV_START, l->at, (size_t)(tail - l->at)));
+    if (strlen(check) != (size_t)(l->end - tail) || memcmp(check, tail, strlen(check)) ||
+        strncmp(l->at, "{\"gckpt\"", 8))
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "not the index of a checkpoint by ranks, or damaged; "
+                             "gckpt_store_load reads files of one process");
+    l->end = tail;
+    return 1;
+}
+
+/* Reads all of it but the tensors. */
+static int gckpti_load_index(gckpti_loader *l)
+{
+    gckpti_rank_files *x = l->parts;
+    int64_t head[3] = { 0, 0, 0 };
+    int n = 0, m = 0;
+    if (!gckpti_index_check(l) || !gckpti_index_key(l, &n, "gckpt") ||
+        gckpti_json_numbers(l, head, 3) != 3 || !gckpti_index_key(l, &n, "files"))
+        return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "three numbers expected");
+    if (head[0] != 1)
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "an index of version %I; this library has 1",
+                             head[0]);
+    for (char *name; (name = gckpti_json_key(l, &m)) != NULL; x->count++) {
+        int64_t file[2];
+        if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= x->room)
+            return gckpti_json_fail(l, "a file's name is no name in this folder");
+        if (gckpti_json_numbers(l, file, 2) != 2)
+            return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "two numbers expected");
+        if (!gckpti_grow(&l->store->memory, &x->part, &x->capacity, x->count, sizeof *x->part))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z files", x->count);
+        memset(&x->part[x->count], 0, sizeof *x->part);
+        x->part[x->count].name = name;
+        x->part[x->count].bytes = file[0];
+        x->part[x->count].sum = file[1];
+    }
+    if (l->result != GCKPT_OK || !gckpti_index_key(l, &n, "tensors"))
+        return 0;
+    if (!x->count || (x->count & (x->count - 1)) || x->count > INT32_MAX)
+        return gckpti_json_fail(l, "the number of files is no power of two");
+    gckpti_json_space(l);
+    l->header = l->at;
+    x->number = head[1];
+    l->data_bytes = head[2];
+    return l->at < l->end || gckpti_json_fail(l, "'{' expected");
+}
+
+/* Adds bytes at..at+n-1 of a file to a sum. */
+static int gckpti_sum_file(FILE *f, int64_t at, int64_t n, uint64_t *sum)
+{
+    unsigned char block[512];
+    int done = gckpti_seek(f, at);
+    for (int64_t some; n > 0 && done; n -= some) {
+        some = gckpti_min(n, (int64_t)sizeof block);
+        done = fread(block, 1, (size_t)some, f) == (size_t)some;
+        *sum = gckpti_fnv(*sum, block, (size_t)some);
+    }
+    return done;
+}
+
+/* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
+ * not so, or cannot be read. */
+static int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
+{
+    unsigned char little[8];
+    uint64_t length = 0, all = GCKPTI_FNV_START;
+    *sum = 0;
+    *bytes = gckpti_file_size(f);
+    if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8 ||
+        !gckpti_seek(f, 0) || fread(little, 1, 8, f) != 8)
+        return 0;
+    const int64_t begin = *bytes - data - 8 * tensors;
+    for (int i = 8; i-- > 0;)
+        length = length << 8 | little[i];
+    if (length != (uint64_t)(begin - 8) || !gckpti_sum_file(f, 0, begin, &all) ||
+        !gckpti_sum_file(f, begin + data, 8 * tensors, &all))
+        return 0;
+    *sum = (int64_t)(all & INT64_MAX);
+    return 1;
+}
+
+/* Opens a rank's file, if it is not; the first time it must be what the index says. */
+static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
+{
+    gckpti_rank_files *x = l->parts;
+    int64_t bytes, sum;
+    if (p->file)
+        return 1;
+    memcpy(x->path + x->folder, p->name, strlen(p->name) + 1);
+    errno = 0;
+    p->file = fopen(x->path, "rb");
+    if (!p->file && errno == EMFILE) { /* too many: one at a time */
+        gckpti_parts_close(x);
+        p->file = fopen(x->path, "rb");
+    }
+    if (!p->file)
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "%s: could not read \"%s\", which it names",
+                             strerror(errno), p->name);
+    p->known = p->known || (gckpti_part_sum(p->file, p->data, p->tensors, &bytes, &sum) &&
+                            bytes == p->bytes && sum == p->sum);
+    return p->known ||
+           gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                         "\"%s\" is not what was saved with it: damaged, cut off, or of "
+                         "another save (%I bytes, %I expected)",
+                         p->name, bytes, p->bytes);
+}
+
+/* Bytes of a rank's piece of a tensor; *first: its first element. */
+static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank, int64_t *first)
+{
+    return gckpti_share(gckpti_elements(&e->shape), rank, (int)ranks, first) *
+           gckpti_storages[e->type].bytes;
+}
+
+/* The next n bytes of the piece, to `out` (NULL: nowhere). */
+static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
+{
+    gckpti_rank_files *x = l->parts;
+    unsigned char nowhere[1024];
+    for (int64_t some; n > 0; n -= some) {
+        unsigned char *to = out ? out : nowhere;
+        some = out ? n : gckpti_min(n, (int64_t)sizeof nowhere);
+        if (fread(to, 1, (size_t)some, x->part[x->rank].file) != (size_t)some)
+            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
+                                 x->part[x->rank].name);
+        x->sum = gckpti_fnv(x->sum, to, (size_t)some);
+        x->at += some;
+        out = out ? out + some : NULL;
+    }
+    return 1;
+}
+
+/* Reads the piece to its end: is it what was saved? */
+static int gckpti_piece_end(gckpti_loader *l)
+{
+    gckpti_rank_files *x = l->parts;
+    unsigned char little[8];
+    uint64_t sum = 0;
+    if (x->rank < 0)
+        return 1;
+    const gckpti_rank_file *p = &x->part[x->rank];
+    if (!gckpti_piece_read(l, NULL, x->end - x->at))
+        return 0;
+    if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->passed)) ||
+        fread(little, 1, 8, p->file) != 8)
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
+                             p->name);
+    for (int i = 8; i-- > 0;)
+        sum = sum << 8 | little[i];
+    x->rank = -1;
+    return sum == x->sum || gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry],
+                                          "its data in \"%s\" are damaged", p->name);
+}
+
+/* Goes to the piece that has byte `at` of the tensor, and reads what is before that. */
+static int gckpti_piece_find(gckpti_loader *l, int64_t at)
+{
+    gckpti_rank_files *x = l->parts;
+    const gckpti_saved *e = &l->entries[x->entry];
+    const int size = gckpti_storages[e->type].bytes;
+    if (x->rank < 0 || at >= x->end) {
+        if (!gckpti_piece_end(l))
+            return 0;
+        int64_t first;
+        int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
+        gckpti_rank_file *p = &x->part[rank];
+        if (!gckpti_part_open(l, p))
+            return 0;
+        x->end = gckpti_piece_bytes(e, x->count, rank, &first);
+        x->begin = x->at = first * size;
+        x->end += x->begin;
+        x->sum = GCKPTI_FNV_START;
+        x->rank = rank;
+        if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
+            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
+    }
+    return gckpti_piece_read(l, NULL, at - x->at);
+}
+
+/* The loader's read: it has counted the bytes already. */
+static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
+{
+    gckpti_loader *l = (gckpti_loader *)user;
+    gckpti_rank_files *x = l->parts;
+    unsigned char *out = (unsigned char *)bytes;
+    int64_t at = (int64_t)(l->taken - size);
+    size_t done = 0;
+    for (; at >= l->entries[x->entry].offsets[1]; x->entry++) {
+        const gckpti_saved *e = &l->entries[x->entry];
+        int64_t first;
+        if (!gckpti_piece_end(l))
+            return 0;
+        for (size_t i = 0; i < x->count; i++) {
+            const int64_t n = gckpti_piece_bytes(e, x->count, (int)i, &first);
+            x->part[i].at += n;
+            x->part[i].passed += n > 0;
+        }
+    }
+    at -= l->entries[x->entry].offsets[0];
+    while (done < size) {
+        if (!gckpti_piece_find(l, at))
+            return 0;
+        const int64_t some = gckpti_min(x->end - at, (int64_t)(size - done));
+        if (!gckpti_piece_read(l, out + done, some))
+            return 0;
+        done += (size_t)some;
+        at += some;
+    }
+    return done;
+}
+
+/* What each file should have. All sizes are looked at before memory is taken by what the index
+ * says; where the store knows them, files are when they are needed. */
+static int gckpti_parts_begin(gckpti_loader *l)
+{
+    gckpti_rank_files *x = l->parts;
+    for (size_t k = 0; k < l->count; k++)
+        for (size_t i = 0; i < x->count && l->entries[k].slot != GCKPTI_UPDATES; i++) {
+            int64_t first, n = gckpti_piece_bytes(&l->entries[k], x->count, (int)i, &first);
+            x->part[i].data += n;
+            x->part[i].tensors += n > 0;
+        }
+    for (size_t i = 0; i < x->count && !l->had; i++)
+        if (!gckpti_part_open(l, &x->part[i]))
+            return 0;
+    l->read = gckpti_parts_read;
+    l->user = l;
+    l->taken = 0;
+    return 1;
+}
+
+static const gckpti_source gckpti_by_ranks = { gckpti_load_index, gckpti_parts_begin,
+                                               gckpti_piece_end };
+
+GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
+{
+    gckpti_loader l;
+    gckpti_rank_files x;
+    gckpt_result result;
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
+    memset(&l, 0, sizeof l);
+    memset(&x, 0, sizeof x);
+    x.rank = -1;
+    l.source = &gckpti_by_ranks;
+    l.parts = &x;
+    if (gckpti_parts_path(&x, &store->memory, path))
+        result = gckpti_load_path(store, &l, path, NULL);
+    else
+        result = gckpti_error(store, errno == ENOMEM ? GCKPT_E_MEMORY : GCKPT_E_FILE,
+                              "load: %s: \"%s\"", strerror(errno), path);
+    gckpti_parts_free(&x, &store->memory);
+    return result;
+}
+
+/* ---- a save by all ranks, step by step ---- */
+typedef struct {
+    gckpt_store *store;
+    const char *path;
+    gckpti_saving part;  /* this rank's */
+    gckpti_loader index; /* rank 0: the one that is there */
+    size_t index_bytes;
+    char *text;             /* of it */
+    gckpti_rank_files old;  /* its files */
+    gckpti_rank_file *next; /* rank 0: those of all ranks now */
+    int64_t number;         /* of this save */
+} gckpti_rank_save;
+
+/* The path of a rank's file, in the second half of that of the index. */
+static char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
+{
+    char *path = x->old.path + x->old.room;
+    size_t length = strlen(x->old.path);
+    gckpti_text t = { path + length, GCKPTI_PART_NAME - 1 };
+    memcpy(path, x->old.path, length);
+    gckpti_text_add(&t, ".%I-%I.safetensors", number, rank);
+    return path;
+}
+
+/* Reads the index that is there; what is none will be replaced. */
+static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
+{
+    gckpti_loader *l = &x->index;
+    gckpt_store *s = x->store;
+    gckpt_result result = GCKPT_OK;
+    errno = 0;
+    FILE *f = fopen(x->path, "rb");
+    const int64_t size = gckpti_file_size(f);
+    if (!f && errno == ENOENT)
+        return GCKPT_OK;
+    if (size < 0)
+        result = GCKPT_E_FILE;
+    x->index_bytes = size < 2 * (int64_t)GCKPTI_HEADER_MAX ? (size_t)(size > 0 ? size : 0) : 0;
+    x->text = result == GCKPT_OK ? (char *)gckpti_new(&s->memory, x->index_bytes, 1) : NULL;
+    if (result == GCKPT_OK && !x->text)
+        result = GCKPT_E_MEMORY;
+    else if (x->text &&
+             (!gckpti_seek(f, 0) || fread(x->text, 1, x->index_bytes, f) != x->index_bytes))
+        result = GCKPT_E_FILE;
+    if (f)
+        fclose(f);
+    if (result != GCKPT_OK)
+        return gckpti_error(s, result, "save: %s: could not read what is there: \"%s\"",
+                            result == GCKPT_E_FILE ? strerror(errno) : "no memory", x->path);
+    l->store = s;
+    l->parts = &x->old;
+    l->at = l->header = x->text;
+    l->end = x->text + x->index_bytes;
+    if (!gckpti_load_index(l))
+        x->old.number = 0;
+    return l->result == GCKPT_E_MEMORY ? l->result : gckpti_ok(s);
+}
+
+/* Before the ranks agree on `number`, which is rank 0's. */
+static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
+{
+    gckpt_result result = GCKPT_OK;
+    memset(x, 0, sizeof *x);
+    x->store = s;
+    x->path = path;
+    x->part.store = s;
+    x->part.desc = &gckpti_file_plain;
+    x->part.rank = s->rank;
+    x->part.ranks = s->ranks;
+    if (!path)
+        return gckpti_error(s, GCKPT_E_ARG, "save: a path is needed");
+    int found = gckpti_parts_path(&x->old, &s->memory, path);
+    x->part.sums = (uint64_t *)gckpti_new(&s->memory, 6 * s->count, sizeof(uint64_t));
+    if (!s->rank)
+        x->next = (gckpti_rank_file *)gckpti_new(&s->memory, (size_t)s->ranks, sizeof *x->next);
+    if (!x->old.path || !x->part.sums || (!s->rank && !x->next))
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for names and sums");
+    if (!found)
+        return gckpti_error(s, GCKPT_E_FILE, "save: %s: \"%s\"", strerror(errno), path);
+    if (!gckpti_is_utf8(x->old.path + x->old.folder))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "save: the index names files like itself, so its name "
+                            "must be UTF-8");
+    if (!s->rank)
+        result = gckpti_rank_save_old(x);
+    x->number = x->old.number % INT32_MAX + 1;
+    return result;
+}
+
+/* Each rank writes its file. */
+static gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
+{
+    return gckpti_save(x->store, &x->store->memory, gckpti_part_path(x, x->number, x->part.rank),
+                       gckpti_save_store, &x->part);
+}
+
+/* Rank 0 looks at the files of all. */
+static gckpt_result gckpti_rank_save_look(gckpti_rank_save *x)
+{
+    gckpti_saving v = x->part;
+    for (v.rank = 0; v.rank < v.ranks; v.rank++) {
+        gckpti_rank_file *p = &x->next[v.rank];
+        gckpti_sink k;
+        size_t tensors;
+        const char *path = gckpti_part_path(x, x->number, v.rank);
+        memset(&k, 0, sizeof k);
+        p->data = gckpti_sink_header(&k, &v, &tensors);
+        p->tensors = (int64_t)tensors;
+        p->data -= 8 * p->tensors;
+        FILE *f = fopen(path, "rb");
+        int good = f && gckpti_part_sum(f, p->data, p->tensors, &p->bytes, &p->sum);
+        if (f)
+            fclose(f);
+        if (!good)
+            return gckpti_error(x->store, GCKPT_E_FILE,
+                                "save: rank 0 cannot read what rank %i wrote; does its host have "
+                                "another folder there? \"%s\"",
+                                v.rank, path);
+    }
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, void *user)
+{
+    const gckpti_rank_save *x = (const gckpti_rank_save *)what;
+    const gckpti_saving all = { x->store, &gckpti_file_plain, 0, 1, NULL };
+    gckpti_summing summing = { write, user, GCKPTI_FNV_START };
+    gckpti_sink k;
+    size_t tensors;
+    memset(&k, 0, sizeof k);
+    const int64_t data = gckpti_sink_header(&k, &all, &tensors);
+    if (k.total > GCKPTI_HEADER_MAX)
+        return gckpti_error(x->store, GCKPT_E_DATA,
+                            "save: the index takes %z bytes, %z are allowed; use shorter names or "
+                            "notes",
+                            k.total, (size_t)GCKPTI_HEADER_MAX);
+    memset(&k, 0, sizeof k);
+    k.write = gckpti_sum_write;
+    k.user = &summing;
+    gckpti_print(&k, "{\"gckpt\":[1,%I,%I],\"files\":{", x->number, data);
+    for (int i = 0; i < x->part.ranks; i++) {
+        gckpti_sink_put(&k, ",", i > 0);
+        gckpti_sink_name(&k, x->old.path + x->old.folder);
+        gckpti_print(&k, ".%I-%i.safetensors\":[%I,%I]", x->number, i, x->next[i].bytes,
+                     x->next[i].sum);
+    }
+    gckpti_print(&k, "},\"tensors\":");
+    gckpti_sink_header(&k, &all, &tensors);
+    gckpti_sink_flush(&k);
+    gckpti_print(&k, ",\"check\":\"%u\"}\n", summing.sum);
+    if (gckpti_sink_flush(&k) != GCKPT_OK)
+        return gckpti_error(x->store, GCKPT_E_FILE, "save: the index could not be written");
+    return gckpti_ok(x->store);
+}
+
+/* Removes files that ranks have written, from one on until there are no more. */
+static void gckpti_rank_save_clear(gckpti_rank_save *x, int64_t number, int64_t rank)
+{
+    while (number > 0 && !remove(gckpti_part_path(x, number, rank)))
+        rank++;
+}
+
+/* Rank 0 replaces the index. Then nothing names the files of the last one any more; they are
+ * removed from behind, so that those a kill leaves are found by the next save, with those that more
+ * ranks have left of a save with this number. */
+static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
+{
+    int placed = 0;
+    gckpt_result result = gckpti_rank_save_look(x);
+    if (result == GCKPT_OK)
+        result =
+            gckpti_save_at(x->store, &x->store->memory, x->path, gckpti_write_index, x, &placed);
+    for (int i = x->part.ranks; i-- > 0 && !placed;)
+        remove(gckpti_part_path(x, x->number, i));
+    for (size_t i = x->old.count; i-- > 0 && placed;)
+        if (!strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
+                    x->old.part[i].name))
+            remove(x->old.path + x->old.room);
+    if (placed) {
+        gckpti_rank_save_clear(x, x->old.number - 1, 0);
+        gckpti_rank_save_clear(x, x->number, x->part.ranks);
+    }
+    return result;
+}
+
+static void gckpti_rank_save_end(gckpti_rank_save *x)
+{
+    gckpti_allocator *memory = &x->store->memory;
+    gckpti_delete(memory, x->text, x->index_bytes, 1);
+    gckpti_delete(memory, x->next, (size_t)x->part.ranks, sizeof *x->next);
+    gckpti_delete(memory, x->part.sums, 6 * x->store->count, sizeof(uint64_t));
+    gckpti_parts_free(&x->old, memory);
+}
+
+static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
+{
+    int64_t a, b;
+    memcpy(&a, mine, bytes);
+    memcpy(&b, heard, bytes);
+    a = a > b ? a : b;
+    memcpy(mine, &a, bytes);
+}
+
+/* What all ranks end a stage of a save with. */
+static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
+{
+    const gckpti_ranking *ranking = e->plan->ranking;
+    if (result != GCKPT_OK)
+        gckpti_error(e, result, "%s", gckpt_error_text(e->store));
+    return ranking ? ranking->call(e, GCKPTI_CALL_SAVE, stage, result) : result;
+}
+
+/* The number that rank 0 chose. */
+static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
+{
+    int64_t heard;
+    x->number = x->part.rank ? 0 : x->number;
+    if (x->part.ranks == 1)
+        return GCKPT_OK;
+    gckpti_merge_all(&e->crew->peers, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
+    return e->plan->ranking->failed(e, GCKPT_OK);
+}
+
+GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
+{
+    gckpti_rank_save x;
+    if (!exec || gckpti_is_under_way(exec))
+        return GCKPT_E_ARG;
+    gckpt_result result =
+        gckpti_rank_save_meet(exec, 1, gckpti_rank_save_start(&x, exec->store, path));
+    if (result == GCKPT_OK)
+        result = gckpti_rank_save_number(exec, &x);
+    if (result == GCKPT_OK) {
+        result = gckpti_rank_save_meet(exec, 2, gckpti_rank_save_part(&x));
+        if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
+            remove(gckpti_part_path(&x, x.number, x.part.rank));
+        else if (result == GCKPT_OK)
+            result = gckpti_rank_save_meet(exec, 3, x.next ? gckpti_rank_save_place(&x) : GCKPT_OK);
+    }
+    gckpti_rank_save_end(&x);
+    return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 #endif /* GCKPT_NO_STDIO */
 

@@ -453,8 +453,8 @@ static inline void pictures_live(pictures_step *s)
  * first one, and what lives between two of those is left out. */
 static inline void pictures_arena(pictures_step *s)
 {
-    static const char *const what[] = { "value of", "kept by", "gradient of", "gradient of",
-                                        "workspace of" };
+    static const char *const what[] = { "value of",    "kept by",      "gradient of",
+                                        "gradient of", "workspace of", "sums of leaves of" };
     pictures_out *o = &s->out;
     size_t arena = gckpt_plan_arena(s->plan);
     double scale = PICTURES_ARENA_HEIGHT / (double)(arena + !arena);

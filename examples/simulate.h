@@ -14,7 +14,7 @@
  * - A REDUCE waits for the one before, adds up the leaf, and starts exchanging: a half of what it
  *   has with each partner. It is looked after between instructions only, so that an exchange that
  *   ends within one waits for its end. What it receives, the processor adds.
- * - Before the first update all meet, with the square sums of blocks for the norm, as at the begin.
+ * - All meet at the begin, before the first update (the norm needs square sums), and at the end.
  * - A FORWARD of a parameter that is cut waits for the REDUCE under way, copies this rank's share
  *   into place and gathers the rest. After the updates, values that are cut but held whole are
  *   gathered. Nothing else runs meanwhile.
@@ -52,9 +52,9 @@ typedef struct {
     int bit;
     int64_t send, receive, add;
 } simulate_exchange;
-/* Bytes of a meeting, in which ranks tell each other what failed or must be alike; bytes of memory
- * that an element's update touches: the norm's pass, and AdamW. */
-enum { SIMULATE_LEVELS = 31, SIMULATE_MEETING = 320, SIMULATE_UPDATE = 36 };
+/* Bytes of a meeting, in which ranks tell each other what failed or must be alike; of a loss's sum
+ * and count, and the rows; bytes of memory that an element's update touches: norm and AdamW. */
+enum { SIMULATE_LEVELS = 31, SIMULATE_MEETING = 320, SIMULATE_TOTALS = 32, SIMULATE_UPDATE = 36 };
 
 /* ---- what is exchanged ----------------------------------------------------------------------- */
 static inline int64_t simulate_blocks(int64_t elements)
@@ -289,6 +289,7 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
                       : 0;
     }
     simulate_meet(&s, SIMULATE_MEETING);
+    simulate_meet(&s, SIMULATE_TOTALS);
     for (int64_t round = 0; round < own * rounds; round++) {
         const int64_t of_leaf = round % rounds, left = rows - of_leaf * most;
         const double part = (double)(left < most ? left : most) / (double)most;
@@ -299,17 +300,19 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
             if (usage.once ? !(i < body ? first : last)
                            : in.kind == GCKPT_REDUCE && of_leaf < rounds - 1)
                 continue;
-            if (in.kind == GCKPT_UPDATE &&
-                blocks > 0) { /* the first: all agree to it, and the norm */
+            if (in.kind == GCKPT_UPDATE && blocks > 0) { /* the first */
                 simulate_meet(&s, SIMULATE_MEETING);
-                simulate_meet(&s, 4 * blocks);
+                simulate_meet(&s, SIMULATE_TOTALS);
+                if (ranks->shard != GCKPT_SHARD_NONE)
+                    simulate_meet(&s, 4 * blocks);
+                simulate_meet(&s, SIMULATE_MEETING);
                 blocks = 0;
             }
             simulate_instruction(&s, graph, &in, &usage, usage.once ? 1 : part,
                                  (int)(round / rounds));
         }
     }
-    simulate_wait(&s);
+    simulate_meet(&s, SIMULATE_MEETING);
     return s.done;
 }
 #endif

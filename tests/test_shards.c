@@ -2,29 +2,94 @@
  * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
  */
 #define _XOPEN_SOURCE 700
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- the n-th thing calls_made of the system fails, or the process ends instead ---- */
+static long calls_made, fails_at, ends_at; /* from 1; 0: never */
+static int fails(void)
+{
+    if (++calls_made == ends_at)
+        _exit(7);
+    errno = calls_made == fails_at ? EIO : errno;
+    return calls_made == fails_at;
+}
+
+static FILE *test_fopen(const char *path, const char *mode)
+{
+    return fails() ? NULL : fopen(path, mode);
+}
+static FILE *test_fdopen(int fd, const char *mode) { return fails() ? NULL : fdopen(fd, mode); }
+static size_t test_fread(void *to, size_t size, size_t n, FILE *f)
+{
+    return fread(to, size, fails() ? n / 2 : n, f);
+}
+static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
+{
+    return fwrite(from, size, fails() ? n / 2 : n, f);
+}
+static int test_fflush(FILE *f) { return fails() ? EOF : fflush(f); }
+static int test_fseek(FILE *f, long at, int whence) { return fails() ? -1 : fseek(f, at, whence); }
+static int test_fclose(FILE *f)
+{
+    int failed = fails();
+    return fclose(f) || failed ? EOF : 0;
+}
+static int test_fsync(int fd) { return fails() ? -1 : fsync(fd); }
+static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
+static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
+static int test_open(const char *path, int flags, unsigned mode)
+{
+    return fails() ? -1 : open(path, flags, mode);
+}
+#define fopen(path, mode)            test_fopen(path, mode)
+#define fdopen(fd, mode)             test_fdopen(fd, mode)
+#define fread(to, size, n, f)        test_fread(to, size, n, f)
+#define fwrite(from, size, n, f)     test_fwrite(from, size, n, f)
+#define fflush(f)                    test_fflush(f)
+#define fseek(f, at, whence)         test_fseek(f, at, whence)
+#define fclose(f)                    test_fclose(f)
+#define fsync(fd)                    test_fsync(fd)
+#define rename                       test_rename /* a member of gckpt_file_desc, too */
+#define remove(path)                 test_remove(path)
+#define OPEN(path, flags, mode, ...) test_open(path, flags, mode)
+#define open(...)                    OPEN(__VA_ARGS__, 0, 0)
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#undef fopen
+#undef fread
+#undef fwrite
+#undef fclose
+#undef rename
+#undef remove
 #include "rig.h"
 
 static heap mem;
 
 /* ---- a model: of less than a block, of one, of some; trained, frozen, packed ---- */
-enum { PARAMS = 9, FIRST_FROZEN = 5 };
+enum { MODEL = 9, FIRST_FROZEN = 5 };
+static int begin, end = MODEL; /* those that a store has */
 static const struct {
     const char *name;
     int n;
     int64_t d[2];
     int states;
     gckpt_storage storage;
-} model[PARAMS] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
-                    { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
-                    { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
-                    { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
-                    { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
-                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
-                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
-                    { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
-                    { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 } };
+} model[MODEL] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
+                   { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
+                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
+                   { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
+                   { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
+                   { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
+                   { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
+                   { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
+                   { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 } };
 
 static gckpt_shape shape_of(int i)
 {
@@ -41,10 +106,10 @@ static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed
     gckpt_init init = { 0.5f, 0.25f, 1 };
     if (rank % 2) /* before or after there are parameters */
         CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
-    for (int i = 0; i < PARAMS; i++)
+    for (int i = begin; i < end; i++)
         CHECK(gckpt_param(g, model[i].name, shape_of(i), init) != NULL);
     gckpt_graph_free(g);
-    for (int i = FIRST_FROZEN; i < PARAMS; i++) {
+    for (int i = FIRST_FROZEN; i < end; i++) {
         CHECK(gckpt_store_freeze(s, model[i].name, 1) == GCKPT_OK);
         if (packed)
             CHECK(gckpt_store_pack(s, model[i].name, model[i].storage) == GCKPT_OK);
@@ -69,11 +134,11 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
 static void fill(gckpt_store *s, unsigned salt)
 {
     char text[20];
-    for (int i = 0; i < PARAMS; i++) {
-        gckpti_param *q = &s->params[i];
+    for (int i = begin; i < end; i++) {
+        gckpti_param *q = &s->params[i - begin];
         gckpt_parameter p;
         int64_t first, n;
-        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
+        CHECK(gckpt_store_get(s, i - begin, &p) == GCKPT_OK);
         CHECK(gckpti_param_state(s, q, model[i].states));
         for (int slot = -1; slot < model[i].states; slot++) {
             n = gckpti_own(s, q, slot, &first);
@@ -102,11 +167,11 @@ static void fill(gckpt_store *s, unsigned salt)
 /* Whether the store has all that fill gives it; packed as `s` is, whatever wrote it. */
 static int holds(const gckpt_store *s, unsigned salt)
 {
-    int same = s->step == 20 + salt && s->seed == 3 && s->count == PARAMS;
+    int same = s->step == 20 + salt && s->seed == 3 && (int)s->count == end - begin;
     const char *note = gckpt_store_note(s, "note");
     same = same && note && !strncmp(note, "salt ", 5) && (unsigned)atoi(note + 5) == salt;
-    for (int i = 0; i < PARAMS && same; i++) {
-        const gckpti_param *q = &s->params[i];
+    for (int i = begin; i < end && same; i++) {
+        const gckpti_param *q = &s->params[i - begin];
         int64_t first, n;
         same = !strcmp(q->p.name, model[i].name) && gckpti_state_slots(q) == model[i].states &&
                q->updates == (model[i].states ? (i == 4 ? 5 : 20 + salt) : 0);
@@ -162,7 +227,7 @@ static void test_held(void)
             for (int rank = 0; rank < ranks; rank++) {
                 gckpt_store *s = store_new(rank, ranks, (gckpt_shard)shard, 1);
                 size_t bytes = 0;
-                for (int i = 0; i < PARAMS; i++) {
+                for (int i = 0; i < MODEL; i++) {
                     gckpti_param *q = &s->params[i];
                     CHECK(gckpti_param_state(s, q, model[i].states));
                     CHECK(gckpt_store_get(whole, i, &all) == GCKPT_OK &&
@@ -213,9 +278,8 @@ static void test_refused(void)
     /* what the program owns is not made by the store; of it, only state is cut */
     CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
-    CHECK(!gckpti_array_cut(s, &s->params[PARAMS], -1) &&
-          gckpti_array_cut(s, &s->params[PARAMS], 0));
-    CHECK(gckpt_store_peek(s, PARAMS, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
+    CHECK(!gckpti_array_cut(s, &s->params[MODEL], -1) && gckpti_array_cut(s, &s->params[MODEL], 0));
+    CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
     /* packed before it is made: whole; and float again: cut */
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_OK &&
           !gckpti_array_cut(s, &s->params[5], -1));
@@ -279,11 +343,130 @@ static void test_whole_file(void)
     CHECK(mem.live == 0);
 }
 
+/* ---- checkpoints by ranks ---- */
+static char path[64];
+
+/* A save by all of them, one after the other, as gckpt_ranks_save has it done at the same time. */
+static gckpt_result save_all(gckpt_store **s, int ranks)
+{
+    gckpti_rank_save x[8];
+    gckpt_result result = GCKPT_OK, each;
+    for (int k = 0; k < ranks; k++) {
+        each = gckpti_rank_save_start(&x[k], s[k], path);
+        result = result == GCKPT_OK ? each : result;
+        x[k].number = x[0].number;
+    }
+    int parts = result == GCKPT_OK;
+    for (int k = 0; k < ranks && parts; k++) {
+        each = gckpti_rank_save_part(&x[k]);
+        result = result == GCKPT_OK ? each : result;
+    }
+    if (result == GCKPT_OK)
+        result = gckpti_rank_save_place(&x[0]);
+    else
+        for (int k = 0; k < ranks && parts; k++)
+            test_remove(gckpti_part_path(&x[k], x[k].number, k));
+    for (int k = 0; k < ranks; k++)
+        gckpti_rank_save_end(&x[k]);
+    return result;
+}
+
+/* Stores of so many ranks, with what fill gives; saved. */
+static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
+{
+    gckpt_store *s[8];
+    for (int k = 0; k < ranks; k++)
+        fill(s[k] = store_new(k, ranks, shard, 1), salt);
+    gckpt_result result = save_all(s, ranks);
+    for (int k = 0; k < ranks; k++)
+        gckpt_store_free(s[k]);
+    return result;
+}
+
+/* How many ranks load what is there as of this salt. */
+static int loads(int ranks, gckpt_shard shard, unsigned salt)
+{
+    int good = 0;
+    for (int k = 0; k < ranks; k++) {
+        gckpt_store *s = store_new(k, ranks, shard, 1);
+        if (k % 2)
+            fill(s, 99);
+        good += gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, salt);
+        gckpt_store_free(s);
+    }
+    return good;
+}
+
+/* Files in the folder. */
+static int files(void)
+{
+    int n = -2; /* . and .. */
+    DIR *d = opendir("shards");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+static void clear(void)
+{
+    struct dirent *e;
+    char name[400];
+    DIR *d = opendir("shards");
+    while (d && (e = readdir(d)) != NULL) {
+        snprintf(name, sizeof name, "shards/%s", e->d_name);
+        remove(name);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* By any number, under any shard; loaded by any number, under any shard. */
+static void test_any_number(void)
+{
+    gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, 1), *empty = gckpt_store_new(NULL);
+    file whole = { 0 }, again = { 0 };
+    unsigned salt = 10;
+    fill(one, salt);
+    CHECK(gckpt_store_write(one, file_write, &whole) == GCKPT_OK);
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
+            CHECK(save_by(ranks, (gckpt_shard)shard, salt) == GCKPT_OK && files() == ranks + 1);
+            for (int by = 1; by <= 8; by *= 2) {
+                gckpt_shard as = (gckpt_shard)((shard + by) % 4);
+                CHECK_MSG(loads(by, as, salt) == by, "%d of shard %d to %d of %d", ranks, shard, by,
+                          (int)as);
+            }
+            /* one process makes a plain file of it: the same as one that trained alone */
+            CHECK(gckpt_ranks_load(one, path) == GCKPT_OK && holds(one, salt));
+            again.size = 0;
+            CHECK(gckpt_store_write(one, file_write, &again) == GCKPT_OK &&
+                  same_file(&whole, &again));
+        }
+    CHECK_MSG(gckpt_ranks_load(empty, path) == GCKPT_OK, "%s", gckpt_error_text(empty));
+    again.size = 0;
+    CHECK(gckpt_store_write(empty, file_write, &again) == GCKPT_OK &&
+          again.size > whole.size); /* all F32 */
+    CHECK(gckpt_store_hash(empty) == gckpt_store_hash(one));
+    gckpt_store_free(empty);
+    gckpt_store_free(one);
+    free(whole.bytes);
+    free(again.bytes);
+    CHECK(mem.live == 0 && mem.wrong_sizes == 0);
+}
+
 int main(void)
 {
     test_share();
     test_held();
     test_refused();
     test_whole_file();
+    CHECK(!mkdir("shards", 0777) || errno == EEXIST);
+    strcpy(path, "shards/ckpt");
+    clear();
+    test_any_number();
+    clear();
+    CHECK(!rmdir("shards"));
     return check_report("test_shards");
 }

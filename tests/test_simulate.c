@@ -4,6 +4,7 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "examples/simulate.h"
+#include "ranks.h"
 #include "rig.h"
 #include <math.h>
 
@@ -146,12 +147,12 @@ static void chain_close(chain *c)
  * hides of it, what is waited for behind the updates, and at each forward. */
 static void whole_steps(void)
 {
-    const double t = 1, small = 2 * SIMULATE_MEETING + 4 * LAYERS * 4;
+    const double t = 1, blocks = 4 * 4 * LAYERS;
     const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 } };
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int b = 0; b < 20; b++) {
             const simulate_ranks r = { 1, 2, 2, (gckpt_shard)shard };
-            const double each = b / m.work, meet = small / m.between.bandwidth;
+            const double each = b / m.work, meet = (4 * SIMULATE_MEETING + 2 * SIMULATE_TOTALS + (shard ? blocks : 0)) / m.between.bandwidth;
             /* what is left of a sum when the next one wants to begin */
             const double left = shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
                                 : each < t                ? t - each
@@ -171,6 +172,61 @@ static void whole_steps(void)
         }
 }
 
+/* ---- what executors send ---- */
+#if RANKS_THREADS
+typedef struct {
+    simulate_ranks r;
+    int64_t rows;
+    uint64_t sent[RANKS_MOST], simulated[RANKS_MOST];
+} sending;
+
+static void send_steps(ranks_world *w, int rank, void *context)
+{
+    static float data[RANKS_MOST * 8 * ROWS * WIDTH];
+    sending *s = (sending *)context;
+    simulate_ranks r = s->r;
+    const simulate_machine m = { 1, 1, 1, { 1, 0 }, { 1, 0 } };
+    const gckpt_hyper adamw = { .lr = 1e-3f, .clip = 1 };
+    gckpt_exec_desc d = { .ranks = &w->rank[rank].engine };
+    chain c;
+    r.rank = rank;
+    chain_open(&c, &r, s->rows, 1);
+    gckpt_exec *e = gckpt_exec_new(c.p, c.s, &d);
+    const gckpt_feed feeds[2] = { { gckpt_id(c.x), data }, { gckpt_id(c.y), data } };
+    for (int i = 0; i < 2; i++) {
+        s->sent[rank] = gckpt_exec_sent(e);
+        const gckpt_result result = gckpt_step(e, feeds, 2, s->rows, &adamw, NULL);
+        CHECK_MSG(result == GCKPT_OK, "%s: %s", gckpt_result_text(result),
+                  gckpt_error_text(e));
+        s->sent[rank] = gckpt_exec_sent(e) - s->sent[rank];
+    }
+    s->simulated[rank] = simulate_run(c.p, c.g, &r, &m).sent;
+    gckpt_exec_free(e);
+    chain_close(&c);
+}
+
+/* The same bytes, on each rank. */
+static void sent(void)
+{
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int ranks = 2; ranks <= 8; ranks *= 2)
+            for (int more = 0; more < 3; more++) { /* leaves a rank, micro-batches a leaf */
+                ranks_world w;
+                sending s = { { 0, ranks, more == 1 ? 4 * ranks : ranks, (gckpt_shard)shard },
+                              ROWS * ranks * (more ? 4 : 1), { 0 }, { 0 } };
+                ranks_open(&w, ranks);
+                ranks_run(&w, send_steps, &s);
+                ranks_close(&w);
+                for (int i = 0; i < ranks; i++)
+                    CHECK_MSG(s.sent[i] == s.simulated[i],
+                              "shard %d, rank %d of %d, %d: sent %llu, simulated %llu", shard, i, ranks,
+                              more, (unsigned long long)s.sent[i], (unsigned long long)s.simulated[i]);
+            }
+}
+#else
+static void sent(void) {}
+#endif
+
 int main(void)
 {
     static const int64_t sizes[] = { 1,         BLOCK,         BLOCK + 1,       2 * BLOCK, 3 * BLOCK - 5,
@@ -181,5 +237,6 @@ int main(void)
     seconds();
     overlap();
     whole_steps();
+    sent();
     return check_report("simulate");
 }
