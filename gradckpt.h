@@ -21271,6 +21271,7 @@ static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
                           : ins->accumulate   ? GCKPTI_SCATTER
                                               : GCKPTI_SUM_ALL,
                           sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
     }
 }
 

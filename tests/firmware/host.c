@@ -3,7 +3,8 @@
  *     host file       writes it as a file to standard output
  *     host run        trains with it and prints what device.c prints
  *     host read       the same with the plan that standard input has
- * A further word: auto, for a plan of that mode; packed, for weights in flash (model_flash). */
+ * A further word: auto, for a plan of that mode; packed, for weights in flash (model_flash); leaves, for a
+ * batch that is summed up in four. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
@@ -78,6 +79,7 @@ int main(int argc, char **argv)
     static gckpt_plan_desc desc;
     desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another form of the loss */
     desc.batch = BATCH;
+    desc.leaves = strcmp(how, "leaves") ? 1 : 4;
     desc.plain = 1;
     desc.alignment = 8;
     desc.fetch = &pick;
