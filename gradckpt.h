@@ -24913,9 +24913,10 @@ static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     for (int i = x->part.ranks; i-- > 0 && !placed;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = x->old.count; i-- > 0 && placed;)
-        if (!strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
-                    x->old.part[i].name))
-            remove(x->old.path + x->old.room);
+        if (strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
+                   x->old.part[i].name) ||
+            remove(x->old.path + x->old.room))
+            break; /* the index was another's; or the next save tries again */
     if (placed) {
         gckpti_rank_save_clear(x, x->old.number - 1, 0);
         gckpti_rank_save_clear(x, x->number, x->part.ranks);

@@ -41,7 +41,7 @@ static int test_fclose(FILE *f)
     int failed = fails();
     return fclose(f) || failed ? EOF : 0;
 }
-static int test_fsync(int fd) { return fails() ? -1 : fsync(fd); }
+static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* no power is cut here */
 static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
 static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
 static int test_open(const char *path, int flags, unsigned mode)
@@ -83,8 +83,8 @@ static const struct {
     gckpt_storage storage;
 } model[MODEL] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
                    { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
-                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
                    { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
+                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
                    { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
@@ -344,7 +344,7 @@ static void test_whole_file(void)
 }
 
 /* ---- checkpoints by ranks ---- */
-static char path[64];
+static char path[64], error_text[600];
 
 /* A save by all of them, one after the other, as gckpt_ranks_save has it done at the same time. */
 static gckpt_result save_all(gckpt_store **s, int ranks)
@@ -378,8 +378,12 @@ static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
     for (int k = 0; k < ranks; k++)
         fill(s[k] = store_new(k, ranks, shard, 1), salt);
     gckpt_result result = save_all(s, ranks);
-    for (int k = 0; k < ranks; k++)
+    *error_text = 0;
+    for (int k = 0; k < ranks; k++) {
+        if (gckpt_error(s[k]) == result && result != GCKPT_OK)
+            snprintf(error_text, sizeof error_text, "%s", gckpt_error_text(s[k]));
         gckpt_store_free(s[k]);
+    }
     return result;
 }
 
@@ -456,6 +460,61 @@ static void test_any_number(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
+/* Every single thing asked of the system fails, or is the last of the process, in any rank: the old
+ * checkpoint is there, or the new one; and after a failure nothing else is. */
+static void test_every_call(int ranks)
+{
+    int n = 0, was_new = 0, status, ended = 0;
+    begin = 3, end = 5;
+    for (; !ended && n < 2000; n++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            calls_made = 0;
+            ends_at = n + 1;
+            _exit(save_by(ranks, GCKPT_SHARD_VALUES, 2) != GCKPT_OK);
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+        ended = WEXITSTATUS(status) != 7;
+        CHECK(!ended || !WEXITSTATUS(status));
+        int is_new = loads(1, GCKPT_SHARD_NONE, 2);
+        CHECK_MSG(is_new || (!was_new && loads(1, GCKPT_SHARD_NONE, 1)), "killed at %d", n + 1);
+        CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new) == 4,
+                  "killed at %d", n + 1);
+        was_new = is_new;
+        /* the next saves leave nothing of it */
+        for (unsigned salt = 3; salt < 5; salt++)
+            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK &&
+                  loads(2, GCKPT_SHARD_VALUES, salt) == 2);
+        CHECK_MSG(files() == ranks + 1, "killed at %d: %d files", n + 1, files());
+    }
+    CHECK(ended && was_new && n > 30);
+    for (int i = 0, done = 0; !done && i < 2000; i++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        calls_made = 0;
+        fails_at = i + 1;
+        gckpt_result result = save_by(ranks, GCKPT_SHARD_VALUES, 2);
+        done = calls_made < fails_at;
+        fails_at = 0;
+        int is_new = result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
+        CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
+        CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
+                  error_text);
+        int left = files() - (is_new ? ranks : 2) - 1;
+        CHECK_MSG(left == 0 || (left == 1 && result == GCKPT_OK) ||
+                      (left == 2 && result == GCKPT_OK),
+                  "failed at %d: %d too many", i + 1, left);
+        for (unsigned salt = 3; salt < 5 && left; salt++)
+            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK);
+        CHECK_MSG(!left || files() == ranks + 1, "failed at %d: %d files", i + 1, files());
+    }
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
 int main(void)
 {
     test_share();
@@ -466,6 +525,8 @@ int main(void)
     strcpy(path, "shards/ckpt");
     clear();
     test_any_number();
+    test_every_call(1);
+    test_every_call(4);
     clear();
     CHECK(!rmdir("shards"));
     return check_report("test_shards");
