@@ -1,7 +1,7 @@
 /* accumulation.c - gradient accumulation done right, done wrong, and not done.
  *
  *     cc -O2 -I. examples/accumulation.c -o accumulation
- *     ./accumulation [curves.svg]
+ *     ./accumulation [curves.svg [STEPS]]
  *     mpicc -DACCUMULATION_MPI -O2 -I. examples/accumulation.c -o accumulation-mpi
  *     mpirun -n 4 ./accumulation-mpi
  *
@@ -292,7 +292,8 @@ static uint64_t hash(const float *x, int64_t n) /* FNV-1a 64 */
     return h;
 }
 
-static int draw_curves(const char *path, const way *ways, const char *const *names, int n)
+static int draw_curves(const char *path, const way *ways, const char *const *names, int n,
+                       int steps)
 {
     plot panels[2] = {
         { "The loss as each way reports it", "step", "nats per token", 0, STEPS, 1, 6, NULL, 0, 0,
@@ -308,16 +309,16 @@ static int draw_curves(const char *path, const way *ways, const char *const *nam
                 path);
         return 0;
     }
-    for (int i = 0; i <= STEPS; i++)
+    for (int i = 0; i <= steps; i++)
         x[i] = i;
     plot_open(f, 2);
     for (int k = 0; k < 2; k++) {
         plot_axes(&panels[k], f, k);
         for (int i = 0; i < n; i++) {
-            for (int step = 0; step <= STEPS; step++)
+            for (int step = 0; step <= steps; step++)
                 above[step] = ways[i].all[step] - ways[0].all[step];
             plot_line(&panels[k], names[i], widths[i], x, k == 0 ? ways[i].reported : above,
-                      STEPS + k, 0.42, 0.06);
+                      steps + k, 0.42, 0.06);
         }
     }
     plot_close(f);
@@ -328,9 +329,9 @@ static int draw_curves(const char *path, const way *ways, const char *const *nam
     return ok;
 }
 
-static int equal(const way *a, const way *b)
+static int equal(const way *a, const way *b, int steps)
 {
-    return a->hash == b->hash && a->norm == b->norm && a->all[STEPS] == b->all[STEPS] &&
+    return a->hash == b->hash && a->norm == b->norm && a->all[steps] == b->all[steps] &&
            gckpt_store_hash(a->store) == gckpt_store_hash(b->store);
 }
 
@@ -372,6 +373,8 @@ int main(int argc, char **argv)
                                           "mean of means 16 x 1",      "never divided" };
     static int32_t tokens[BATCH][T], targets[BATCH][T];
     int ok = begin_ranks(&argc, &argv);
+    const int asked = argc > 2 ? atoi(argv[2]) : 0;
+    const int steps = asked > 0 && asked < STEPS ? asked : STEPS;
     const int count = ranks != NULL ? MEANS + 1 : MEANS;
 
     ways[MEANS].micro = ways[MEANS].rows = BATCH / size();
@@ -381,7 +384,7 @@ int main(int argc, char **argv)
         printf("one batch of %d sentences, the same weights\n", BATCH);
         printf("way                           loss  gradient norm  off by (L2)  gradient bits\n");
     }
-    for (int step = 0; step < STEPS && ok; step++) {
+    for (int step = 0; step < steps && ok; step++) {
         draw_batch(step, tokens, targets);
         for (int i = 0; i < count && ok; i++) {
             way *w = &ways[i];
@@ -398,13 +401,13 @@ int main(int argc, char **argv)
         }
     }
     for (int i = 0; i < count && ok; i++)
-        ok = judge(&ways[i], &ways[i].all[STEPS]);
+        ok = judge(&ways[i], &ways[i].all[steps]);
     if (ok) {
         printf("\nafter %d steps of plain gradient descent, rate %g: loss per token of all %d "
                "sentences\n",
-               STEPS, (double)rate, (int)SENTENCES);
+               steps, (double)rate, (int)SENTENCES);
         for (int i = 0; i < count; i++) {
-            const double loss = ways[i].all[STEPS], more = loss - ways[0].all[STEPS];
+            const double loss = ways[i].all[steps], more = loss - ways[0].all[steps];
             printf("%-25s ", ways[i].name);
             if (loss - loss != 0)
                 printf("diverged                 ");
@@ -414,16 +417,16 @@ int main(int argc, char **argv)
                        loss, more);
             printf("  weights %016llx\n", (unsigned long long)gckpt_store_hash(ways[i].store));
         }
-        int same = equal(&ways[0], &ways[1]) && equal(&ways[0], &ways[2]);
+        int same = equal(&ways[0], &ways[1], steps) && equal(&ways[0], &ways[2], steps);
         printf("\n1 x 16, 4 x 4 and 16 x 1 by sum and one division: %s\n",
                same ? "equal bits" : "DIFFERENT");
-        same = same && equal(&ways[LEAVES], &ways[LEAVES + 1]);
+        same = same && equal(&ways[LEAVES], &ways[LEAVES + 1], steps);
         printf("4 leaves, by %d process%s, 4 rows or one at once: %s\n", size(),
                size() > 1 ? "es" : "", same ? "equal bits" : "DIFFERENT");
         for (int i = 3; i < count; i++) /* NaN is not less either */
-            same = same && (i / 2 == LEAVES / 2 || !(ways[i].all[STEPS] <= ways[0].all[STEPS]));
+            same = same && (i / 2 == LEAVES / 2 || !(ways[i].all[steps] <= ways[0].all[steps]));
         const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";
-        ok = same && draw_curves(rank() == 0 ? path : "/dev/null", ways, legend, DRAWN);
+        ok = same && draw_curves(rank() == 0 ? path : "/dev/null", ways, legend, DRAWN, steps);
     }
     for (int i = 0; i < count; i++) {
         gckpt_exec_free(ways[i].judge);
