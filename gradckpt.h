@@ -24353,6 +24353,7 @@ static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const
     l->user = &file;
     if (!file.error)
         result = gckpti_load(store, l, (size_t)size, desc);
+    l->user = NULL;
     if (file.f)
         fclose(file.f);
     if (file.error)

@@ -1,6 +1,5 @@
 /* test_contract.c - the numeric contract (manual, 5; version 2) again, written from its text in the
- * simplest form: libm's fmaf and sqrtf, a function a rule, the whole batch at once, every value
- * kept. Whatever the library fetches, reports and updates must be these bits, for any plan, split
+ * simplest form: libm's fmaf and sqrtf, a function a rule, a whole leaf at once, every value kept. Whatever the library fetches, reports and updates must be these bits, for any plan, split
  * of the batch and kernels. Its curves (5b) are used as they are: test_numerics and test_kernels
  * have them; bf16 (5l) is in test_bf16. */
 #define GRADCKPT_IMPLEMENTATION
@@ -11,10 +10,24 @@
 
 #include "check.h"
 
-enum { STEPS = 3, MOST = 64, USES = 8, POOL = 1 << 23 };
+enum { STEPS = 3, MOST = 64, USES = 8, LEAVES = 8, POOL = 1 << 23 };
 #define SEED UINT64_C(0xfedcba9876543210)
-enum { INPUT, PARAM, VIEW, PRODUCT, NORM, SOFTMAX, LOG_SOFTMAX, ATTENTION, REDUCE, LOSS, CE, LINEAR_CE, ENTROPY,
-       ERRORS };
+enum {
+    INPUT,
+    PARAM,
+    VIEW,
+    PRODUCT,
+    NORM,
+    SOFTMAX,
+    LOG_SOFTMAX,
+    ATTENTION,
+    REDUCE,
+    LOSS,
+    CE,
+    LINEAR_CE,
+    ENTROPY,
+    ERRORS
+};
 /* an element at a time */
 enum { EMBED = 20, SLICE, ADD, MUL, DIV, GREATER, LESS, SCALE, DROPOUT, ROTARY, CLAMP, DETACH };
 enum { RELU = 40, GELU, GELU_ERF, SILU, TANH, SIGMOID, EXP, LOG, SQRT, ABS, RECIPROCAL, POW };
@@ -34,11 +47,14 @@ typedef struct {
     int uses, by_batch[USES]; /* the user depends on the batch */
     double sum;               /* of a loss */
     int64_t count;
-    float scale, *m, *v; /* of a loss's gradient; state of a parameter */
+    float scale, *m, *v;     /* of a loss's gradient; state of a parameter */
+    float *leaf[LEAVES];     /* once: sums of the leaves */
+    double leaf_sum[LEAVES]; /* of a loss */
 } node;
 
 static node nodes[MOST];
-static int count, batch, batch_rows, step; /* nodes; rows, of a micro-batch; steps done */
+static int count, batch, batch_rows, step;         /* nodes; rows, of a micro-batch; steps done */
+static int leaves, planned, first_row, rows_shown; /* planned: desc.batch */
 static gckpt_store *store;
 static gckpt_graph *graph;
 static gckpt_term terms[4];
@@ -151,6 +167,7 @@ static float uniform(uint32_t word) { return (float)(word >> 8) / 16777216.0f; }
 static int kept(const node *o, int64_t i) /* by dropout */
 {
     uint32_t word[4];
+    i += o->once ? 0 : o->n / rows_shown * first_row;
     philox(SEED, (uint64_t)i / 4, (uint32_t)gckpt_id(o->t), (uint32_t)step, word);
     return uniform(word[i % 4]) >= o->factor;
 }
@@ -377,7 +394,8 @@ static float weight_of(const node *o, int64_t i, int64_t n)
 }
 static float weighed(float w, float x) { return w == 0 ? w : times(w, x); }
 /* The gradient of weights: sums by lanes of the n losses, each a b. */
-static void send_weights(const node *o, const float *a, const float *b, int64_t n, float *d, int add)
+static void send_weights(const node *o, const float *a, const float *b, int64_t n, float *d,
+                         int add)
 {
     int64_t weights = nodes[o->in[2]].n, share = n / weights;
     for (int64_t k = 0; k < weights; k++)
@@ -448,8 +466,11 @@ static void compute_errors(node *o, int in, float *d, int add)
             slope = 1 / (1 + gckpti_exp(-p)) - t;
         }
         if (in == 0 || in == 1)
-            put_product(&d[i], weighed(w, in == 0 ? slope : o->flag == 2 ? -p : -slope), o->scale,
-                        add);
+            put_product(&d[i],
+                        weighed(w, in == 0        ? slope
+                                   : o->flag == 2 ? -p
+                                                  : -slope),
+                        o->scale, add);
         if (in < 0 && w == 0)
             a[i] = b[i] = 0;
         else if (in < 0)
@@ -701,15 +722,14 @@ static void send(node *o)
         t->have = 1;
     }
 }
-static void add_uses(node *t)
+static void add_uses(node *t, int by_batch)
 {
-    for (int by_batch = 1; by_batch >= 0; by_batch--)
-        for (int u = 0; u < t->uses; u++)
-            if (t->by_batch[u] == by_batch) {
-                for (int64_t i = 0; i < t->n; i++)
-                    put(&t->g[i], t->use[u][i], t->have);
-                t->have = 1;
-            }
+    for (int u = 0; u < t->uses; u++)
+        if (t->by_batch[u] == by_batch) {
+            for (int64_t i = 0; i < t->n; i++)
+                put(&t->g[i], t->use[u][i], t->have);
+            t->have = 1;
+        }
 }
 
 /* 5g: division, square sum, update number t */
@@ -744,14 +764,70 @@ static void update(node *w, gckpt_optimiser how, const gckpt_hyper *h, float cli
     }
 }
 
+/* 5e: rows of leaf j; all nodes show these, or (-1) the whole batch */
+static void show(const node *whole, int j)
+{
+    first_row = 0, rows_shown = 0;
+    for (int r = 0; r < batch; r++) {
+        int in = j < 0 || (int64_t)r * leaves / planned == j;
+        first_row = in && rows_shown == 0 ? r : first_row;
+        rows_shown += in;
+    }
+    for (int i = 0; i < count; i++) {
+        node *o = &nodes[i];
+        const node *w = &whole[i];
+        if (o->once)
+            continue;
+        int64_t row = w->n / batch, before = first_row * row;
+        int64_t pairs = w->op > VIEW ? 2 * whole[w->in[0]].n / batch : 0;
+        o->n = rows_shown * row, o->s.d[0] = w->s.d[0] / batch * rows_shown;
+        o->y = w->y ? w->y + before : NULL, o->g = w->g + before;
+        o->index = w->index ? w->index + before : NULL;
+        o->aux = w->aux ? w->aux + first_row * pairs : NULL;
+    }
+}
+/* 5e: the tree over leaves from .. from + n - 1, of element i, or (i < 0) of a loss's sums */
+static double tree(const node *t, int64_t i, int from, int n)
+{
+    if (n == 1)
+        return i < 0 ? t->leaf_sum[from] : (double)t->leaf[from][i];
+    double a = tree(t, i, from, n / 2), b = tree(t, i, from + n / 2, n / 2);
+    volatile float sum = (float)a + (float)b;
+    return i < 0 ? a + b : (double)sum;
+}
+/* The backward of a leaf, which all of them end in: uses by what depends on the batch, added up. */
+static void send_leaf(int j)
+{
+    for (int i = count; i-- > 0;) {
+        node *o = &nodes[i];
+        if (!o->once && rows_shown > 0) {
+            for (int l = 0; l < term_count; l++)
+                o->have |= term_node[l] == i;
+            if (o->have && o->op > VIEW)
+                send(o);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        node *t = &nodes[i];
+        if (t->once) {
+            t->g = t->leaf[j] = get(t->n);
+            add_uses(t, 1);
+            t->by_batch[0] = t->by_batch[0] || t->uses; /* has such uses at all */
+        }
+        t->uses = 0;
+        t->have = t->once && (t->have || t->by_batch[0]);
+    }
+}
+
 /* 5e, 5f, 5g: one step over the whole batch (manual, 3). */
 static void take_step(gckpt_optimiser how, const gckpt_hyper *h, gckpt_report *report)
 {
+    static node whole[MOST];
     double squares = 0, weight;
     memset(report, 0, sizeof *report);
     for (int i = 0; i < count; i++) {
         node *o = &nodes[i];
-        o->uses = o->have = 0, o->sum = 0, o->count = 0;
+        o->uses = o->have = o->by_batch[0] = 0, o->sum = 0, o->count = 0;
         o->g = get(o->n);
         if (o->op == VIEW)
             o->y = nodes[o->in[0]].y;
@@ -759,21 +835,55 @@ static void take_step(gckpt_optimiser how, const gckpt_hyper *h, gckpt_report *r
             continue;
         o->aux = get(2 * nodes[o->in[0]].n);
         o->y = get(o->n);
-        compute(o, -1, o->y, 0);
+        if (o->once)
+            compute(o, -1, o->y, 0);
+    }
+    memcpy(whole, nodes, sizeof whole);
+    int64_t total[MOST] = { 0 };
+    for (int j = 0; j < leaves; j++) {
+        show(whole, j);
+        for (int i = 0; i < count; i++) {
+            node *o = &nodes[i];
+            o->leaf_sum[j] = 0;
+            if (o->once || o->op <= VIEW || rows_shown == 0)
+                continue;
+            o->sum = 0, o->count = 0;
+            compute(o, -1, o->y, 0);
+            o->leaf_sum[j] = o->sum, total[i] += o->count;
+        }
+    }
+    for (int i = 0; i < term_count; i++) {
+        node *l = &nodes[term_node[i]];
+        if (!l->once)
+            l->sum = tree(l, -1, 0, leaves), l->count = total[term_node[i]];
     }
     int64_t n = report->count = nodes[term_node[0]].count;
     for (int i = 0; i < term_count; i++) {
         node *l = &nodes[term_node[i]];
         weight = (double)terms[i].weight;
         l->scale = (float)(i == 0 ? weight : weight * (double)n / (l->once ? 1 : (double)l->count));
-        l->have = 1;
         volatile double part = weight * (l->sum / (l->once ? 1 : (double)l->count));
         report->loss += part;
     }
+    for (int j = 0; j < leaves; j++) {
+        show(whole, j);
+        send_leaf(j);
+    }
+    show(whole, -1);
+    for (int i = 0; i < count; i++) {
+        node *t = &nodes[i];
+        t->have = t->once && t->have;
+        t->g = t->once ? get(t->n) : t->g;
+        for (int64_t k = 0; k < t->n && t->have; k++)
+            t->g[k] = (float)tree(t, k, 0, leaves);
+    }
     for (int i = count; i-- > 0;) {
-        add_uses(&nodes[i]);
-        if (nodes[i].have && nodes[i].op > VIEW)
-            send(&nodes[i]);
+        node *o = &nodes[i];
+        for (int l = 0; l < term_count; l++)
+            o->have |= o->once && term_node[l] == i;
+        add_uses(o, 0);
+        if (o->once && o->have && o->op > VIEW)
+            send(o);
     }
     for (int i = 0; i < count; i++)
         squares += nodes[i].op == PARAM ? divide(&nodes[i], n) : 0;
@@ -799,8 +909,7 @@ static int note(int op, gckpt_tensor *t, int a, int b, int c)
     k->once = op != INPUT, k->trained = op == PARAM;
     for (int i = 0; i < 3; i++)
         if (k->in[i] >= 0)
-            k->once &= nodes[k->in[i]].once,
-                k->trained |= op != DETACH && nodes[k->in[i]].trained;
+            k->once &= nodes[k->in[i]].once, k->trained |= op != DETACH && nodes[k->in[i]].trained;
     k->s = gckpt_shape_of(t);
     if (!k->once)
         k->s.d[0] = k->s.d[0] / batch_rows * batch;
@@ -885,9 +994,9 @@ static int power_of(int x, float e)
 }
 static int apply(int op, int x) /* a curve or softmax */
 {
-    gckpt_tensor *(*const curves[])(gckpt_tensor *) = { gckpt_relu, gckpt_gelu, gckpt_gelu_erf,
-                                                        gckpt_silu, gckpt_tanh, gckpt_sigmoid,
-                                                        gckpt_exp,  gckpt_log,  gckpt_sqrt,
+    gckpt_tensor *(*const curves[])(gckpt_tensor *) = { gckpt_relu, gckpt_gelu,      gckpt_gelu_erf,
+                                                        gckpt_silu, gckpt_tanh,      gckpt_sigmoid,
+                                                        gckpt_exp,  gckpt_log,       gckpt_sqrt,
                                                         gckpt_abs,  gckpt_reciprocal };
     return note(op,
                 op == SOFTMAX       ? gckpt_softmax(T(x))
@@ -981,7 +1090,8 @@ static void attend(void)
     int w = param("w", gckpt_shape2(C, C), 1, 0, 0),
         top = param("top", gckpt_shape2(C, V), 1, 0, 0);
     int q = linear(x, w, -1, 0), k = linear(z, w, -1, 1);
-    int h = add(add(attention(q, k, k, 1, 0), attention(q, k, k, 2, 1)), matmul(apply(SOFTMAX, matmul(q, k, 1)), k, 0));
+    int h = add(add(attention(q, k, k, 1, 0), attention(q, k, k, 2, 1)),
+                matmul(apply(SOFTMAX, matmul(q, k, 1)), k, 0));
     h = linear(add(h, matmul(h, apply(TANH, w), 0)), top, -1, 0);
     minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 1);
     minimise(squares(reduce(k, 1, 1), reduce(z, 1, 0)), 0.5f);
@@ -1015,9 +1125,11 @@ static void criterion(void)
     int v = param("v", gckpt_shape2(R, 1), 0.1f, 0, -3);
     int h = linear(x, w, -1, 0), p = apply(SIGMOID, h), zeros = apply(RELU, x), m, r, u;
     u = sub(apply(LOG, p), mul(apply(SQRT, p), apply(RECIPROCAL, p)));
-    u = add(u, add(power_of(h, 2), add(power_of(h, 3), add(power_of(p, 2.5f), power_of(p, -0.5f)))));
+    u = add(u,
+            add(power_of(h, 2), add(power_of(h, 3), add(power_of(p, 2.5f), power_of(p, -0.5f)))));
     m = pair(GREATER, apply(RELU, h), zeros); /* ties at 0 */
-    m = add(pair(LESS, m, b), with(note(CLAMP, gckpt_clamp(T(h), -0.5f, 0.5f), h, -1, -1), 0, 0, 0.5f));
+    m = add(pair(LESS, m, b),
+            with(note(CLAMP, gckpt_clamp(T(h), -0.5f, 0.5f), h, -1, -1), 0, 0, 0.5f));
     m = sub(m, pair(LESS, z, pair(GREATER, h, h)));
     r = pair(DIV, u, add(apply(ABS, h), b));
     r = add(pair(DIV, r, v), pair(DIV, b, apply(EXP, m)));
@@ -1031,10 +1143,12 @@ static void criterion(void)
 static void losses(void)
 {
     enum { R = 37, C = 5, V = 1030 };
-    int x = input("x", gckpt_shape3(batch_rows, R, C)), soft = input("soft", gckpt_shape3(batch_rows, R, V));
+    int x = input("x", gckpt_shape3(batch_rows, R, C)),
+        soft = input("soft", gckpt_shape3(batch_rows, R, V));
     int targets = indices("targets", gckpt_shape2(batch_rows, R), V, 1);
     int w = param("w", gckpt_shape2(C, V), 0.5f, 0, 0), u = param("u", gckpt_shape2(C, C), 1, 0, 0);
-    int rows = input("rows", gckpt_shape2(batch_rows, R)), gain = param("gain", gckpt_shape1(1), 1, 0, 0);
+    int rows = input("rows", gckpt_shape2(batch_rows, R)),
+        gain = param("gain", gckpt_shape1(1), 1, 0, 0);
     int h = linear(x, w, -1, 0), some = mul(rows, gain), few = reduce(some, 1, 1);
     minimise(entropy(h, targets, few, 0, 0.1f), 1);
     minimise(entropy(h, targets, some, 0, 0), -0.2f);
@@ -1044,8 +1158,10 @@ static void losses(void)
 static void errors_of(void)
 {
     enum { R = 7, C = 37 };
-    int x = input("x", gckpt_shape3(batch_rows, R, C)), rows = input("rows", gckpt_shape2(batch_rows, R));
-    int w = param("w", gckpt_shape2(C, C), 0.5f, 0, 0), gain = param("gain", gckpt_shape1(1), 1, 0, 0);
+    int x = input("x", gckpt_shape3(batch_rows, R, C)),
+        rows = input("rows", gckpt_shape2(batch_rows, R));
+    int w = param("w", gckpt_shape2(C, C), 0.5f, 0, 0),
+        gain = param("gain", gckpt_shape1(1), 1, 0, 0);
     int h = linear(x, w, -1, 0), some = mul(rows, gain), y = apply(SIGMOID, mul(x, gain));
     minimise(errors(h, y, apply(SIGMOID, h), 0, 0), 1);
     minimise(errors(h, y, some, 1, 0.4f), 0.5f);
@@ -1128,6 +1244,7 @@ typedef struct {
     int batch, rows,
         all; /* of a micro-batch; fetch every tensor, not only the parameters' gradients */
     gckpt_isa isa;
+    int leaves, planned; /* desc.batch, 0: batch */
 } setting;
 
 static int fetched(const node *k, const setting *r)
@@ -1139,7 +1256,11 @@ static void same(const char *net, const setting *r, int i, const char *what, con
                  const float *theirs)
 {
     const node *k = &nodes[i];
-    int64_t first = k->once ? 0 : (batch - 1) / r->rows * r->rows * (k->n / batch), j = first;
+    int64_t start = batch - 1, leaf = start * leaves / planned, first, j;
+    while (start > 0 && (start - 1) * leaves / planned == leaf)
+        start--;
+    start += (batch - 1 - start) / r->rows * r->rows;
+    first = j = k->once ? 0 : start * (k->n / batch);
     while (theirs && j < k->n && memcmp(&ours[j], &theirs[j - first], sizeof(float)) == 0)
         j++;
     CHECK_MSG(j == k->n, "%s, %d rows, mode %d: %s of tensor %d, element %d: %.9g, not %.9g", net,
@@ -1164,6 +1285,7 @@ static void run(const char *name, void (*net)(void), gckpt_optimiser how, float 
     graph = gckpt_graph_new(s, NULL);
     hopeless = strcmp(name, "hopeless") == 0;
     count = term_count = 0, used = 0, state = 1, batch = r->batch, batch_rows = r->rows;
+    leaves = r->leaves, planned = r->planned ? r->planned : batch;
     net();
     const size_t keep = used;
     for (int i = 0; i < count; i++) {
@@ -1176,7 +1298,8 @@ static void run(const char *name, void (*net)(void), gckpt_optimiser how, float 
         if (fetched(k, r) && k->trained)
             picks[plan_desc.fetches++] = (gckpt_pick){ k->t, 1 };
     }
-    plan_desc.mode = r->mode, plan_desc.batch = batch, plan_desc.optimiser = how;
+    plan_desc.mode = r->mode, plan_desc.batch = planned, plan_desc.optimiser = how;
+    plan_desc.leaves = leaves;
     plan_desc.fetch = picks;
     exec_desc.isa = r->isa;
     gckpt_plan *p = gckpt_plan_new(graph, terms, term_count, &plan_desc);
@@ -1224,16 +1347,24 @@ int main(void)
         void (*net)(void);
         gckpt_optimiser how;
         float clip;
-    } net[] = { { "mlp", mlp, GCKPT_ADAMW, 0.05f },      { "gpt", gpt, GCKPT_ADAMW, 0 },
-                { "attend", attend, GCKPT_MOMENTUM, 0 }, { "broadcast", broadcast, GCKPT_SGD, 1 },
-                { "odd", odd, GCKPT_ADAMW, 0 },          { "masked", masked, GCKPT_ADAMW, 0 },
-                { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
-                { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f } };
-    static const setting settings[] = { { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN },
-                                        { GCKPT_STORE_ALL, 5, 2, 1, GCKPT_ISA_AUTO },
-                                        { GCKPT_MEMORY_POOR, 5, 1, 0, GCKPT_ISA_AUTO },
-                                        { GCKPT_OPTIMAL, 5, 3, 0, GCKPT_ISA_AUTO },
-                                        { GCKPT_STORE_ALL, 1, 1, 1, GCKPT_ISA_AUTO } };
+    } net[] = {
+        { "mlp", mlp, GCKPT_ADAMW, 0.05f },      { "gpt", gpt, GCKPT_ADAMW, 0 },
+        { "attend", attend, GCKPT_MOMENTUM, 0 }, { "broadcast", broadcast, GCKPT_SGD, 1 },
+        { "odd", odd, GCKPT_ADAMW, 0 },          { "masked", masked, GCKPT_ADAMW, 0 },
+        { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
+        { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f }
+    };
+    static const setting settings[] = {
+        { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN, 1, 0 },
+        { GCKPT_STORE_ALL, 5, 2, 1, GCKPT_ISA_AUTO, 1, 0 },
+        { GCKPT_MEMORY_POOR, 5, 1, 0, GCKPT_ISA_AUTO, 1, 0 },
+        { GCKPT_OPTIMAL, 5, 3, 0, GCKPT_ISA_AUTO, 1, 0 },
+        { GCKPT_STORE_ALL, 1, 1, 1, GCKPT_ISA_AUTO, 1, 0 },
+        { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN, 2, 0 },
+        { GCKPT_MEMORY_POOR, 5, 2, 0, GCKPT_ISA_AUTO, 4, 0 },
+        { GCKPT_OPTIMAL, 5, 1, 0, GCKPT_ISA_AUTO, 8, 0 },
+        { GCKPT_STORE_ALL, 5, 3, 1, GCKPT_ISA_AUTO, 4, 11 },
+    };
     for (size_t i = 0; i < sizeof net / sizeof *net; i++)
         for (size_t j = 0; j < sizeof settings / sizeof *settings; j++)
             run(net[i].name, net[i].net, net[i].how, net[i].clip, &settings[j]);

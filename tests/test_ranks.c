@@ -1,12 +1,16 @@
-/* test_ranks.c - threads as ranks: the engine that the tests of several processes run on. */
+/* test_ranks.c - threads as ranks: whatever the number of ranks, shards, plan, micro-batches and feeding, the
+ * weights, losses, counts and norms are those of one process with as many leaves, in the bytes that were
+ * planned; and the engine that this runs on (ranks.h).
+ *
+ *     build/test_ranks [wide]    all settings of the matrix, not some */
 #include "gradckpt.h"
-#include "ranks.h"
+#include "ranked.h"
 #if RANKS_THREADS
 
 /* ---- the engine: what it is told and what it tells ---- */
 enum { ROUNDS = 20 };
 typedef struct {
-    int breach;          /* what rank 1 does wrong in round 7: BREACHES */
+    int breach;          /* what rank 1 does wrong in round 8: BREACHES */
     int met[RANKS_MOST]; /* results: exchanges that brought what they should */
     int failed[RANKS_MOST];
 } exchanges;
@@ -28,7 +32,7 @@ static void exchange_all(ranks_world *w, int rank, void *context)
     unsigned char mine[100], other[100], third[100];
     for (int round = 0; round < ROUNDS && !x->failed[rank]; round++)
         for (int bit = 1; bit < w->size && !x->failed[rank]; bit *= 2) {
-            int wrong = rank == 1 && round == 7 ? x->breach : 0, peer = rank ^ bit;
+            int wrong = rank == 1 && round == 8 ? x->breach : 0, peer = rank ^ bit;
             memset(mine, round * 8 + rank, sizeof mine);
             int ok = r->exchange(r->user, peer, mine, sizeof mine - (wrong == SIZE),
                                  wrong == IN_PLACE ? mine + 99 : other, sizeof other);
@@ -85,9 +89,149 @@ static void test_engine(void)
     }
 }
 
-int main(void)
+/* ---- all settings ---- */
+static const setting base = {
+    .ranks = 1, .mode = GCKPT_STORE_ALL, .rows = 2, .leaves = LEAVES, .with = DROPOUT | SECOND
+};
+
+static void test_matrix(int wide)
 {
+    outcome want, again;
+    int n = 0;
+    one_process(&base, &want);
+    CHECK(want.report[2].count == 0 && want.report[2].step == 2 && want.report[3].step == 3);
+    for (int ranks = 1; ranks <= LEAVES; ranks *= 2)
+        for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++)
+            for (int poor = 0; poor < 2; poor++)
+                for (int rows = 1; rows <= 2; rows++, n++) {
+                    setting s = base;
+                    s.ranks = ranks;
+                    s.shard = (gckpt_shard)shard;
+                    s.mode = poor ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
+                    s.rows = rows;
+                    s.feed = n % 3 == 1 ? PIECES : WHOLE;
+                    s.blocking = n % 5 == 2;
+                    if (wide || ranks == 2 || n % 3 == 0)
+                        compare(&s, &want);
+                }
+    setting other = base;
+    other.leaves = 1; /* another number of leaves sums in another order */
+    one_process(&other, &again);
+    CHECK(want.hash != again.hash && fabs(want.report[0].loss - again.report[0].loss) < 1e-6);
+}
+
+static void test_features(int wide)
+{
+    static const setting kinds[] = {
+        { .leaves = 8, .with = DROPOUT, .feed = STREAM, .rows = 1 },
+        { .leaves = 8, .with = SECOND, .optimiser = GCKPT_SGD, .rows = 1 },
+        { .leaves = 4, .with = SECOND, .optimiser = GCKPT_MOMENTUM, .rows = 3 },
+        { .leaves = 16, .with = SECOND | COPIED, .optimiser = GCKPT_OWN_OPTIMISER, .rows = 1 },
+        { .leaves = 8, .with = FROZEN, .rows = 2 },
+        { .leaves = 8, .with = PACKED | DROPOUT, .rows = 4 },
+        { .leaves = 8, .with = RUNNING, .rows = 2 },
+        { .leaves = 8, .with = INFINITE | SECOND, .rows = 1 },
+        { .leaves = 8, .with = DROPOUT | SECOND, .precision = GCKPT_BF16, .rows = 2 },
+        { .leaves = 8, .with = DROPOUT, .precision = GCKPT_BF16_STOCHASTIC, .rows = 1 },
+        { .leaves = 8, .with = SECOND, .threads = 2, .rows = 2 },
+    };
+    for (size_t k = 0, n = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        outcome want;
+        one_process(&kinds[k], &want);
+        if (kinds[k].with & INFINITE)
+            CHECK(want.result[1] == GCKPT_SKIPPED && want.report[1].step == 1);
+        for (int ranks = 2; ranks <= kinds[k].leaves && ranks <= 8; ranks *= 2)
+            for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++, n++) {
+                setting s = kinds[k];
+                s.ranks = ranks;
+                s.shard = (gckpt_shard)shard;
+                s.mode = n % 2 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
+                s.blocking = n % 7 == 3;
+                if (s.feed == STREAM && shard == GCKPT_SHARD_VALUES)
+                    s.feed = WHOLE; /* who streams does not gather */
+                if (wide || (n + k) % 3 == 0)
+                    compare(&s, &want);
+            }
+    }
+}
+
+/* ---- what is sent: of what is cut, gradients (N - 1) / N on their way to shares, and as much back, or
+ * the values; both where the epilogue adds to a gradient; all of what is not cut at each level; a little
+ * to agree ---- */
+static void test_sent(void)
+{
+    for (int ranks = 2; ranks <= LEAVES; ranks *= 2)
+        for (int shard = 0; shard < GCKPT_SHARD_VALUES; shard++) {
+            static trial t;
+            ranks_world w;
+            setting s = base;
+            s.ranks = ranks;
+            s.shard = (gckpt_shard)shard;
+            if (!run(&t, &s, NULL, &w))
+                continue;
+            model m = build(store_of(&base, 0, 11), &base);
+            double whole = 0, sent = 0, levels = 0, least = 0;
+            for (int i = 0; i < gckpt_store_count(m.s); i++) {
+                gckpt_parameter q;
+                gckpt_store_get(m.s, i, &q);
+                /* of STEPS steps one has no target: it sums and does not update */
+                int both = shard == 0 || !strcmp(q.name, "up") || !strcmp(q.name, "both");
+                int times = (both ? 2 : 1) * STEPS + (shard ? STEPS - 1 : 0);
+                double n = (double)count_of(&q.shape);
+                least += n > 4096 ? 4 * n * (ranks - 1) * times : 0;
+                whole += n > 4096 ? 0 : n;
+            }
+            for (int bit = 1; bit < ranks; bit *= 2)
+                levels++;
+            for (int i = 0; i < ranks; i++)
+                sent += (double)t.out[i].sent;
+            double most = least + ranks * levels * STEPS * (4 * whole + 4096);
+            CHECK_MSG(least <= sent && sent <= most,
+                      "%d ranks, shard %d: %.0f bytes, not %.0f to %.0f", ranks, shard, sent, least,
+                      most);
+            gckpt_graph_free(m.g);
+            gckpt_store_free(m.s);
+        }
+}
+
+/* ---- all ranks make the same plan ---- */
+static void test_plans(void)
+{
+    for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
+        file first = { 0 };
+        for (int rank = 0; rank < 4; rank++) {
+            setting s = base;
+            file f = { 0 };
+            s.ranks = 4;
+            s.shard = (gckpt_shard)shard;
+            s.mode = GCKPT_OPTIMAL;
+            model m = build(store_of(&s, rank, 11), &s);
+            gckpt_plan *p = plan_of(&m, &s);
+            CHECK_MSG(p && gckpt_plan_write(p, file_write, &f) == GCKPT_OK, "%s",
+                      gckpt_error_text(m.g));
+            CHECK(rank == 0 || same_file(&f, &first));
+            if (rank == 0)
+                first = f;
+            else
+                free(f.bytes);
+            gckpt_plan_free(p);
+            gckpt_graph_free(m.g);
+            gckpt_store_free(m.s);
+        }
+        free(first.bytes);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int wide = argc > 1;
+    (void)argv;
     test_engine();
+    fill();
+    test_plans();
+    test_matrix(wide);
+    test_features(wide);
+    test_sent();
     return check_report("test_ranks");
 }
 #else

@@ -499,7 +499,8 @@ static void test_every_call(int ranks)
         gckpt_result result = save_by(ranks, GCKPT_SHARD_VALUES, 2);
         done = calls_made < fails_at;
         fails_at = 0;
-        int is_new = result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
+        int is_new =
+            result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
         CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
         CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
                   error_text);
@@ -511,6 +512,173 @@ static void test_every_call(int ranks)
             CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK);
         CHECK_MSG(!left || files() == ranks + 1, "failed at %d: %d files", i + 1, files());
     }
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* ---- files that are not what was saved ---- */
+static file file_of(const char *name)
+{
+    file f = { 0 };
+    unsigned char block[512];
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *from = fopen(full, "rb");
+    CHECK_MSG(from != NULL, "%s", full);
+    for (size_t n = 1; from && n > 0;) {
+        n = fread(block, 1, sizeof block, from);
+        file_write(&f, block, n);
+    }
+    if (from)
+        fclose(from);
+    return f;
+}
+
+static void put_file(const char *name, const file *f, size_t size)
+{
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *to = fopen(full, "wb");
+    CHECK(to && fwrite(f->bytes, 1, size, to) == size && !fclose(to));
+}
+
+/* The index with its first `from` replaced by `to`, and the sum of that. */
+static void put_index(const file *f, const char *from, const char *to)
+{
+    file out = { 0 };
+    char check[40];
+    const char *text = (const char *)f->bytes, *at = strstr(text, from);
+    const char *last = strstr(text, ",\"check\"");
+    CHECK_MSG(at && last && at < last, "%s", from);
+    if (at && last) {
+        file_write(&out, text, (size_t)(at - text));
+        file_write(&out, to, strlen(to));
+        at += strlen(from);
+        file_write(&out, at, (size_t)(last - at));
+        snprintf(check, sizeof check, ",\"check\":\"%llu\"}\n",
+                 (unsigned long long)gckpti_fnv(UINT64_C(0xcbf29ce484222325), out.bytes, out.size));
+        file_write(&out, check, strlen(check));
+        put_file("ckpt", &out, out.size);
+    }
+    free(out.bytes);
+}
+
+/* Is it refused by this store, which holds salt 9, and by an empty one? */
+static int refused(gckpt_store *s, gckpt_result why, const char *text)
+{
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
+    gckpt_store *empty = gckpt_store_new(&desc);
+    gckpt_result a = gckpt_ranks_load(s, path), b = gckpt_ranks_load(empty, path);
+    int good = a == why && b == why && holds(s, 9) && !gckpt_store_count(empty) &&
+               !gckpt_store_note(empty, "note") && strstr(gckpt_error_text(s), text) &&
+               strstr(gckpt_error_text(s), path);
+    if (!good)
+        printf("%d %d: %s (\"%s\" expected)\n", a, b, gckpt_error_text(s), text);
+    gckpt_store_free(empty);
+    return good;
+}
+
+static void test_damage(void)
+{
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    static const char *const names[] = { "ckpt", "ckpt.2-0.safetensors", "ckpt.2-1.safetensors" };
+    file f[3];
+    size_t live;
+    begin = 3, end = 5;
+    gckpt_store_free(s);
+    fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
+    clear();
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 7) == GCKPT_OK &&
+          save_by(2, GCKPT_SHARD_NONE, 8) == GCKPT_OK);
+    for (int i = 0; i < 3; i++)
+        f[i] = file_of(names[i]);
+    live = mem.live;
+    for (int i = 0; i < 3; i++) {
+        size_t header = i ? 8 + f[i].bytes[0] + 256u * f[i].bytes[1] : f[i].size;
+        for (size_t k = 0; k < f[i].size; k += k + 30 < header || k + 70 > f[i].size ? 1 : 1009) {
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+            put_file(names[i], &f[i], f[i].size);
+            CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_E_DATA && holds(s, 9) && mem.live == live,
+                      "%s, byte %d: %s", names[i], (int)k, gckpt_error_text(s));
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+        }
+        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) { /* cut off, and one byte more */
+            put_file(names[i], &f[i], k);
+            CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
+        }
+        file_write(&f[i], "\n", 1);
+        put_file(names[i], &f[i], f[i].size);
+        CHECK(refused(s, GCKPT_E_DATA, i ? "damaged" : "not the index"));
+        put_file(names[i], &f[i], --f[i].size);
+    }
+    /* one rank's for another's; of another save, of the same size; none */
+    put_file(names[1], &f[2], f[2].size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-0.safetensors\" is not what was saved with it"));
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 6) == GCKPT_OK);
+    file other = file_of("ckpt.3-1.safetensors");
+    CHECK(other.size == f[2].size);
+    put_file("ckpt", &f[0], f[0].size);
+    put_file(names[1], &f[1], f[1].size);
+    put_file(names[2], &other, other.size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-1.safetensors\" is not what was saved with it"));
+    remove("shards/ckpt.2-1.safetensors");
+    CHECK(refused(s, GCKPT_E_FILE,
+                  "No such file or directory: could not read \"ckpt.2-1.safetensors\""));
+    put_file(names[2], &f[2], f[2].size);
+    CHECK(gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, 8));
+    fill(s, 9);
+    /* an index that says other things, with a right sum */
+    static const struct {
+        const char *from, *to, *text;
+    } wrong[] = {
+        { "{\"gckpt\":[1,", "{\"gckpt\":[2,", "version 2" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,", "three numbers" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,2,9", "of data" },
+        { "\"files\"", "\"filed\"", "another key" },
+        { "\"ckpt.2-0.safetensors\":", "\"../shards/ckpt.2-0.safetensors\":",
+          "no name in this folder" },
+        { "\"ckpt.2-0.safetensors\":", "\"\":", "no name in this folder" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],", "power of two" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],\"y\":[9,2],", "\"x\"" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[9",
+          "expected" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[1,",
+          "too many numbers" },
+        { "\"b\":{\"dtype\":\"F32\",\"shape\":[7]", "\"b\":{\"dtype\":\"F32\",\"shape\":[8]",
+          "data_offsets" },
+        { "\"odd\":{", "\"even\":{", "even" },
+        { "\"odd\":{", "\"b\":{", "b" },
+        { "[4097],\"data_offsets\":[", "[1,4097],\"data_offsets\":[", "" },
+        { "\"tensors\":{", "\"tensors\":[", "'{' expected" },
+        { "\"step\":\"28\"", "\"step\":\"x\"", "step must be a whole number" },
+        { "}}", "}} x", "only spaces" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        put_index(&f[0], wrong[i].from, wrong[i].to);
+        gckpt_result result = gckpt_ranks_load(s, path);
+        CHECK_MSG(result != GCKPT_OK && holds(s, 9) && strstr(gckpt_error_text(s), wrong[i].text),
+                  "%s: %s", wrong[i].to, gckpt_error_text(s));
+    }
+    /* what it claims to have is looked for before there is memory for it */
+    put_index(
+        &f[0], "\"tensors\":{",
+        "\"tensors\":{\"large\":{\"dtype\":\"F32\",\"shape\":[1099511627776],\"data_offsets\":[0,4398046511104]},");
+    CHECK(gckpt_ranks_load(s, path) != GCKPT_OK && holds(s, 9));
+    put_file("ckpt", &f[0], f[0].size);
+    /* taken for something else, and the other way round */
+    CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load"));
+    CHECK(gckpt_store_load(s, "shards/ckpt.2-0.safetensors") == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load") && holds(s, 9));
+    CHECK(gckpt_store_save(s, "shards/plain") == GCKPT_OK &&
+          gckpt_ranks_load(s, "shards/plain") == GCKPT_E_DATA);
+    CHECK(strstr(gckpt_error_text(s), "gckpt_store_load"));
+    CHECK(gckpt_ranks_load(s, "shards/none") == GCKPT_E_FILE &&
+          gckpt_ranks_load(s, NULL) == GCKPT_E_ARG && gckpt_ranks_load(NULL, path) == GCKPT_E_ARG);
+    for (int i = 0; i < 3; i++)
+        free(f[i].bytes);
+    free(other.bytes);
+    gckpt_store_free(s);
     begin = 0, end = MODEL;
     CHECK(mem.live == 0);
 }
@@ -527,6 +695,7 @@ int main(void)
     test_any_number();
     test_every_call(1);
     test_every_call(4);
+    test_damage();
     clear();
     CHECK(!rmdir("shards"));
     return check_report("test_shards");

@@ -1,0 +1,158 @@
+/* test_ranks_faults.c - what may go wrong on one of several ranks: any call of the engine fails, hangs or is
+ * where a rank dies; a rank is fed what is wrong, is cancelled at any instruction, has no memory, wants
+ * something else than the others. All end, with the same error; nothing is changed that need not be; and
+ * where the ranks are still there, the same step can be done again, to the same bits.
+ *
+ *     build/test_ranks_faults [wide]    every call, not some */
+#include "gradckpt.h"
+#include "ranked.h"
+#if RANKS_THREADS
+
+static const setting base = { .ranks = 4,
+                              .mode = GCKPT_STORE_ALL,
+                              .rows = 2,
+                              .leaves = LEAVES,
+                              .with = DROPOUT | SECOND | SMALL,
+                              .steps = 2 };
+
+/* The ranks are no longer there for each other. 0: the fault's call was not reached. */
+static int broken(const setting *s, const mishap *bad)
+{
+    static trial t;
+    ranks_world w;
+    char name[200], what[260];
+    const ranks_fault *f = &bad->fault;
+    name_of(s, name, sizeof name);
+    snprintf(what, sizeof what, "%s: fault %d in call %ld of %d on rank %d%s", name, (int)f->how,
+             f->at, (int)f->call, f->rank, bad->silent ? ", silent" : "");
+    if (!run(&t, s, bad, &w))
+        return 0;
+    const int reached = f->at == 0 || w.rank[f->rank].calls[f->call] >= f->at;
+    for (int i = 0; i < s->ranks; i++) {
+        const outcome *o = &t.out[i];
+        if ((i == f->rank && f->how >= RANKS_DIES && reached) || (bad->no_memory && i == bad->rank))
+            continue;
+        if (!reached) {
+            CHECK_MSG(o->failed == 0 && o->hashed == GCKPT_OK, "%s: rank %d: %s", what, i,
+                      o->first_text);
+            continue;
+        }
+        CHECK_MSG(o->failed ? o->failed == 2 && o->first == GCKPT_E_PEER && o->last == GCKPT_E_PEER
+                            : o->hashed == GCKPT_E_PEER,
+                  "%s: rank %d: failed %d times, %d and %d: %s; %s", what, i, o->failed, (int)o->first,
+                  (int)o->last, o->first_text, o->text);
+        CHECK_MSG(!o->failed || strlen(o->first_text) > 20, "%s: rank %d: \"%s\"", what, i,
+                  o->first_text);
+        CHECK_MSG(!o->changed, "%s: rank %d: other values before the first update", what, i);
+    }
+    return reached;
+}
+
+static void test_calls(int wide)
+{
+    for (int shard = 0, n = 0; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int how = 0; how <= RANKS_VANISHES; how++)
+            for (int call = 0; call <= RANKS_DONE; call++, n++) {
+                setting s = base;
+                long at = 1 + n % 5, stride = wide ? 1 : 37;
+                s.shard = (gckpt_shard)shard;
+                s.feed = n % 3 ? WHOLE : PIECES;
+                s.blocking = call == RANKS_EXCHANGE && n % 4 == 2;
+                mishap bad = { .rank = -1, .silent = n % 5 == 1 };
+                do {
+                    bad.fault =
+                        (ranks_fault){ (int)(at % s.ranks), (ranks_call)call, (ranks_how)how, at };
+                    at += call == RANKS_DONE ? 3 * stride : stride;
+                } while (broken(&s, &bad));
+                CHECK(at > 50);
+            }
+    setting s = base;
+    mishap bad = { .rank = 2, .no_memory = 1 };
+    broken(&s, &bad);
+}
+
+/* ---- errors of a rank's own: all get them, and go on ---- */
+static void common(const setting *s, const mishap *bad, const outcome *want, gckpt_result result,
+                   const char *text)
+{
+    static trial t;
+    ranks_world w;
+    char name[200], rank[32];
+    name_of(s, name, sizeof name);
+    snprintf(rank, sizeof rank, "rank %d", bad->rank);
+    if (!run(&t, s, bad, &w))
+        return;
+    const int failed = t.out[0].failed, ignored = bad->cancel_at && !failed;
+    for (int i = 0; i < s->ranks; i++) {
+        const outcome *o = &t.out[i];
+        CHECK_MSG(o->failed == failed && (ignored || o->first == result),
+                  "%s: rank %d: %d, not %d: %s", name, i, (int)o->first, (int)result,
+                  o->first_text);
+        CHECK_MSG(ignored || strstr(o->first_text, text), "%s: rank %d: \"%s\" lacks \"%s\"", name,
+                  i, o->first_text, text);
+        CHECK_MSG(ignored || i == bad->rank || bad->differs || strstr(o->first_text, rank),
+                  "%s: rank %d: \"%s\" lacks \"%s\"", name, i, o->first_text, rank);
+        CHECK_MSG(!o->changed, "%s: rank %d: other values", name, i);
+        if (failed < 2)
+            CHECK_MSG(o->text[0] == 0 && o->hashed == GCKPT_OK && o->hash == want->hash,
+                      "%s: rank %d: not the same afterwards: %s", name, i, o->text);
+    }
+}
+
+static void test_own_errors(int wide)
+{
+    static const char *const texts[DIFFERENCES] = { "", "rows", "", "seed", "", "", "plan" };
+    outcome want;
+    one_process(&base, &want);
+    for (int shard = 0, n = 0; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int rank = 0; rank < base.ranks; rank++, n++) {
+            setting s = base;
+            s.shard = (gckpt_shard)shard;
+            s.feed = n % 2 ? PIECES : WHOLE;
+            s.mode = n % 3 ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
+            mishap bad = { .rank = rank, .step = rank < 3 && n % 2, .bad_index = 1 };
+            common(&s, &bad, &want, GCKPT_E_DATA, "250");
+            for (int differs = ROWS; differs < DIFFERENCES; differs++) {
+                mishap other = { .rank = rank, .differs = differs };
+                if (wide || (n + differs) % 4 == 0)
+                    common(&s, &other, &want, GCKPT_E_ARG, texts[differs]);
+            }
+        }
+}
+
+static void test_cancel(int wide)
+{
+    outcome want;
+    one_process(&base, &want);
+    for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
+        long seen = 1;
+        for (long at = 1; at <= seen; at += wide ? 1 : 23) {
+            static trial t;
+            ranks_world w;
+            setting s = base;
+            mishap none = { .rank = -1, .cancel_at = 1 };
+            s.shard = (gckpt_shard)shard;
+            s.rows = 1 + (int)(at % 2);
+            s.feed = at % 3 ? WHOLE : PIECES;
+            mishap bad = { .rank = (int)(at / 2 % s.ranks), .cancel_at = at };
+            if (run(&t, &s, &none, &w))
+                seen = t.out[bad.rank].seen;
+            common(&s, &bad, &want, GCKPT_CANCELLED, "cancelled");
+        }
+        CHECK(seen > 50);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int wide = argc > 1;
+    (void)argv;
+    fill();
+    test_own_errors(wide);
+    test_cancel(wide);
+    test_calls(wide);
+    return check_report("test_ranks_faults");
+}
+#else
+int main(void) { return check_report("test_ranks_faults"); /* no threads here */ }
+#endif
