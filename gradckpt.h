@@ -4901,7 +4901,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 }
 
 #ifdef GCKPT_NO_TEXT
-static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
+static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
 {
     if (g && g->object.sticky == GCKPT_OK)
         g->object.sticky = result;
@@ -4909,11 +4909,11 @@ static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
 }
 static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
 {
-    gckpti_failed((gckpt_graph *)call->graph, result);
+    gckpti_graph_failed((gckpt_graph *)call->graph, result);
     return result;
 }
 #define gckpti_fail(g, result, ...)                                                                \
-    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_failed(g, result))
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
 #define gckpt_fail(call, result, ...)                                                              \
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
@@ -9810,7 +9810,7 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels says;
+ * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_levels);
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
  * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
@@ -9992,16 +9992,13 @@ struct gckpt_plan {
 };
 
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
-static int gckpti_levels_of(int leaves)
+static int gckpti_levels(int leaves)
 {
     int n = 0;
     while (leaves >> n > 1)
         n++;
     return n;
 }
-
-/* In that of a rank's own. */
-static int gckpti_levels(const gckpt_plan *p) { return gckpti_levels_of(p->leaves / p->ranks); }
 
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
@@ -16728,7 +16725,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
     p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
     p->leaves = d->leaves ? d->leaves : 1;
-    p->levels = p->inference ? 0 : gckpti_levels_of(p->leaves / graph->store->ranks);
+    p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
     p->staged = d->stage_parameters;
     if (!p->inference && !d->update_in_backward && !variant.near)
@@ -18215,8 +18212,8 @@ static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
         if (a->alike[i] == b->alike[i])
             continue;
         memset(&text, 0, sizeof text);
-        a->result = gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s", (int)low,
-                                 (int)high, names[i]);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
         memcpy(a->text, text.text, sizeof a->text);
         low = -1;
     }
@@ -20737,8 +20734,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0,
-                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0, gckpti_elements(&p->nodes[i].shape),
+                              0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -21539,8 +21536,8 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
-        r.result = gckpti_error(e, GCKPT_E_ARG,
-                                "step: parameters were packed within it; it is over, begin it anew");
+        r.result = gckpti_error(
+            e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
         if (e->plan->ranking)
             r.result = e->plan->ranking->failed(e, r.result);
         if (r.result != GCKPT_OK) {
@@ -21827,9 +21824,10 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
             "%I rows",
             exec->plan->rows);
     if (result == GCKPT_OK && exec->plan->ranks > 1 && exec->plan->shard == GCKPT_SHARD_VALUES)
-        result = gckpti_error(exec, GCKPT_E_ARG,
-                              "step_begin: rows cannot stream in where ranks gather values for each "
-                              "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+        result =
+            gckpti_error(exec, GCKPT_E_ARG,
+                         "step_begin: rows cannot stream in where ranks gather values for each "
+                         "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     exec->streamed = 1;
