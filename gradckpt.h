@@ -21641,6 +21641,11 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
+    if (e->plan->leaves > 1)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
+                            "plan with desc.leaves 1",
+                            e->plan->leaves);
     if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -22347,6 +22352,11 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: not for %i ranks: check a plan of one process with "
+                            "as many leaves, which has the same gradients",
+                            p->ranks);
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
@@ -22414,10 +22424,12 @@ static void gckpti_time_step(void *context)
     gckpti_timing *t = (gckpti_timing *)context;
     gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &t->spent[p->length], micro = (double)(t->batch.rows / p->rows);
+    double *rest = &t->spent[p->length], micro;
     memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
+    micro = (double)(p->ranking && result == GCKPT_OK ? p->ranking->batches(e, t->batch.rows)
+                                                      : t->batch.rows / p->rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
         gckpti_on(e)->finish(gckpti_on(e)->context);
@@ -22517,6 +22529,11 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: not for %i ranks: measure a plan of one process, and give "
+                            "all ranks the same costs",
+                            p->ranks);
     size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
     size_t stride = p->length + 1;
     gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
@@ -22686,6 +22703,13 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
     if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
                      "fit_timed: needs a clock; executors share no block of memory");
+        return NULL;
+    }
+    if (store->ranks > 1) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "fit_timed: not for %i ranks, which might find other plans the fastest: use "
+                     "gckpt_fit",
+                     store->ranks);
         return NULL;
     }
     if (desc)

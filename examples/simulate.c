@@ -130,7 +130,7 @@ static double now(void)
 
 static simulate_machine machine(int link)
 {
-    simulate_machine m = { 1e12 * o.work, 1e12 * o.memory, 1, nvlink, nvlink };
+    simulate_machine m = { 1e12 * o.work, 1e12 * o.memory, 1, nvlink, nvlink, 0 };
     m.node = link == 0 ? 8 : 1;
     m.between = link == 1 ? nvlink : link == 3 ? ten : hundred;
     if (o.bandwidth > 0) {

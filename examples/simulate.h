@@ -33,6 +33,7 @@ typedef struct {
     double memory; /* bytes a second that sums, copies and updates read and write */
     int node;      /* so many ranks, a power of two, are joined by `inside`; 1: none */
     simulate_link inside, between;
+    int by_processor; /* 1: it moves the bytes itself (MPI within a machine): nothing runs beside */
 } simulate_machine;
 
 typedef struct {
@@ -127,6 +128,7 @@ static inline double simulate_seconds(const simulate_machine *m, const simulate_
 typedef struct {
     const simulate_machine *machine;
     const simulate_ranks *ranks;
+    int looped; /* several micro-batches or leaves: gradients are whole all through the step */
     simulate_exchange queue[2 * SIMULATE_LEVELS]; /* of the sum under way */
     int next, count;
     double over; /* when queue[next] is */
@@ -178,7 +180,10 @@ static inline void simulate_start(simulate_state *s, int count)
     s->next = 0;
     s->count = count;
     simulate_begin(s);
-    simulate_poll(s);
+    if (s->machine->by_processor)
+        simulate_wait(s);
+    else
+        simulate_poll(s);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -213,6 +218,8 @@ static inline void simulate_reduce(simulate_state *s, int64_t elements, int para
         simulate_touch(s, 8 * (double)elements); /* kept, and the accumulator zeroed */
     if (!last || r->ranks == 1)
         return;
+    if (simulate_cut(s, elements, parameter) && r->shard > GCKPT_SHARD_STATE && !s->looped)
+        simulate_touch(s, 8 * (double)simulate_part(elements, r->rank, r->ranks)); /* kept apart */
     if (elements <= GCKPT_UPDATE_BLOCK)
         n = simulate_whole(s->queue, elements, r);
     else
@@ -280,6 +287,7 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
     memset(&s, 0, sizeof s);
     s.machine = machine;
     s.ranks = ranks;
+    s.looped = own * rounds > 1;
     for (int i = 0; i < length; i++) {
         gckpt_plan_get(plan, i, &in);
         gckpt_plan_usage(plan, i, &usage);

@@ -12,21 +12,26 @@
 #include "../examples/mpi.h"
 #include "../examples/simulate.h"
 
-enum { STEPS = 12, WARM = 2, LARGE = 1 << 22, ROUNDS = 20 };
+enum { STEPS = 60, WARM = 2, LARGE = 1 << 19, ALL = 1 << 26, ROUNDS = 50, IN_A_ROW = 10 };
 
 static double wall(void *unused) { return (void)unused, now(); }
 
-/* Least seconds of an exchange of so many bytes with the neighbour. */
+/* Seconds of an exchange of so many bytes with the neighbour: the least of means, since one that the
+ * neighbour waits for already takes no time. */
 static double exchange(mpi_ranks *m, char *from, char *to, size_t bytes)
 {
     double best = 1e30;
     for (int i = 0; i < ROUNDS; i++) {
         const double t = now();
-        int over = m->ranks.exchange(m, m->ranks.rank ^ 1, from, bytes, to, bytes) ? 0 : -1;
-        while (over == 0)
-            over = m->ranks.done(m);
-        if (over > 0 && now() - t < best)
-            best = now() - t;
+        for (int k = 0; k < IN_A_ROW; k++) {
+            const size_t at = (size_t)(i * IN_A_ROW + k) * bytes % ALL; /* not what caches have */
+            int over =
+                m->ranks.exchange(m, m->ranks.rank ^ 1, from + at, bytes, to + at, bytes) ? 0 : -1;
+            while (over == 0)
+                over = m->ranks.done(m);
+        }
+        if ((now() - t) / IN_A_ROW < best)
+            best = (now() - t) / IN_A_ROW;
     }
     return best;
 }
@@ -34,10 +39,11 @@ static double exchange(mpi_ranks *m, char *from, char *to, size_t bytes)
 static simulate_link measure_link(mpi_ranks *m)
 {
     simulate_link link = { 1e30, 0 };
-    char *bytes = (char *)calloc(2, LARGE);
+    char *bytes = (char *)malloc(2 * ALL);
     if (m->ranks.size > 1 && bytes != NULL) {
-        link.latency = exchange(m, bytes, bytes + LARGE, 4);
-        link.bandwidth = LARGE / (exchange(m, bytes, bytes + LARGE, LARGE) - link.latency);
+        memset(bytes, 1, 2 * ALL);
+        link.latency = exchange(m, bytes, bytes + ALL, 4);
+        link.bandwidth = LARGE / (exchange(m, bytes, bytes + ALL, LARGE) - link.latency);
     }
     free(bytes);
     return link;
@@ -111,19 +117,20 @@ static int row(mpi_ranks *m, const size *z, const measured *at, gckpt_shard shar
 
 int main(int argc, char **argv)
 {
-    static const int rows[] = { 1, 8 };
+    static const int rows[] = { 1, 4, 16 };
     mpi_ranks m;
-    size z = { 4, 4, 256, 64, 1, 1024, 0, 0 };
+    size z = { 2, 4, 256, 16, 1, 256, 0, 0 };
     int good = MPI_Init(&argc, &argv) == 0 && mpi_ranks_open(&m, MPI_COMM_WORLD, 60);
     const simulate_link link = measure_link(&m);
     if (m.ranks.rank == 0)
         printf(
-            "GPT of %d layers, width %d, context %d; link: %.2f GB/s, %.1f us\n\n| ranks | shard | "
+            "GPT of %d layers, width %d, context %d; exchanges: %.2f GB/s, %.1f us\n\n| ranks | shard | "
             "rows a rank | ms | predicted (waiting) | ratio | MB sent | of predicted |\n"
             "|---|---|---|---|---|---|---|---|\n",
-            z.layers, z.dim, z.context, 1e-9 * link.bandwidth, 1e6 * link.latency);
+            z.layers, z.dim, z.context, m.ranks.size > 1 ? 1e-9 * link.bandwidth : 0,
+            1e6 * link.latency);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && good; i++) {
-        measured at = { NULL, 0, { 0, 0, 1, link, link } };
+        measured at = { NULL, 0, { 0, 0, 1, link, link, 1 } };
         z.batch = rows[i];
         good = measure_ops(&z, &at);
         for (int shard = 0; shard < (m.ranks.size > 1 ? 4 : 1) && good; shard++)

@@ -48,7 +48,7 @@ static void shares(int64_t elements, int ranks)
  * levels, which carry most, go by the faster link. */
 static void seconds(void)
 {
-    const simulate_machine m = { 1, 1, 8, { 100, 0.5 }, { 10, 2 } };
+    const simulate_machine m = { 1, 1, 8, { 100, 0.5 }, { 10, 2 }, 0 };
     for (int ranks = 2; ranks <= 1024; ranks *= 2) {
         const simulate_ranks r = { ranks / 3, ranks, ranks, GCKPT_SHARD_NONE };
         const int64_t elements = 3 * 1024 * (int64_t)BLOCK;
@@ -73,7 +73,7 @@ static void seconds(void)
  * ends within a piece waits for the piece's end. */
 static void overlap(void)
 {
-    const simulate_machine m = { 1, 1e30, 1, { 0, 0 }, { 4 * BLOCK, 1 } };
+    const simulate_machine m = { 1, 1e30, 1, { 0, 0 }, { 4 * BLOCK, 1 }, 0 };
     const simulate_ranks r = { 0, 4, 4, GCKPT_SHARD_NONE };
     static const struct {
         int pieces;
@@ -148,16 +148,17 @@ static void chain_close(chain *c)
 static void whole_steps(void)
 {
     const double t = 1, blocks = 4 * 4 * LAYERS;
-    const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 } };
     for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
         for (int b = 0; b < 20; b++) {
             const simulate_ranks r = { 1, 2, 2, (gckpt_shard)shard };
+            const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 }, b % 4 == 3 };
             const double each = b / m.work, meet = (4 * SIMULATE_MEETING + 2 * SIMULATE_TOTALS + (shard ? blocks : 0)) / m.between.bandwidth;
             /* what is left of a sum when the next one wants to begin */
-            const double left = shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
+            const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
+            const double left = m.by_processor ? end
+                                : shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
                                 : each < t                ? t - each
                                                           : 0;
-            const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
             const double gathers = shard == GCKPT_SHARD_NONE ? 0 : LAYERS * t;
             chain c;
             chain_open(&c, &r, 2 * ROWS, (uint64_t)b);
@@ -185,7 +186,7 @@ static void send_steps(ranks_world *w, int rank, void *context)
     static float data[RANKS_MOST * 8 * ROWS * WIDTH];
     sending *s = (sending *)context;
     simulate_ranks r = s->r;
-    const simulate_machine m = { 1, 1, 1, { 1, 0 }, { 1, 0 } };
+    const simulate_machine m = { 1, 1, 1, { 1, 0 }, { 1, 0 }, 0 };
     const gckpt_hyper adamw = { .lr = 1e-3f, .clip = 1 };
     gckpt_exec_desc d = { .ranks = &w->rank[rank].engine };
     chain c;
