@@ -4901,7 +4901,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 }
 
 #ifdef GCKPT_NO_TEXT
-static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
+static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
 {
     if (g && g->object.sticky == GCKPT_OK)
         g->object.sticky = result;
@@ -4909,11 +4909,11 @@ static gckpt_tensor *gckpti_failed(gckpt_graph *g, gckpt_result result)
 }
 static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
 {
-    gckpti_failed((gckpt_graph *)call->graph, result);
+    gckpti_graph_failed((gckpt_graph *)call->graph, result);
     return result;
 }
 #define gckpti_fail(g, result, ...)                                                                \
-    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_failed(g, result))
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
 #define gckpt_fail(call, result, ...)                                                              \
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
 #endif
@@ -9810,7 +9810,7 @@ typedef struct {
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
  * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
  * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
- * sum is in the end; `more` are the others, then as many waiting sums as gckpti_levels_of the rank's leaves;
+ * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_levels);
  * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
  * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
 typedef struct {
@@ -9992,7 +9992,7 @@ struct gckpt_plan {
 };
 
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
-static int gckpti_levels_of(int leaves)
+static int gckpti_levels(int leaves)
 {
     int n = 0;
     while (leaves >> n > 1)
@@ -16725,7 +16725,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
     p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
     p->leaves = d->leaves ? d->leaves : 1;
-    p->levels = p->inference ? 0 : gckpti_levels_of(p->leaves / graph->store->ranks);
+    p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
     p->staged = d->stage_parameters;
     if (!p->inference && !d->update_in_backward && !variant.near)
@@ -18212,8 +18212,8 @@ static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
         if (a->alike[i] == b->alike[i])
             continue;
         memset(&text, 0, sizeof text);
-        a->result = gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s", (int)low,
-                                 (int)high, names[i]);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
         memcpy(a->text, text.text, sizeof a->text);
         low = -1;
     }

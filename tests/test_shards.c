@@ -68,6 +68,7 @@ static int test_open(const char *path, int flags, unsigned mode)
 #undef fclose
 #undef rename
 #undef remove
+#include "ranks.h"
 #include "rig.h"
 
 static heap mem;
@@ -683,6 +684,194 @@ static void test_damage(void)
     CHECK(mem.live == 0);
 }
 
+#if RANKS_THREADS
+/* ---- trainings by threads as ranks: saved, killed, resumed ---- */
+enum { BATCH = 8, WIDE = 400, BLOCK = 1 << 20 };
+typedef struct { /* one rank's, here since it may end anywhere */
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    void *block;
+    gckpt_result loaded, saved, stepped;
+    char text[400];
+    uint64_t hash;
+    long first, last; /* of the calls of the engine that saving made */
+} member;
+typedef struct {
+    gckpt_shard shard;
+    const char *note;
+    int loads, before, after; /* it loads; steps before it saves, and after */
+    int lost;                 /* the rank that saves to nowhere; -1: none */
+    member m[RANKS_MOST];
+} training;
+
+static void train(member *m, int64_t first, int64_t rows, int steps)
+{
+    float x[BATCH * 30], y[BATCH * 3];
+    gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
+    for (int i = 0; i < steps && m->stepped == GCKPT_OK; i++) {
+        uint64_t state = gckpt_store_step(m->s) * 1000;
+        for (int k = 0; k < BATCH * 30; k++)
+            x[k] = (float)(next_random(&state) % 1000) / 500 - 1;
+        for (int k = 0; k < BATCH * 3; k++)
+            y[k] = x[k * 7] * x[k];
+        gckpt_feed feeds[2] = { { 0, x + first * 30 }, { 1, y + first * 3 } };
+        (void)rows;
+        m->stepped = gckpt_step(m->e, feeds, 2, BATCH, &hyper, NULL);
+    }
+}
+
+/* What a program does. */
+static void rank_body(ranks_world *w, int rank, void *context)
+{
+    training *t = (training *)context;
+    member *m = &t->m[rank];
+    gckpt_store_desc desc = { .memory.memory = m->block, .memory.size = BLOCK, .seed = 5 };
+    gckpt_init normal = { 0.1f, 0, 0 };
+    int64_t first;
+    m->s = gckpt_store_new(&desc);
+    gckpt_store_ranks(m->s, rank, w->size, t->shard);
+    m->g = gckpt_graph_new(m->s, NULL);
+    gckpt_tensor *x = gckpt_input(m->g, "x", GCKPT_F32, gckpt_shape2(1, 30));
+    gckpt_tensor *y = gckpt_input(m->g, "y", GCKPT_F32, gckpt_shape2(1, 3));
+    gckpt_tensor *a = gckpt_param(m->g, "a", gckpt_shape2(30, WIDE), normal);
+    gckpt_tensor *b = gckpt_param(m->g, "b", gckpt_shape2(WIDE, 3), normal);
+    gckpt_term loss = { gckpt_mean_squared_error(
+                            gckpt_linear(gckpt_relu(gckpt_linear(x, a, NULL)), b, NULL), y),
+                        1, 0 };
+    gckpt_plan_desc plan = { .batch = BATCH, .leaves = 8 };
+    m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
+    if (t->loads)
+        m->loaded = gckpt_ranks_load(m->s, path);
+    gckpt_exec_desc desc_exec = { .ranks = &w->rank[rank].engine };
+    m->e = gckpt_exec_new(m->p, m->s, &desc_exec);
+    if (!m->e) {
+        snprintf(m->text, sizeof m->text, "%s",
+                 gckpt_error_text(m->p ? (void *)m->s : (void *)m->g));
+        m->saved = GCKPT_E_ARG;
+        return;
+    }
+    int64_t rows = gckpt_plan_share(m->p, BATCH, rank, &first);
+    train(m, first, rows, t->before);
+    gckpt_store_set_note(m->s, "note", t->note);
+    m->first = w->rank[rank].calls[RANKS_EXCHANGE] + 1;
+    m->saved = gckpt_ranks_save(m->e, rank == t->lost ? "shards/no folder/x" : path);
+    m->last = w->rank[rank].calls[RANKS_EXCHANGE];
+    snprintf(m->text, sizeof m->text, "%s", m->saved == GCKPT_OK ? "" : gckpt_error_text(m->e));
+    if (m->saved != GCKPT_OK && t->lost < 0)
+        return;
+    train(m, first, rows, t->after);
+    gckpt_gather_hash(m->e, &m->hash);
+}
+
+static void run(ranks_world *w, training *t)
+{
+    memset(t->m, 0, sizeof t->m);
+    for (int k = 0; k < w->size; k++)
+        CHECK((t->m[k].block = malloc(BLOCK)) != NULL);
+    ranks_run(w, rank_body, t);
+    for (int k = 0; k < w->size; k++) {
+        rig_free(t->m[k].e, t->m[k].p, t->m[k].g, t->m[k].s);
+        free(t->m[k].block);
+    }
+}
+
+/* Any ranks go on where any others were killed, to the bits of one process that went on all the time. */
+static void test_resume(void)
+{
+    ranks_world w;
+    training t = { .note = "resumed", .before = 4, .after = 2, .lost = -1 };
+    ranks_open(&w, 1);
+    run(&w, &t);
+    ranks_close(&w);
+    uint64_t whole = t.m[0].hash;
+    CHECK_MSG(t.m[0].saved == GCKPT_OK && t.m[0].stepped == GCKPT_OK && whole, "%s", t.m[0].text);
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
+            clear();
+            for (int part = 0; part < 2; part++) {
+                t = (training){ .shard = (gckpt_shard)(part ? 3 - shard : shard),
+                                .note = "part",
+                                .loads = part,
+                                .before = part ? 1 : 3,
+                                .after = part ? 2 : 0,
+                                .lost = -1 };
+                ranks_open(&w, part ? 8 / ranks : ranks);
+                run(&w, &t);
+                ranks_close(&w);
+                for (int k = 0; k < w.size; k++)
+                    CHECK_MSG(t.m[k].loaded == GCKPT_OK && t.m[k].saved == GCKPT_OK &&
+                                  t.m[k].stepped == GCKPT_OK && (!part || t.m[k].hash == whole),
+                              "%d of shard %d: rank %d: %s", ranks, shard, k, t.m[k].text);
+                CHECK(files() == w.size + 1);
+            }
+        }
+}
+
+/* An engine that fails, hangs or dies at any exchange of a save; a rank that cannot write. */
+static void test_faults(void)
+{
+    static const char *const notes[] = { "old", "new" };
+    gckpt_store_desc desc = { .seed = 1 };
+    ranks_world w;
+    training t = { .shard = GCKPT_SHARD_STATE, .note = "old", .lost = -1 };
+    clear();
+    ranks_open(&w, 4);
+    run(&w, &t);
+    ranks_close(&w);
+    const long first = t.m[1].first, last = t.m[1].last;
+    CHECK(t.m[0].saved == GCKPT_OK && last >= first + 5 && files() == 5);
+    for (int how = RANKS_FAILS; how <= RANKS_VANISHES; how++)
+        for (int rank = 0; rank < 2; rank++)
+            for (long at = first; at <= last; at++) {
+                int survivors = 0;
+                ranks_open(&w, 4);
+                w.fault = (ranks_fault){
+                    .rank = rank, .call = RANKS_EXCHANGE, .how = (ranks_how)how, .at = at
+                };
+                t.note = "new";
+                run(&w, &t);
+                ranks_close(&w);
+                for (int k = 0; k < 4; k++)
+                    survivors += t.m[k].saved == GCKPT_OK;
+                gckpt_store *s = gckpt_store_new(&desc);
+                CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
+                const char *note = gckpt_store_note(s, "note");
+                CHECK(note && (!strcmp(note, notes[0]) || !strcmp(note, notes[1])));
+                CHECK_MSG(!note || !strcmp(note, "new") || !survivors || how >= RANKS_DIES,
+                          "%d %d %ld: %d", how, rank, at, survivors);
+                gckpt_store_free(s);
+                /* whatever is left is cleared away, and it is "old" again */
+                for (int again = 0; again < 2; again++) {
+                    ranks_open(&w, 4);
+                    t.note = "old";
+                    run(&w, &t);
+                    ranks_close(&w);
+                    CHECK(t.m[3].saved == GCKPT_OK);
+                }
+                CHECK_MSG(files() == 5, "%d %d %ld: %d files", how, rank, at, files());
+            }
+    for (int rank = 0; rank < 4; rank++) {
+        ranks_open(&w, 4);
+        t = (training){
+            .shard = GCKPT_SHARD_VALUES, .note = "new", .before = 1, .after = 1, .lost = rank
+        };
+        run(&w, &t);
+        ranks_close(&w);
+        for (int k = 0; k < 4; k++) {
+            char who[20];
+            snprintf(who, sizeof who, "rank %d: ", rank);
+            CHECK_MSG(t.m[k].saved == GCKPT_E_FILE && strstr(t.m[k].text, who) &&
+                          strstr(t.m[k].text, "no folder"),
+                      "%s", t.m[k].text);
+            CHECK(t.m[k].stepped == GCKPT_OK && t.m[k].hash == t.m[0].hash); /* training goes on */
+        }
+        CHECK(files() == 5);
+    }
+}
+#endif
+
 int main(void)
 {
     test_share();
@@ -696,6 +885,10 @@ int main(void)
     test_every_call(1);
     test_every_call(4);
     test_damage();
+#if RANKS_THREADS
+    test_resume();
+    test_faults();
+#endif
     clear();
     CHECK(!rmdir("shards"));
     return check_report("test_shards");

@@ -748,7 +748,7 @@ static inline void verify_waiting(verifier *v, int id, const size_t *at)
 {
     const gckpt_plan *p = v->p;
     size_t size = verify_bytes(&p->nodes[id]);
-    for (int k = 0; k < gckpti_levels_of(p->leaves / p->ranks) && !v->failed; k++) {
+    for (int k = 0; (p->leaves / p->ranks) >> k > 1 && !v->failed; k++) {
         if (k == VERIFY_LEVELS)
             verify_say(v, "more levels than this test has room for");
         else if (v->round > 0) {
