@@ -67,6 +67,7 @@ help:
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
+	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
@@ -138,6 +139,10 @@ mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
 
 scaling: build/scaling
 	sh tests/bench/scaling.sh
+
+predict-mpi: build/mpi_predict
+	for n in 1 2; do OMP_NUM_THREADS=1 mpirun $$([ "$$(id -u)" -ne 0 ] || echo --allow-run-as-root) --oversubscribe \
+	    -n $$n build/mpi_predict || exit 1; done
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
@@ -296,8 +301,8 @@ build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
-build/mpi_engine build/scaling: $(wildcard examples/*.h tests/*.h tests/bench/*.h) build/gradckpt.o
-build/mpi_engine: tests/mpi_engine.c
+build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/bench/*.h) build/gradckpt.o
+build/mpi_engine build/mpi_predict: build/%: tests/%.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/scaling: tests/bench/scaling.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
@@ -351,4 +356,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs scaling coverage small mcu bench accuracy threads predict fastest depth plans simulate fits stack size methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs predict-mpi scaling coverage small mcu bench accuracy threads predict fastest depth plans simulate fits stack size methods curves pictures readme install dist clean
