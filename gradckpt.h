@@ -24669,20 +24669,6 @@ static int gckpti_holder(int64_t elements, int64_t at, int ranks)
     return rank;
 }
 
-/* The rank whose share has element `at`. */
-static int gckpti_holder(int64_t elements, int64_t at, int ranks)
-{
-    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
-    int rank = 0;
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
-        *(second ? &low : &high) = middle;
-        rank |= second ? bit : 0;
-    }
-    return rank;
-}
-
 /* Goes to the piece that has byte `at` of the tensor, and reads what is before that. */
 static int gckpti_piece_find(gckpti_loader *l, int64_t at)
 {
