@@ -20915,11 +20915,12 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
     gckpt_call c;
-    int64_t first, n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    int64_t first, n;
     if (!g->reducing)
         return;
     gckpti_bare_call(e, &c);
     g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
     if (!g->reducing && g->shard && !s->broken)
         s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
 }
