@@ -17452,7 +17452,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
+        if (rule ? !in_backward || g->rows != d.batch || d.leaves > 1 : in_backward == 1)
             continue;
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
@@ -17530,6 +17530,8 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    if (d->update_in_backward == 1 && d->leaves > 1)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
     return GCKPT_OK;
 }
 
