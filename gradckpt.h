@@ -9918,7 +9918,7 @@ static int gckpti_set_round(gckpt_exec *e);
 static gckpt_result gckpti_next_round(gckpt_exec *e);
 static gckpt_result gckpti_end_stream(gckpt_exec *e);
 static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result);
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
 static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
 static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
@@ -9929,7 +9929,7 @@ static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
     gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_failed,     gckpti_meet,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,     gckpti_meet,
     gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
     gckpti_gather_squares, gckpti_leave
 };
@@ -20925,7 +20925,7 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 }
 
 /* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
@@ -20942,7 +20942,7 @@ static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
     if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
         return result;
     if (s->told.result == GCKPT_OK) {
-        s->told.result = result;
+        s->told.result = (int32_t)result;
         memcpy(s->told.text, e->object.text, sizeof s->told.text);
     }
     return GCKPT_OK;
@@ -20955,7 +20955,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     gckpti_peers *s = &g->peers;
     if (s->ranks == 1 || g->over)
         return result;
-    (void)gckpti_failed(e, result);
+    (void)gckpti_drain(e, result);
     gckpti_go_on(e, 1);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
@@ -20963,7 +20963,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     memset(&s->told, 0, sizeof s->told);
     s->told.rank = s->rank;
     if (s->broken)
-        return gckpti_failed(e, GCKPT_OK);
+        return gckpti_drain(e, GCKPT_OK);
     if (met.result == GCKPT_OK)
         return GCKPT_OK;
     g->over = 1;
@@ -21089,7 +21089,7 @@ static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result 
     g->same = 1;
     if (rows > 0)
         gckpti_sum_counts(e, 0);
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
@@ -21160,13 +21160,15 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     gckpti_sum_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->terms[i].seen = g->totals[i];
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
-/* At the end of a round. MORE: to the next one, or behind the last; OK: more rows may come. */
+/* As gckpti_next_rows, at the end of a round. */
 static gckpt_result gckpti_next_round(gckpt_exec *e)
 {
     gckpti_crew *g = e->crew;
+    if (!g->in_body)
+        return GCKPT_OK;
     e->row += gckpti_micro_rows(e);
     g->again = 1;
     g->round++;
@@ -21177,12 +21179,13 @@ static gckpt_result gckpti_next_round(gckpt_exec *e)
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (gckpti_set_round(e))
-        return GCKPT_MORE;
-    if (e->state == GCKPTI_STREAMING)
         return GCKPT_OK;
+    if (e->state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
     g->in_body = 0;
     gckpt_result result = gckpti_sum_losses(e);
-    return result == GCKPT_OK ? GCKPT_MORE : result;
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
 }
 
 /* No more rows stream in on any rank. */
@@ -21196,7 +21199,7 @@ static gckpt_result gckpti_end_stream(gckpt_exec *e)
         return result;
     gckpti_sum_counts(e, own);
     g->rows = g->totals[p->term_count].count;
-    result = gckpti_failed(e, GCKPT_OK);
+    result = gckpti_drain(e, GCKPT_OK);
     if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
         result = gckpti_error(e, GCKPT_E_ARG,
                               "step_end: %I rows streamed in here, %I on all ranks; of so many "
@@ -21339,16 +21342,19 @@ static void gckpti_gather_squares(gckpt_exec *e)
     b->copy_in(b->context, e->squares, squares, bytes);
 }
 
-/* At the end of a micro-batch: to the next one. 0: the rows at hand are done, others may come. */
-static int gckpti_next_rows(gckpt_exec *e)
+/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are done,
+ * others may come. */
+static gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
+    if (e->row == e->row_end)
+        return GCKPT_OK;
     e->row += gckpti_micro_rows(e);
     if (e->row == e->row_end)
-        return e->state != GCKPTI_STREAMING;
+        return e->state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
     e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
     e->next_death = 0;
     gckpti_feed_rows(e);
-    return 1;
+    return GCKPT_OK;
 }
 
 /* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
@@ -21381,17 +21387,26 @@ static void gckpti_recorded(gckpt_exec *e)
     }
 }
 
-/* 1: the user's callback cancels the step. */
-static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
+/* The user's callback may cancel the step. */
+static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     if (!e->desc.progress)
-        return 0;
+        return GCKPT_OK;
     gckpt_progress progress = {
         e->pc,      (int)p->length,        e->row,
         e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
     };
-    return e->desc.progress(e->desc.user, &progress) && !e->updating;
+    if (!e->desc.progress(e->desc.user, &progress) || e->updating)
+        return GCKPT_OK;
+    gckpt_result result = gckpti_error(e, GCKPT_CANCELLED,
+                                       "cancelled by the progress callback before instruction %i; "
+                                       "nothing was changed",
+                                       e->pc);
+    if (p->ranking)
+        result = p->ranking->failed(e, result);
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
 }
 
 /* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
@@ -21445,16 +21460,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     if (!e->accumulators_cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->accumulators_cleared = 1;
-    if (p->ranking && e->pc == p->epilogue && e->crew->in_body) {
-        result = p->ranking->next(e);
-        if (result != GCKPT_MORE)
-            return result;
-        result = GCKPT_OK;
-    } else if (!p->ranking && e->pc == p->epilogue && e->row < e->row_end && !gckpti_next_rows(e)) {
-        return GCKPT_OK;
-    }
-    if (e->pc >= (int)p->length)
-        return GCKPT_OK;
+    if (e->pc == p->epilogue)
+        result = p->ranking ? p->ranking->next(e) : gckpti_next_rows(e);
+    if (e->pc >= (int)p->length || result != GCKPT_OK)
+        return result == GCKPT_MORE ? GCKPT_OK : result;
     if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
         gckpti_collect(e);
         return GCKPT_MORE;
@@ -21474,16 +21483,11 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
-    if (result == GCKPT_OK && !skipped && gckpti_cancelled(e, ins)) {
-        result = gckpti_error(e, GCKPT_CANCELLED,
-                              "cancelled by the progress callback before instruction %i; nothing "
-                              "was changed",
-                              e->pc);
-        if (p->ranking)
-            result = p->ranking->failed(e, result);
+    if (result == GCKPT_OK && !skipped) {
+        result = gckpti_ask(e, ins);
         if (result != GCKPT_OK)
-            e->state = GCKPTI_IDLE;
-        return result == GCKPT_OK ? GCKPT_MORE : result;
+            return result;
+        skipped = p->ranking && p->ranking->skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins);
@@ -23951,6 +23955,14 @@ static void gckpti_load_rest(gckpti_loader *l)
                       l->contract, GCKPT_CONTRACT);
 }
 
+static uint64_t gckpti_little(const unsigned char bytes[8])
+{
+    uint64_t number = 0;
+    for (int i = 8; i-- > 0;)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
 /* What other files begin with. */
 static const struct {
     const char *begin, *is;
@@ -24043,8 +24055,7 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
     if (!gckpti_load_bytes(l, little, 8))
         return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
-    for (int i = 8; i-- > 0;)
-        length = length << 8 | little[i];
+    length = gckpti_little(little);
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_not_safetensors(l, little, length, size);
     l->data_bytes = (int64_t)(size - 8 - (size_t)length);
@@ -24271,10 +24282,11 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). *placed:
- * it is in place, even if there was one. */
-static gckpt_result gckpti_save_at(void *object, gckpti_allocator *memory, const char *path,
-                                   gckpti_body body, const void *what, int *placed)
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file that is
+ * new has the permissions of `like`, if that is there. *placed: it is in place, even with an error. */
+static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
+                                     const char *like, gckpti_body body, const void *what,
+                                     int *placed)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
     char *target = (char *)gckpti_new(memory, 2 * room, 1);
@@ -24289,7 +24301,14 @@ static gckpt_result gckpti_save_at(void *object, gckpti_allocator *memory, const
     memcpy(target, path, strlen(path) + 1);
     errno = 0;
 #if GCKPTI_POSIX
+    struct stat old;
     int there = gckpti_save_over(&file, target, room - 32, &mode);
+    if (!there && !stat(like, &old)) {
+        mode = old.st_mode & 0777;
+        there = 1;
+    }
+#else
+    (void)like;
 #endif
     char *temporary = (char *)memcpy(target + room, target, strlen(target));
     if (!file.error) {
@@ -24319,7 +24338,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                                 gckpti_body body, const void *what)
 {
     int placed;
-    return gckpti_save_at(object, memory, path, body, what, &placed);
+    return gckpti_save_like(object, memory, path, path, body, what, &placed);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -24424,11 +24443,11 @@ typedef struct gckpti_rank_files {
     size_t count, capacity; /* by rank */
     char *path;             /* of the index; then, from `folder` on, names of files beside it */
     size_t folder, room;
-    /* reading: the loader's entry that it is at; whose piece of that (-1: none), which bytes of the
-     * tensor these are, how far they are read, and the sum up to there */
+    /* reading: the loader's entry that it is at; whose piece of that (-1: none), how far it is read,
+     * of the tensor's bytes, and where it ends; the sum up to there */
     size_t entry;
     int rank;
-    int64_t begin, end, at;
+    int64_t at, end;
     uint64_t sum;
 } gckpti_rank_files;
 
@@ -24541,17 +24560,18 @@ static int gckpti_load_index(gckpti_loader *l)
     return l->at < l->end || gckpti_json_fail(l, "'{' expected");
 }
 
-/* Adds bytes at..at+n-1 of a file to a sum. */
-static int gckpti_sum_file(FILE *f, int64_t at, int64_t n, uint64_t *sum)
+/* The next n bytes of a file, to `out` (NULL: nowhere), and to the sum. */
+static int gckpti_sum_read(FILE *f, unsigned char *out, int64_t n, uint64_t *sum)
 {
-    unsigned char block[512];
-    int done = gckpti_seek(f, at);
-    for (int64_t some; n > 0 && done; n -= some) {
-        some = gckpti_min(n, (int64_t)sizeof block);
-        done = fread(block, 1, (size_t)some, f) == (size_t)some;
-        *sum = gckpti_fnv(*sum, block, (size_t)some);
+    unsigned char nowhere[1024];
+    for (int64_t some; n > 0; n -= some) {
+        unsigned char *to = out ? out : nowhere;
+        some = out ? n : gckpti_min(n, (int64_t)sizeof nowhere);
+        if (fread(to, 1, (size_t)some, f) != (size_t)some)
+            return 0;
+        *sum = gckpti_fnv(*sum, to, (size_t)some);
     }
-    return done;
+    return 1;
 }
 
 /* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
@@ -24559,17 +24579,16 @@ static int gckpti_sum_file(FILE *f, int64_t at, int64_t n, uint64_t *sum)
 static int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
 {
     unsigned char little[8];
-    uint64_t length = 0, all = GCKPTI_FNV_START;
+    uint64_t all = GCKPTI_FNV_START;
     *sum = 0;
     *bytes = gckpti_file_size(f);
     if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8 ||
         !gckpti_seek(f, 0) || fread(little, 1, 8, f) != 8)
         return 0;
     const int64_t begin = *bytes - data - 8 * tensors;
-    for (int i = 8; i-- > 0;)
-        length = length << 8 | little[i];
-    if (length != (uint64_t)(begin - 8) || !gckpti_sum_file(f, 0, begin, &all) ||
-        !gckpti_sum_file(f, begin + data, 8 * tensors, &all))
+    if (gckpti_little(little) != (uint64_t)(begin - 8) || !gckpti_seek(f, 0) ||
+        !gckpti_sum_read(f, NULL, begin, &all) || !gckpti_seek(f, begin + data) ||
+        !gckpti_sum_read(f, NULL, 8 * tensors, &all))
         return 0;
     *sum = (int64_t)(all & INT64_MAX);
     return 1;
@@ -24612,18 +24631,10 @@ static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank,
 static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *x = l->parts;
-    unsigned char nowhere[1024];
-    for (int64_t some; n > 0; n -= some) {
-        unsigned char *to = out ? out : nowhere;
-        some = out ? n : gckpti_min(n, (int64_t)sizeof nowhere);
-        if (fread(to, 1, (size_t)some, x->part[x->rank].file) != (size_t)some)
-            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
-                                 x->part[x->rank].name);
-        x->sum = gckpti_fnv(x->sum, to, (size_t)some);
-        x->at += some;
-        out = out ? out + some : NULL;
-    }
-    return 1;
+    x->at += n;
+    return gckpti_sum_read(x->part[x->rank].file, out, n, &x->sum) ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
+                         x->part[x->rank].name);
 }
 
 /* Reads the piece to its end: is it what was saved? */
@@ -24631,7 +24642,6 @@ static int gckpti_piece_end(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
     unsigned char little[8];
-    uint64_t sum = 0;
     if (x->rank < 0)
         return 1;
     const gckpti_rank_file *p = &x->part[x->rank];
@@ -24641,11 +24651,10 @@ static int gckpti_piece_end(gckpti_loader *l)
         fread(little, 1, 8, p->file) != 8)
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
                              p->name);
-    for (int i = 8; i-- > 0;)
-        sum = sum << 8 | little[i];
     x->rank = -1;
-    return sum == x->sum || gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry],
-                                          "its data in \"%s\" are damaged", p->name);
+    return gckpti_little(little) == x->sum ||
+           gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry], "its data in \"%s\" are damaged",
+                         p->name);
 }
 
 /* The rank whose share has element `at`. */
@@ -24677,8 +24686,8 @@ static int gckpti_piece_find(gckpti_loader *l, int64_t at)
         if (!gckpti_part_open(l, p))
             return 0;
         x->end = gckpti_piece_bytes(e, x->count, rank, &first);
-        x->begin = x->at = first * size;
-        x->end += x->begin;
+        x->at = first * size;
+        x->end += x->at;
         x->sum = GCKPTI_FNV_START;
         x->rank = rank;
         if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
@@ -24855,8 +24864,10 @@ static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, 
 /* Each rank writes its file. */
 static gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
 {
-    return gckpti_save(x->store, &x->store->memory, gckpti_part_path(x, x->number, x->part.rank),
-                       gckpti_save_store, &x->part);
+    int placed;
+    return gckpti_save_like(x->store, &x->store->memory,
+                            gckpti_part_path(x, x->number, x->part.rank), x->path,
+                            gckpti_save_store, &x->part, &placed);
 }
 
 /* Rank 0 looks at the files of all. */
@@ -24933,8 +24944,8 @@ static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     int placed = 0;
     gckpt_result result = gckpti_rank_save_look(x);
     if (result == GCKPT_OK)
-        result =
-            gckpti_save_at(x->store, &x->store->memory, x->path, gckpti_write_index, x, &placed);
+        result = gckpti_save_like(x->store, &x->store->memory, x->path, x->path, gckpti_write_index,
+                                  x, &placed);
     for (int i = x->part.ranks; i-- > 0 && !placed;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = x->old.count; i-- > 0 && placed;)
