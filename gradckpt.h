@@ -1589,9 +1589,11 @@ typedef struct {
     int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
     /* Adds up n floats of all ranks in the engine's own order; for fast_reduce; begins only, too */
     int (*all_reduce)(void *user, float *x, size_t n);
-    void (*give_up)(void *user); /* tells the others that nothing more will come; may be NULL */
+    /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
+     * touches what is under way; may be NULL, and then they wait for their timeout */
+    void (*give_up)(void *user);
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
-    double timeout;              /* after so many seconds without an answer a step ends */
+    double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
 } gckpt_ranks;
 typedef struct {
@@ -9929,7 +9931,7 @@ static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
     gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_drain,     gckpti_meet,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
     gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
     gckpti_gather_squares, gckpti_leave
 };
@@ -21015,6 +21017,8 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = &e->store->params[e->params[i].index];
         hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
             size_t left = (size_t)q->p.elements * sizeof(float);
