@@ -1,7 +1,8 @@
 /* test_shards.c - stores of several ranks (section >>store) and their checkpoints (section >>files):
  * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
  */
-#define _XOPEN_SOURCE 700
+#define _XOPEN_SOURCE     700
+#define _FILE_OFFSET_BITS 64
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
