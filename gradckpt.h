@@ -1725,10 +1725,13 @@ GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *t
 GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
 GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec); /* bytes sent to other ranks so far */
 #ifndef GCKPT_NO_STDIO
-/* A checkpoint by all ranks, each writing its shards: PATH is an index, the files it names lie
- * beside it. All ranks call save; it replaces what was there as a whole: whatever is killed, PATH
- * is the old one or the new one. load is for any number of ranks, one too; it reads what this
- * store's rank holds, and is all or nothing as gckpt_store_load. */
+/* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
+ * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
+ * call save, between steps; it replaces what was there as a whole: whatever is killed, PATH is the
+ * old one or the new one, and after an error the old one, but when it says that the new one is in
+ * place (GCKPT_E_PEER: either). Ranks wait for each other's disks, so ranks->timeout should be
+ * longer than that. load is for any number of ranks, one too; it reads what this store's rank
+ * holds, and is all or nothing as gckpt_store_load; no byte that was damaged passes. */
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
@@ -22764,7 +22767,8 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
  * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
  * and the header's bytes are taken and given back; the header's stay taken when parameters, state
- * or notes had to be created, or values in a partial load.
+ * or notes had to be created, or values in a partial load, and what gckpt_ranks_load needs for its
+ * files. Where a store has shares only, these are read, and the rest is passed over.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
