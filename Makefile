@@ -36,6 +36,7 @@ LOOKING = $(LOOK) -O0 '-DGCKPTI_INSIDE=$(ELSEWHERE)' '-DGCKPT_API=$(ELSEWHERE)'
 LOOKS := $(shell d=$$(mktemp -d) && printf '$(ELSEWHERE) int f(void) { return 0; }\nint main(void) { return f(); }\n' \
     > $$d/t.c && $(CC) -O0 -c $$d/t.c -o $$d/t.o 2>/dev/null && ! $(CC) $$d/t.o -o $$d/t 2>/dev/null && echo 1; rm -rf "$$d")
 
+MPICC = mpicc
 # The CUDA backend: by nvcc an object to link with -lcudart -lstdc++; its tests need only a C++ compiler.
 NVCC = nvcc
 CUDA_ARCHS = 80 90 100
@@ -65,6 +66,9 @@ help:
 	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; some 4 minutes'
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
+	@echo 'make mpi       build/gpt-mpi, which several processes run, and its tests: OpenMPI; some 4 minutes'
+	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
+	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
@@ -127,6 +131,18 @@ gpu: gpu-programs
 	sh tests/gpu.sh
 
 gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
+
+mpi: mpi-programs
+	@sh tests/test_mpi.sh
+
+mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
+
+scaling: build/scaling
+	sh tests/bench/scaling.sh
+
+predict-mpi: build/mpi_predict
+	for n in 1 2; do OMP_NUM_THREADS=1 mpirun $$([ "$$(id -u)" -ne 0 ] || echo --allow-run-as-root) --oversubscribe \
+	    -n $$n build/mpi_predict || exit 1; done
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
@@ -279,6 +295,17 @@ $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/%.c $(wildcard tests
 	    $(CUDA_LIBS) -lm -pthread
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+# By mpicc.
+MPI_COMPILE = $(MPICC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. -DGRADCKPT_IMPLEMENTED
+build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
+	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
+	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/bench/*.h) build/gradckpt.o
+build/mpi_engine build/mpi_predict: build/%: tests/%.c
+	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+build/scaling: tests/bench/scaling.c
+	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/gradckpt_cuda.o
 	$(COMPILE) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
@@ -329,4 +356,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check coverage small mcu bench accuracy threads predict fastest depth plans simulate fits stack size methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs predict-mpi scaling coverage small mcu bench accuracy threads predict fastest depth plans simulate fits stack size methods curves pictures readme install dist clean

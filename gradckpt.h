@@ -1156,7 +1156,7 @@ typedef struct {
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
-     * no updates (offloads are put where they belong). Reverse order of backwards will do, as will
+     * no updates and reduces (they and offloads are put where they belong). Reverse order of backwards will do, as will
      * any in which a backward comes after those of what reads its result, and of what adds to the
      * same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
@@ -1234,7 +1234,7 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* What instruction i takes. */
 typedef struct {
-    uint64_t work; /* gckpt_cost; 0 for an update */
+    uint64_t work; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
     int again;     /* 1: a forward that has run before, a recompute */
     size_t moved;  /* bytes that an offload or a reload copies */
@@ -9921,7 +9921,7 @@ static int gckpti_set_round(gckpt_exec *e);
 static gckpt_result gckpti_next_round(gckpt_exec *e);
 static gckpt_result gckpti_end_stream(gckpt_exec *e);
 static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result);
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
 static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
 static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
@@ -9932,7 +9932,7 @@ static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
     gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_failed,     gckpti_meet,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,     gckpti_meet,
     gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
     gckpti_gather_squares, gckpti_leave
 };
@@ -20926,7 +20926,7 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 }
 
 /* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
@@ -20943,7 +20943,7 @@ static gckpt_result gckpti_failed(gckpt_exec *e, gckpt_result result)
     if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
         return result;
     if (s->told.result == GCKPT_OK) {
-        s->told.result = result;
+        s->told.result = (int32_t)result;
         memcpy(s->told.text, e->object.text, sizeof s->told.text);
     }
     return GCKPT_OK;
@@ -20956,7 +20956,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     gckpti_peers *s = &g->peers;
     if (s->ranks == 1 || g->over)
         return result;
-    (void)gckpti_failed(e, result);
+    (void)gckpti_drain(e, result);
     gckpti_go_on(e, 1);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
     gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
@@ -20964,7 +20964,7 @@ static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     memset(&s->told, 0, sizeof s->told);
     s->told.rank = s->rank;
     if (s->broken)
-        return gckpti_failed(e, GCKPT_OK);
+        return gckpti_drain(e, GCKPT_OK);
     if (met.result == GCKPT_OK)
         return GCKPT_OK;
     g->over = 1;
@@ -21090,7 +21090,7 @@ static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result 
     g->same = 1;
     if (rows > 0)
         gckpti_sum_counts(e, 0);
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
@@ -21161,13 +21161,15 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     gckpti_sum_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->terms[i].seen = g->totals[i];
-    return gckpti_failed(e, GCKPT_OK);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
-/* At the end of a round. MORE: to the next one, or behind the last; OK: more rows may come. */
+/* As gckpti_next_rows, at the end of a round. */
 static gckpt_result gckpti_next_round(gckpt_exec *e)
 {
     gckpti_crew *g = e->crew;
+    if (!g->in_body)
+        return GCKPT_OK;
     e->row += gckpti_micro_rows(e);
     g->again = 1;
     g->round++;
@@ -21178,12 +21180,13 @@ static gckpt_result gckpti_next_round(gckpt_exec *e)
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (gckpti_set_round(e))
-        return GCKPT_MORE;
-    if (e->state == GCKPTI_STREAMING)
         return GCKPT_OK;
+    if (e->state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
     g->in_body = 0;
     gckpt_result result = gckpti_sum_losses(e);
-    return result == GCKPT_OK ? GCKPT_MORE : result;
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
 }
 
 /* No more rows stream in on any rank. */
@@ -21197,7 +21200,7 @@ static gckpt_result gckpti_end_stream(gckpt_exec *e)
         return result;
     gckpti_sum_counts(e, own);
     g->rows = g->totals[p->term_count].count;
-    result = gckpti_failed(e, GCKPT_OK);
+    result = gckpti_drain(e, GCKPT_OK);
     if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
         result = gckpti_error(e, GCKPT_E_ARG,
                               "step_end: %I rows streamed in here, %I on all ranks; of so many "
@@ -21340,16 +21343,19 @@ static void gckpti_gather_squares(gckpt_exec *e)
     b->copy_in(b->context, e->squares, squares, bytes);
 }
 
-/* At the end of a micro-batch: to the next one. 0: the rows at hand are done, others may come. */
-static int gckpti_next_rows(gckpt_exec *e)
+/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are done,
+ * others may come. */
+static gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
+    if (e->row == e->row_end)
+        return GCKPT_OK;
     e->row += gckpti_micro_rows(e);
     if (e->row == e->row_end)
-        return e->state != GCKPTI_STREAMING;
+        return e->state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
     e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
     e->next_death = 0;
     gckpti_feed_rows(e);
-    return 1;
+    return GCKPT_OK;
 }
 
 /* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
@@ -21382,17 +21388,26 @@ static void gckpti_recorded(gckpt_exec *e)
     }
 }
 
-/* 1: the user's callback cancels the step. */
-static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
+/* The user's callback may cancel the step. */
+static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     if (!e->desc.progress)
-        return 0;
+        return GCKPT_OK;
     gckpt_progress progress = {
         e->pc,      (int)p->length,        e->row,
         e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
     };
-    return e->desc.progress(e->desc.user, &progress) && !e->updating;
+    if (!e->desc.progress(e->desc.user, &progress) || e->updating)
+        return GCKPT_OK;
+    gckpt_result result = gckpti_error(e, GCKPT_CANCELLED,
+                                       "cancelled by the progress callback before instruction %i; "
+                                       "nothing was changed",
+                                       e->pc);
+    if (p->ranking)
+        result = p->ranking->failed(e, result);
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
 }
 
 /* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
@@ -21446,16 +21461,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     if (!e->accumulators_cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->accumulators_cleared = 1;
-    if (p->ranking && e->pc == p->epilogue && e->crew->in_body) {
-        result = p->ranking->next(e);
-        if (result != GCKPT_MORE)
-            return result;
-        result = GCKPT_OK;
-    } else if (!p->ranking && e->pc == p->epilogue && e->row < e->row_end && !gckpti_next_rows(e)) {
-        return GCKPT_OK;
-    }
-    if (e->pc >= (int)p->length)
-        return GCKPT_OK;
+    if (e->pc == p->epilogue)
+        result = p->ranking ? p->ranking->next(e) : gckpti_next_rows(e);
+    if (e->pc >= (int)p->length || result != GCKPT_OK)
+        return result == GCKPT_MORE ? GCKPT_OK : result;
     if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
         gckpti_collect(e);
         return GCKPT_MORE;
@@ -21475,16 +21484,11 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
-    if (result == GCKPT_OK && !skipped && gckpti_cancelled(e, ins)) {
-        result = gckpti_error(e, GCKPT_CANCELLED,
-                              "cancelled by the progress callback before instruction %i; nothing "
-                              "was changed",
-                              e->pc);
-        if (p->ranking)
-            result = p->ranking->failed(e, result);
+    if (result == GCKPT_OK && !skipped) {
+        result = gckpti_ask(e, ins);
         if (result != GCKPT_OK)
-            e->state = GCKPTI_IDLE;
-        return result == GCKPT_OK ? GCKPT_MORE : result;
+            return result;
+        skipped = p->ranking && p->ranking->skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins);

@@ -1,7 +1,9 @@
 /* accumulation.c - gradient accumulation done right, done wrong, and not done.
  *
  *     cc -O2 -I. examples/accumulation.c -o accumulation
- *     ./accumulation [curves.svg]
+ *     ./accumulation [curves.svg [STEPS]]
+ *     mpicc -DACCUMULATION_MPI -O2 -I. examples/accumulation.c -o accumulation-mpi
+ *     mpirun -n 4 ./accumulation-mpi
  *
  * A batch of 16 sentences of different lengths is cut into micro-batches of 16, 4 and 1. The right
  * rule: sum over all tokens of all micro-batches, divide once by their number N. The library does
@@ -9,6 +11,10 @@
  * micro-batch, then the mean of the means. A token in a short sentence then weighs more than one in
  * a long sentence, so the gradient depends on how the batch happened to be cut. The third way, a
  * control, never divides.
+ *
+ * Processes that share a batch (data parallelism) make the same mistake when each takes the mean of
+ * its rows and then all take the mean of that. The right rule again adds up all tokens' gradients
+ * and divides once; with 4 leaves (gckpt_plan_desc.leaves) 1, 2 and 4 processes get the same bits.
  *
  * What a way reports is not what it has learned: the mean of means reports less, as short sentences
  * are easier. So every model is also judged by the loss per token of all sentences.
@@ -18,6 +24,10 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "plot.h"
+#ifdef ACCUMULATION_MPI
+#include "mpi.h"
+static mpi_ranks engine;
+#endif
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +35,9 @@
 
 enum { BATCH = 16, T = 48, V = 128, C = 32, STEPS = 200 };
 static const float rate = 0.15f;
+static const gckpt_ranks *ranks; /* NULL: this process is alone */
+static int rank(void) { return ranks != NULL ? ranks->rank : 0; }
+static int size(void) { return ranks != NULL ? ranks->size : 1; }
 
 static const char *const sentences[] = {
     "Yes.",
@@ -98,6 +111,8 @@ typedef struct {
     const char *name;
     int micro, rows; /* rows == BATCH: the library accumulates; less: this program does */
     int divide;
+    int leaves; /* > 0: ranks share the batch by the library, */
+    int means;  /* or 1: without it; else each does all of it */
     gckpt_store *store;
     gckpt_graph *graph;
     gckpt_plan *plan;
@@ -127,6 +142,8 @@ static int make(way *w)
 {
     gckpt_init normal = { 0.15f, 0, 0 };
     w->store = gckpt_store_new(NULL);
+    if (w->leaves > 0 && ranks != NULL)
+        gckpt_store_ranks(w->store, rank(), size(), GCKPT_SHARD_NONE);
     gckpt_graph *g = w->graph = gckpt_graph_new(w->store, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(w->micro, T));
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(w->micro, T));
@@ -139,14 +156,19 @@ static int make(way *w)
     gckpt_term loss = { gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, targets),
                         1, 0 };
 
-    gckpt_plan_desc desc = { .batch = w->rows, .optimiser = GCKPT_OWN_OPTIMISER };
+    gckpt_plan_desc desc = { .batch = w->rows,
+                             .optimiser = GCKPT_OWN_OPTIMISER,
+                             .leaves = w->leaves };
     gckpt_exec_desc bind = { .own_optimiser = collect, .user = &w->part };
+    if (w->leaves > 0)
+        bind.ranks = ranks;
     w->plan = gckpt_plan_new(g, &loss, 1, &desc);
     w->exec = w->plan == NULL ? NULL : gckpt_exec_new(w->plan, w->store, &bind);
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
+    desc.leaves = 0; /* all ranks judge */
     w->forward = w->exec == NULL ? NULL : gckpt_plan_new(g, &loss, 1, &desc);
-    w->judge = w->forward == NULL ? NULL : gckpt_exec_new(w->forward, w->store, NULL);
+    w->judge = w->forward == NULL ? NULL : gckpt_exec_new(w->forward, w->store, &bind);
     if (w->judge == NULL) {
         fprintf(stderr, "accumulation: %s\n",
                 gckpt_error_text(gckpt_error(g) != GCKPT_OK ? (void *)g : (void *)w->store));
@@ -179,16 +201,32 @@ static int judge(way *w, double *loss)
     return 1;
 }
 
+/* The mean of all ranks' n numbers, by the engine's own sum; 0: it failed. */
+static int mean_of_ranks(float *x, int64_t n)
+{
+    int done = ranks->all_reduce(ranks->user, x, (size_t)n) ? 0 : -1;
+    while (done == 0)
+        done = ranks->done(ranks->user);
+    for (int64_t i = 0; i < n; i++)
+        x[i] /= (float)size();
+    return done == 1;
+}
+
 /* The gradient of the batch, this way's way. */
 static int accumulate(way *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0);
-    double parts = (double)BATCH / w->rows;
+    const int own = w->means ? BATCH / size() : BATCH;
+    double parts = (double)own / w->rows;
     w->loss = w->total = 0;
     w->count = 0;
     memset(w->sum, 0, (size_t)w->n * sizeof(double));
-    for (int row = 0; row < BATCH; row += w->rows) {
-        gckpt_feed feeds[2] = { { w->tokens, tokens[row] }, { w->targets, targets[row] } };
+    for (int row = 0; row < own; row += w->rows) {
+        int64_t first = own < BATCH ? own * rank() : 0;
+        if (w->leaves > 0)
+            gckpt_plan_share(w->plan, BATCH, rank(), &first);
+        gckpt_feed feeds[2] = { { w->tokens, tokens[row + first] },
+                                { w->targets, targets[row + first] } };
         gckpt_report report;
         w->part.n = 0;
         if (gckpt_step(w->exec, feeds, 2, w->rows, &hyper, &report) != GCKPT_OK) {
@@ -210,6 +248,10 @@ static int accumulate(way *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T
             w->gradient[i] = (float)w->sum[i];
         }
     }
+    float loss = (float)w->loss;
+    if (own < BATCH && (!mean_of_ranks(w->gradient, w->n) || !mean_of_ranks(&loss, 1)))
+        return 0;
+    w->loss = own < BATCH ? (double)loss : w->loss;
     return 1;
 }
 
@@ -250,7 +292,8 @@ static uint64_t hash(const float *x, int64_t n) /* FNV-1a 64 */
     return h;
 }
 
-static int draw_curves(const char *path, const way *ways, const char *const *names, int n)
+static int draw_curves(const char *path, const way *ways, const char *const *names, int n,
+                       int steps)
 {
     plot panels[2] = {
         { "The loss as each way reports it", "step", "nats per token", 0, STEPS, 1, 6, NULL, 0, 0,
@@ -266,16 +309,16 @@ static int draw_curves(const char *path, const way *ways, const char *const *nam
                 path);
         return 0;
     }
-    for (int i = 0; i <= STEPS; i++)
+    for (int i = 0; i <= steps; i++)
         x[i] = i;
     plot_open(f, 2);
     for (int k = 0; k < 2; k++) {
         plot_axes(&panels[k], f, k);
         for (int i = 0; i < n; i++) {
-            for (int step = 0; step <= STEPS; step++)
+            for (int step = 0; step <= steps; step++)
                 above[step] = ways[i].all[step] - ways[0].all[step];
             plot_line(&panels[k], names[i], widths[i], x, k == 0 ? ways[i].reported : above,
-                      STEPS + k, 0.42, 0.06);
+                      steps + k, 0.42, 0.06);
         }
     }
     plot_close(f);
@@ -286,6 +329,31 @@ static int draw_curves(const char *path, const way *ways, const char *const *nam
     return ok;
 }
 
+static int equal(const way *a, const way *b, int steps)
+{
+    return a->hash == b->hash && a->norm == b->norm && a->all[steps] == b->all[steps] &&
+           gckpt_store_hash(a->store) == gckpt_store_hash(b->store);
+}
+
+#ifdef ACCUMULATION_MPI
+static int begin_ranks(int *argc, char ***argv)
+{
+    MPI_Init(argc, argv);
+    const int ok = mpi_ranks_open(&engine, MPI_COMM_WORLD, 60);
+    ranks = engine.ranks.size > 1 ? &engine.ranks : NULL;
+    return ok && (rank() == 0 || freopen("/dev/null", "w", stdout) != NULL);
+}
+
+static void end_ranks(void)
+{
+    mpi_ranks_close(&engine);
+    MPI_Finalize();
+}
+#else
+static int begin_ranks(int *argc, char ***argv) { return (void)argc, (void)argv, 1; }
+static void end_ranks(void) {}
+#endif
+
 int main(int argc, char **argv)
 {
     static way ways[] = {
@@ -295,24 +363,30 @@ int main(int argc, char **argv)
         { .name = "mean of means      4 x 4", .micro = 4, .rows = 4, .divide = 1 },
         { .name = "mean of means      16 x 1", .micro = 1, .rows = 1, .divide = 1 },
         { .name = "sum, never divided  4 x 4", .micro = 4, .rows = 4, .divide = 0 },
+        { .name = "4 leaves, divided  4 x 4", .micro = 4, .rows = 16, .divide = 1, .leaves = 4 },
+        { .name = "4 leaves, divided  16 x 1", .micro = 1, .rows = 16, .divide = 1, .leaves = 4 },
+        { .name = "mean of means      ranks", .divide = 1, .means = 1 }, /* two or more */
     };
-    enum { WAYS = sizeof ways / sizeof ways[0] };
+    enum { DRAWN = 6, LEAVES = 6, MEANS = 8 };
     static const char *const legend[] = { "sum, one division: 1 x 16", "the same 4 x 4",
                                           "the same 16 x 1",           "mean of means 4 x 4",
                                           "mean of means 16 x 1",      "never divided" };
     static int32_t tokens[BATCH][T], targets[BATCH][T];
-    const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";
-    int ok = 1;
+    int ok = begin_ranks(&argc, &argv);
+    const int asked = argc > 2 ? atoi(argv[2]) : 0;
+    const int steps = asked > 0 && asked < STEPS ? asked : STEPS;
+    const int count = ranks != NULL ? MEANS + 1 : MEANS;
 
-    for (int i = 0; i < WAYS && ok; i++)
+    ways[MEANS].micro = ways[MEANS].rows = BATCH / size();
+    for (int i = 0; i < count && ok; i++)
         ok = make(&ways[i]);
     if (ok) {
         printf("one batch of %d sentences, the same weights\n", BATCH);
         printf("way                           loss  gradient norm  off by (L2)  gradient bits\n");
     }
-    for (int step = 0; step < STEPS && ok; step++) {
+    for (int step = 0; step < steps && ok; step++) {
         draw_batch(step, tokens, targets);
-        for (int i = 0; i < WAYS && ok; i++) {
+        for (int i = 0; i < count && ok; i++) {
             way *w = &ways[i];
             ok = accumulate(w, tokens, targets);
             w->reported[step] = w->loss;
@@ -326,33 +400,35 @@ int main(int argc, char **argv)
             update(w);
         }
     }
-    for (int i = 0; i < WAYS && ok; i++)
-        ok = judge(&ways[i], &ways[i].all[STEPS]);
+    for (int i = 0; i < count && ok; i++)
+        ok = judge(&ways[i], &ways[i].all[steps]);
     if (ok) {
         printf("\nafter %d steps of plain gradient descent, rate %g: loss per token of all %d "
                "sentences\n",
-               STEPS, (double)rate, (int)SENTENCES);
-        for (int i = 0; i < WAYS; i++) {
-            const double loss = ways[i].all[STEPS], more = loss - ways[0].all[STEPS];
+               steps, (double)rate, (int)SENTENCES);
+        for (int i = 0; i < count; i++) {
+            const double loss = ways[i].all[steps], more = loss - ways[0].all[steps];
             printf("%-25s ", ways[i].name);
             if (loss - loss != 0)
                 printf("diverged                 ");
             else
-                printf(i < 3 ? "%8.4f                 " : "%8.4f, %.4f too much", loss, more);
+                printf(i < 3 || i / 2 == LEAVES / 2 ? "%8.4f                 "
+                                                    : "%8.4f, %.4f too much",
+                       loss, more);
             printf("  weights %016llx\n", (unsigned long long)gckpt_store_hash(ways[i].store));
         }
-        int same = 1;
-        for (int i = 1; i < 3; i++)
-            same = same && ways[i].hash == ways[0].hash && ways[i].norm == ways[0].norm &&
-                   ways[i].all[STEPS] == ways[0].all[STEPS] &&
-                   gckpt_store_hash(ways[i].store) == gckpt_store_hash(ways[0].store);
+        int same = equal(&ways[0], &ways[1], steps) && equal(&ways[0], &ways[2], steps);
         printf("\n1 x 16, 4 x 4 and 16 x 1 by sum and one division: %s\n",
                same ? "equal bits" : "DIFFERENT");
-        for (int i = 3; i < WAYS; i++) /* NaN is not less either */
-            same = same && !(ways[i].all[STEPS] <= ways[0].all[STEPS]);
-        ok = same && draw_curves(path, ways, legend, WAYS);
+        same = same && equal(&ways[LEAVES], &ways[LEAVES + 1], steps);
+        printf("4 leaves, by %d process%s, 4 rows or one at once: %s\n", size(),
+               size() > 1 ? "es" : "", same ? "equal bits" : "DIFFERENT");
+        for (int i = 3; i < count; i++) /* NaN is not less either */
+            same = same && (i / 2 == LEAVES / 2 || !(ways[i].all[steps] <= ways[0].all[steps]));
+        const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";
+        ok = same && draw_curves(rank() == 0 ? path : "/dev/null", ways, legend, DRAWN, steps);
     }
-    for (int i = 0; i < WAYS; i++) {
+    for (int i = 0; i < count; i++) {
         gckpt_exec_free(ways[i].judge);
         gckpt_plan_free(ways[i].forward);
         gckpt_exec_free(ways[i].exec);
@@ -363,5 +439,7 @@ int main(int argc, char **argv)
         free(ways[i].gradient);
         free(ways[i].sum);
     }
-    return ok && fflush(stdout) == 0 ? 0 : 1;
+    ok = fflush(stdout) == 0 && ok;
+    end_ranks();
+    return ok ? 0 : 1;
 }

@@ -4,19 +4,24 @@
  *     ./gpt                                    trains on the text of gradckpt.h
  *     ./gpt --data text.txt --budget 24M       on any text, in 24 MiB
  *     ./gpt --help
+ *     mpicc -DGPT_MPI -O2 -fopenmp -I. examples/gpt.c -o gpt-mpi
+ *     mpirun -n 4 ./gpt-mpi --leaves 8         by 4 processes, to the bits of one with 8 leaves
  *
  * One store holds the weights. Three graphs of different shapes share it: training (micro-batches
  * of windows), evaluation (the same without gradients) and sampling (one window). Their step arenas
  * are one block of memory, because they never run at once.
  *
  * The batch of a step is a function of --seed and the step number alone. So the same weights come
- * out, bit for bit, for every --checkpoint, --budget, --micro-batch and --threads, and for a run
- * that was stopped and resumed.
+ * out, bit for bit, for every --checkpoint, --budget, --micro-batch and --threads, every number of
+ * processes and --shard with the same --leaves, and for a run that was stopped and resumed.
  */
 #define _XOPEN_SOURCE 700 /* clock_gettime, isatty, realpath */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "lm.h"
+#ifdef GPT_MPI
+#include "mpi.h"
+#endif
 
 /* ---- options: those that finetune.c does not have, too ---- */
 enum { BYTES = 256 }; /* tokens that the text has: a token is a byte */
@@ -25,7 +30,16 @@ static struct {
     int64_t layers, heads, dim, context, vocabulary, tie, bf16_fast;
     double fastest;
     const char *frontier;
+#ifdef GPT_MPI
+    int64_t shard;
+    double timeout;
+#endif
 } o;
+
+#ifdef GPT_MPI
+static mpi_ranks engine;
+static const char *const shards[] = { "none", "state", "gradients", "values", NULL };
+#endif
 
 static const options_row allowed[] = {
     { "layers", OPTIONS_WHOLE, &o.layers, "4", 1, 1000, NULL, "transformer blocks" },
@@ -40,6 +54,17 @@ static const options_row allowed[] = {
     { "fastest", OPTIONS_REAL, &o.fastest, "0", 0, 1e6, NULL,
       "seconds for trials: of the plans that --micro-batch auto finds best, the fastest here" },
     { "lr", OPTIONS_REAL, &lm.lr, "1e-3", 0, 10, NULL, "learning rate after the warm-up" },
+    { "leaves", OPTIONS_WHOLE, &lm.leaves, "1", 1, 1 << 20, NULL,
+      "parts that a batch is summed up in, a power of two, and processes at most: changes results" },
+#ifdef GPT_MPI
+    { "shard", OPTIONS_CHOICE, &o.shard, "none", 0, 0, shards,
+      "what each process has only its part of, and all that is named before it: optimiser state, "
+      "gradients, values; changes bytes, never results" },
+    { "fast-reduce", OPTIONS_FLAG, &lm.fast_reduce, NULL, 0, 0, NULL,
+      "gradients are added up by MPI: other bits for every number of processes" },
+    { "timeout", OPTIONS_REAL, &o.timeout, "60", 0.01, 1e9, NULL,
+      "seconds that a process may take to answer" },
+#endif
     { "bf16-fast", OPTIONS_FLAG, &o.bf16_fast, NULL, 0, 0, NULL,
       "as --bf16, by tensor cores; with --device cuda only; results of this kind of device" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL,
@@ -72,7 +97,7 @@ static const options_table options = { "gpt",   allowed, sizeof allowed / sizeof
 
 /* Options that make the model, and those that are not kept in saved files. */
 static const char fixed[] = "layers heads dim vocabulary tie dropout";
-static const char not_kept[] = "resume save json timeline frontier plan help";
+static const char not_kept[] = "resume save json timeline frontier plan help shard timeout";
 
 /* 0, or the exit status after saying what is allowed. */
 static int check_options(void)
@@ -314,9 +339,9 @@ static struct {
 static void put_batch(lm_run *r, uint64_t step)
 {
     const size_t T = (size_t)o.context;
-    for (size_t i = 0; i < (size_t)lm.batch; i++)
+    for (size_t i = 0; i < (size_t)r->rows; i++)
         put_window(r->tokens + i * T, r->targets + i * T,
-                   draw(step + r->skipped, i) % (text.train - T), text.train);
+                   draw(step + r->skipped, (uint64_t)r->first + i) % (text.train - T), text.train);
 }
 
 /* For trials: with one thread the processor's own, which stands still while others have it. */
@@ -489,9 +514,12 @@ static int save(lm_run *r)
         return 0;
     if (r->skipped > 0 && session_note_number(r->store, "skipped", r->skipped) != 0)
         return 1;
-    if (gckpt_store_save(r->store, lm.save) == GCKPT_OK)
+    gckpt_exec *exec = r->models[LM_TRAINING].exec;
+    if ((r->ranks != NULL ? gckpt_ranks_save(exec, lm.save)
+                          : gckpt_store_save(r->store, lm.save)) == GCKPT_OK)
         return 0;
-    return session_fail(1, "--save %s: %s", lm.save, gckpt_error_text(r->store));
+    return session_fail(1, "--save %s: %s", lm.save,
+                        gckpt_error_text(r->ranks != NULL ? (void *)exec : (void *)r->store));
 }
 
 /* Saves, and finds the mean loss over the validation text, in windows that do not overlap: all of
@@ -503,26 +531,25 @@ static int evaluate(lm_run *r, uint64_t step)
     const size_t used = most < windows ? most : windows;
     const lm_model *m = &r->models[LM_EVALUATION];
     double sum = 0;
-    int64_t count = 0;
-    size_t rows = 0;
+    int64_t count = 0, rows, first;
     if (!r->saved && save(r) != 0)
         return 1;
-    for (size_t i = 0; i < used; i++) {
-        const size_t w = i * windows / used;
-        put_window(r->tokens + rows * T, r->targets + rows * T, text.train + w * T, text.size);
-        if (++rows < (size_t)lm.batch && i + 1 < used)
-            continue;
-        if (session.interrupted)
-            return 0;
+    for (size_t i = 0; i < used; i += (size_t)rows) {
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
                                       { m->feeds[1].input, r->targets } };
         gckpt_report report;
-        const gckpt_result result = gckpt_forward(m->exec, feeds, 2, (int64_t)rows, &report);
+        rows = used - i < (size_t)lm.batch ? (int64_t)(used - i) : lm.batch;
+        const size_t own = (size_t)gckpt_plan_share(m->plan, rows, lm_rank(r), &first);
+        for (size_t k = 0; k < own; k++)
+            put_window(r->tokens + k * T, r->targets + k * T,
+                       text.train + (i + (size_t)first + k) * windows / used * T, text.size);
+        if (lm_stops(r))
+            return 0;
+        const gckpt_result result = gckpt_forward(m->exec, feeds, 2, rows, &report);
         if (result != GCKPT_OK)
             return result == GCKPT_CANCELLED ? 0 : session_fail(1, "%s", gckpt_error_text(m->exec));
         sum += report.loss * (double)report.count;
         count += report.count;
-        rows = 0;
     }
     session_say("step %llu: validation loss %.4f", (unsigned long long)step, sum / (double)count);
     lm_report_eval(step, sum / (double)count, "");
@@ -569,7 +596,7 @@ static int generate(const generator *m, int32_t *all, size_t given, size_t n,
     sample_place *room = (sample_place *)malloc((size_t)m->known * sizeof *room);
     int32_t *next = (int32_t *)malloc(rows * sizeof *next);
     int failed = room == NULL || next == NULL ? session_fail(1, "out of memory for samples") : 0;
-    for (size_t i = 0; i + 1 < stride && !failed && !session.interrupted; i++) {
+    for (size_t i = 0; i + 1 < stride && !failed && !lm_stops(&run); i++) {
         if (gckpt_position(m->exec) == m->context) {
             failed = gckpt_rewind(m->exec, 0) != GCKPT_OK;
             for (size_t k = i - (size_t)(m->context / 2); k < i && !failed; k++)
@@ -632,7 +659,12 @@ static int open_store(int argc, char **argv)
     run.store = gckpt_store_new(&desc);
     if (run.store == NULL)
         return session_fail(1, "out of memory");
-    gckpt_result loaded = lm.resume != NULL ? gckpt_store_load(run.store, lm.resume) : GCKPT_OK;
+#ifdef GPT_MPI
+    if (gckpt_store_ranks(run.store, lm_rank(&run), lm_size(&run), (gckpt_shard)o.shard) !=
+        GCKPT_OK)
+        return session_fail(2, "%s", gckpt_error_text(run.store));
+#endif
+    gckpt_result loaded = lm.resume != NULL ? gckpt_ranks_load(run.store, lm.resume) : GCKPT_OK;
     if (loaded == GCKPT_OTHER_CONTRACT)
         snprintf(asked.note, sizeof asked.note, "%s", gckpt_error_text(run.store));
     else if (loaded != GCKPT_OK)
@@ -645,15 +677,13 @@ static int open_store(int argc, char **argv)
     return status != 0 ? status : session_keep(run.store, &options, not_kept, argc, argv);
 }
 
-int main(int argc, char **argv)
+/* Everything before the first step. */
+static int begin(int argc, char **argv)
 {
-    int status = lm_start("gpt");
-    if (status == 0)
-        status = options_parse(&options, argc, argv);
-    if (status == 0 && lm.help)
-        return lm_print_help(&options, "trains a small byte-level GPT inside a byte budget");
-    if (status == 0)
-        status = open_store(argc, argv);
+    int status = open_store(argc, argv);
+#ifdef GPT_MPI
+    engine.ranks.timeout = o.timeout;
+#endif
     if (status == 0)
         status = check_options();
     if (status == 0)
@@ -661,28 +691,72 @@ int main(int argc, char **argv)
     if (status == 0)
         status = session_same_data(run.store, "data", text.path, text.hash,
                                    options_given(&options, argc, argv, "data") != NULL);
+    if (lm_rank(&run) > 0) /* one process writes what people and programs read */
+        lm.json = lm.timeline = o.frontier = NULL;
     if (status == 0)
         status = try_outputs();
     if (status == 0)
         status = session_device(lm.device, &run.device);
     if (status == 0)
         status = session_open(lm.json, &options, gckpt_store_step(run.store));
+    return status == 0 ? prepare() : status;
+}
+
+/* Trains and samples. */
+static int go(void)
+{
+    int status = train();
+    if (status == 0 && lm.sample > 0 && !session.interrupted)
+        status = sample();
     if (status == 0)
-        status = prepare();
-    if (status == 0 && !lm.plan) {
-        status = train();
-        if (status == 0 && lm.sample > 0 && !session.interrupted)
-            status = sample();
-        if (status == 0) {
-            lm_report_end(&run);
-            session_event("}\n");
-        }
-    }
+        status = lm_report_end(&run);
+    if (status == 0)
+        session_event("}\n");
+    return status;
+}
+
+#ifdef GPT_MPI
+static int open_ranks(int *argc, char ***argv)
+{
+    MPI_Init(argc, argv);
+    if (!mpi_ranks_open(&engine, MPI_COMM_WORLD, 60))
+        return session_fail(1, "MPI fails");
+    run.ranks = engine.ranks.size > 1 ? &engine.ranks : NULL;
+    if (lm_rank(&run) > 0 && freopen("/dev/null", "w", stdout) == NULL)
+        return session_fail(1, "/dev/null: %s", strerror(errno));
+    return 0;
+}
+
+static void close_ranks(void)
+{
+    mpi_ranks_close(&engine);
+    MPI_Finalize();
+}
+#else
+static int open_ranks(int *argc, char ***argv) { return (void)argc, (void)argv, 0; }
+static void close_ranks(void) {}
+#endif
+
+int main(int argc, char **argv)
+{
+    int status = lm_start("gpt"), failed = open_ranks(&argc, &argv);
+    status = status != 0 ? status : failed;
+    if (status == 0)
+        status = options_parse(&options, argc, argv);
+    if (status == 0 && lm.help)
+        status = lm_print_help(&options, "trains a small byte-level GPT inside a byte budget");
+    else if (status == 0)
+        status = begin(argc, argv);
+    status = lm_greatest(&run, status); /* what ends one process ends all */
+    if (status == 0 && !lm.plan && !lm.help)
+        status = lm_greatest(&run, go());
     gckpt_frontier_free(asked.frontier);
     lm_free(&run);
     gckpt_store_free(run.store);
     free(run.tokens);
     free(run.targets);
     free(text.bytes);
-    return session_end(status);
+    status = session_end(status < 0 ? 1 : status);
+    close_ranks();
+    return status;
 }

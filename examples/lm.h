@@ -12,7 +12,7 @@
 static struct {
     int64_t batch, micro_batch, steps, warmup, seed, threads, device, checkpoint, budget, bf16,
         plan;
-    int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help;
+    int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, leaves, fast_reduce;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p;
     const char *data, *validation, *save, *resume, *prompt, *json, *timeline;
     gckpt_precision precision;
@@ -27,8 +27,8 @@ static const gckpt_mode lm_modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_ME
 static const options_row lm_rows[] = {
     { "batch", OPTIONS_WHOLE, &lm.batch, "8", 1, 1 << 20, NULL, "rows of a step" },
     { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &lm.micro_batch, "auto", 0, 1 << 20, NULL,
-      "rows computed at once; changes bytes, never results; 0: --batch; auto: the divisor of it "
-      "that is fastest within --budget" },
+      "rows computed at once; changes bytes, never results; 0: --batch, or a leaf's; auto: the "
+      "divisor of it that is fastest within --budget" },
     { "steps", OPTIONS_WHOLE, &lm.steps, "100", 0, 1e12, NULL,
       "steps in all, those of a resumed file included" },
     { "min-lr", OPTIONS_REAL, &lm.min_lr, NULL, 0, 10, NULL,
@@ -105,8 +105,9 @@ static int lm_check_options(void)
                             (long long)lm.save_every);
     if (lm.min_lr < 0 && lm.lr > 0)
         lm.min_lr = lm.lr;
+    lm.leaves = lm.leaves > 0 ? lm.leaves : 1;
     if (lm.micro_batch == 0)
-        lm.micro_batch = lm.batch;
+        lm.micro_batch = (lm.batch + lm.leaves - 1) / lm.leaves;
     if (lm.threads == 0)
         lm.threads = gckpt_threads();
     lm.precision = lm.bf16 ? GCKPT_BF16 : GCKPT_FP32;
@@ -157,10 +158,11 @@ struct lm_run {
     gckpt_store *store;
     lm_model models[LM_PURPOSES];
     const gckpt_backend *device; /* NULL: the processor */
+    const gckpt_ranks *ranks;    /* NULL: this process alone */
     void *arena;                 /* one for all of them, which take turns: the device's */
     size_t arena_bytes;
-    int32_t *tokens, *targets; /* (batch,T) feeds */
-    int64_t T;
+    int32_t *tokens, *targets;  /* (batch,T) feeds, */
+    int64_t T, first, rows;     /* of which this rank has so many rows, from `first` on */
     double lr, seconds;         /* of a step, the median */
     uint64_t skipped, position; /* steps that were not finite; rows learned, theirs included */
     int saved;                  /* 0: there is something new */
@@ -170,10 +172,14 @@ struct lm_run {
     int (*save)(lm_run *r);                    /* sets it, too */
 };
 
+static int lm_rank(const lm_run *r) { return r->ranks != NULL ? r->ranks->rank : 0; }
+static int lm_size(const lm_run *r) { return r->ranks != NULL ? r->ranks->size : 1; }
+
 static int lm_make_batch(lm_run *r, int64_t T)
 {
     const size_t bytes = (size_t)(lm.batch * T) * sizeof(int32_t);
     r->T = T;
+    r->rows = lm.batch;
     r->tokens = (int32_t *)malloc(bytes);
     r->targets = (int32_t *)malloc(bytes);
     if (r->tokens == NULL || r->targets == NULL)
@@ -188,6 +194,7 @@ static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
     desc.mode = purpose == LM_TRAINING ? lm_modes[lm.checkpoint] : GCKPT_INFERENCE;
     desc.budget = purpose == LM_TRAINING ? (size_t)lm.budget : 0;
     desc.batch = lm.batch;
+    desc.leaves = (int)(purpose != LM_SAMPLING ? lm.leaves : 1);
     desc.threads = (int)lm.threads;
     desc.backend = r->device;
     desc.precision = lm.precision;
@@ -251,6 +258,8 @@ static int lm_execs(lm_run *r)
         e.debug = i == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
         e.backend = r->device;
         e.skip_nonfinite = i == LM_TRAINING && !gckpt_plan_in_backward(training);
+        e.ranks = r->ranks;
+        e.fast_reduce = i == LM_TRAINING && lm.fast_reduce;
         if (i == LM_TRAINING || (i == LM_EVALUATION && r->device == NULL))
             e.progress = session_stops; /* a device takes what is short as a whole */
         e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
@@ -258,6 +267,7 @@ static int lm_execs(lm_run *r)
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
             return session_fail(1, "%s", gckpt_error_text(r->store));
     }
+    r->rows = gckpt_plan_share(training, lm.batch, lm_rank(r), &r->first);
     return 0;
 }
 
@@ -279,6 +289,38 @@ static void lm_free(lm_run *r)
         gckpt_plan_free(r->models[i].plan);
         gckpt_graph_free(r->models[i].graph);
     }
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+/* The greatest of all ranks' values, none below 0; -1: a rank does not answer. All call it. */
+static int lm_greatest(const lm_run *r, int value)
+{
+    const gckpt_ranks *k = r->ranks;
+    for (int bit = 1; k != NULL && bit < k->size; bit *= 2) {
+        int other = 0;
+        const double begin = k->clock(k->user);
+        int done = k->exchange(k->user, k->rank ^ bit, &value, sizeof value, &other, sizeof other)
+                       ? 0
+                       : -1;
+        while (done == 0 && k->clock(k->user) - begin < k->timeout)
+            done = k->done(k->user);
+        if (done != 1) {
+            k->give_up(k->user);
+            session_fail(1, "rank %d does not answer", k->rank ^ bit);
+            return -1;
+        }
+        value = other > value ? other : value;
+    }
+    return value;
+}
+
+/* Is the run to stop now? All ranks ask, and get the same answer. */
+static int lm_stops(const lm_run *r)
+{
+    const int stops = lm_greatest(r, session.interrupted != 0);
+    if (stops != 0)
+        session.interrupted = 1;
+    return stops;
 }
 
 /* ---- what is reported ------------------------------------------------------------------------ */
@@ -330,6 +372,10 @@ static void lm_report_plan(const lm_run *r)
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_TREE],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
+    if (lm.leaves > 1)
+        fprintf(session.out, "ranks  %d, each with %lld of %lld leaves\n", lm_size(r),
+                (long long)lm.leaves / lm_size(r), (long long)lm.leaves);
+    session_event(",\"ranks\":%d", lm_size(r));
 }
 
 /* --timeline: a plan as a picture, or as a trace. */
@@ -346,12 +392,16 @@ static int lm_draw_plan(const gckpt_plan *plan)
     return 0;
 }
 
-/* The end in a line, and as the beginning of an event. */
-static void lm_report_end(const lm_run *r)
+/* The end in a line, and as the beginning of an event. 1: a rank does not answer. */
+static int lm_report_end(const lm_run *r)
 {
+    gckpt_exec *exec = r->models[LM_TRAINING].exec;
     const uint64_t step = gckpt_store_step(r->store);
-    const size_t measured = gckpt_bytes_measured(r->models[LM_TRAINING].exec);
-    const unsigned long long hash = gckpt_store_hash(r->store);
+    const size_t measured = gckpt_bytes_measured(exec);
+    uint64_t all = r->ranks == NULL ? gckpt_store_hash(r->store) : 0;
+    if (r->ranks != NULL && gckpt_gather_hash(exec, &all) != GCKPT_OK)
+        return session_fail(1, "%s", gckpt_error_text(exec));
+    const unsigned long long hash = all;
     const double seconds = session_now() - session.start;
     fprintf(session.out, "end    %llu step%s, %.1f s, ", (unsigned long long)step,
             session_s((int64_t)step), seconds);
@@ -366,6 +416,9 @@ static void lm_report_end(const lm_run *r)
                   "\"weights_hash\":\"%016llx\",\"seconds\":%.9g,\"skipped\":%llu",
                   (unsigned long long)step, measured, hash, seconds,
                   (unsigned long long)r->skipped);
+    if (r->ranks != NULL)
+        session_event(",\"sent\":%llu", (unsigned long long)gckpt_exec_sent(exec));
+    return 0;
 }
 
 /* A byte of a sample; what a terminal would obey is shown as ?. */
@@ -404,7 +457,7 @@ static int lm_by_size(const void *a, const void *b)
 /* 0: what was written so far does not arrive, and the run ends, saved. */
 static int lm_is_heard(lm_run *r)
 {
-    if (session_output_works())
+    if (lm_greatest(r, !session_output_works()) == 0)
         return 1;
     r->save(r);
     return 0;
@@ -442,9 +495,9 @@ static int lm_train(lm_run *r)
     session.first = step;
     session.start = session_now();
     r->saved = 1;
-    if (!session_output_works()) /* what is planned is to be seen now */
+    if (lm_greatest(r, !session_output_works()) != 0) /* what is planned is to be seen now */
         return 1;
-    while (step < (uint64_t)lm.steps && !session.interrupted) {
+    while (step < (uint64_t)lm.steps && !lm_stops(r)) {
         const double begin = session_now();
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
                                       { m->feeds[1].input, r->targets } };
@@ -453,8 +506,10 @@ static int lm_train(lm_run *r)
         hyper.lr = gckpt_lr_cosine(step, (uint64_t)lm.warmup, (uint64_t)lm.steps, (float)r->lr,
                                    (float)(lm.min_lr >= 0 ? lm.min_lr : r->lr));
         const gckpt_result result = gckpt_step(m->exec, feeds, 2, lm.batch, &hyper, &report);
-        if (result == GCKPT_CANCELLED)
+        if (result == GCKPT_CANCELLED) {
+            session.interrupted = 1; /* here, or on another rank */
             break;
+        }
         if (result != GCKPT_OK && result != GCKPT_SKIPPED)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
         r->position += (uint64_t)lm.batch;

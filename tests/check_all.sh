@@ -191,7 +191,7 @@ run_check()
         for name in core fit bf16 order user_ops; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of $name) -lm -o "$B/$1-$name" && "$B/$1-$name" wide || return 1
         done
-        for name in "offload 1 100" "stage 1 12" "threads 20000"; do
+        for name in "offload 1 100" "stage 1 12" "threads 20000" "ranks wide" "ranks_faults wide" "ranks_random 100 60"; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of ${name%% *}) -lm -lpthread -o "$B/$1-some" &&
                 "$B/$1-some" ${name#* } || return 1
         done ;;
@@ -383,6 +383,13 @@ run_check()
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
         $c -std=gnu99 -O1 -g -fsanitize=thread -I. tests/test_threads.c -lm -lpthread -o $B/$1 && $B/$1 5000 ;;
+    tsan-ranks)             # threads as ranks: what one has under way another may not touch
+        c=gcc
+        can gcc -fsanitize=thread || c=clang
+        can $c -fsanitize=thread || skip "no thread sanitizer"
+        for name in ranks ranks_faults ranks_random; do
+            $c -std=gnu99 -O1 -g -fsanitize=thread $(source_of $name) -lm -lpthread -o $B/$1 && $B/$1 || return 1
+        done ;;
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         ${CC:-cc} -std=gnu99 -O2 -fopenmp -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
@@ -397,10 +404,32 @@ run_check()
     # ---- the programs ----
     packaging)              # make install, make dist, and a program that takes them by five tools
         sh tests/test_packaging.sh $B/$1 ;;
+    mpi)                    # several processes, by OpenMPI
+        need mpicc mpicxx mpirun make
+        for c in gcc clang; do
+            have $c || continue
+            for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/mpi_engine.c \
+                tests/bench/scaling.c; do
+                OMPI_CC=$c mpicc -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
+            done
+        done
+        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/mpi_engine.c || return 1
+        MAKEFLAGS= make -s mpi-programs && sh tests/test_mpi.sh ;;
+    nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
+        need nvcc
+        root=${NCCL_HOME:-$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")}
+        flags="-isystem $root/include -L$root/lib -L$root/lib64 -lnccl -lcudart"
+        printf '#include <nccl.h>\nint main(void) { return 0; }\n' > $B/$1.c
+        gcc $B/$1.c -o $B/$1 $flags 2> /dev/null || skip "no NCCL in $root (NCCL_HOME)"
+        for c in "gcc -std=gnu99" "clang -std=gnu99" "g++ -std=c++11 -x c++"; do
+            have ${c%% *} || continue
+            $c $W -DGRADCKPT_IMPLEMENTED tests/compile/nccl.c -o $B/$1 $flags || return 1
+        done ;;
     benches)                # they build without a warning; bench runs once, and no time is judged
         for c in gcc clang; do
             have $c || continue
             for source in tests/bench/*.c; do
+                [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi
                 $c -std=gnu99 $W -Wstrict-prototypes -Iexamples -fsyntax-only "$source" || return 1
             done
         done
@@ -532,8 +561,8 @@ cuda-refused cuda-shim-eager cuda-shim-lazy cuda-asan cuda-nvcc-80 cuda-nvcc-90 
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap firmware-clang mcu power fast-math-refused packaging benches threads-gpt gpt-plans openblas plans-wide tests-wide
-tsan-two-contexts tsan-teams two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
+symbols-device symbols-no-exit macros lines no-heap firmware-clang mcu power fast-math-refused packaging benches mpi nccl threads-gpt gpt-plans openblas plans-wide tests-wide
+tsan-two-contexts tsan-teams tsan-ranks two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then
     echo "$all"

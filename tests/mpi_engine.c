@@ -30,7 +30,8 @@ static void test_exchange(int peer, size_t low_sends, size_t high_sends)
 {
     const int low = m.ranks.rank < peer, rank = m.ranks.rank;
     const size_t out = low ? low_sends : high_sends, in = low ? high_sends : low_sends;
-    unsigned char *send = calloc(out + 1, 1), *receive = calloc(in + 1, 1);
+    unsigned char *send = (unsigned char *)calloc(out + 1, 1);
+    unsigned char *receive = (unsigned char *)calloc(in + 1, 1);
     const size_t step = in + out > 1 << 24 ? 65521 : 1; /* untouched pages take no memory */
     int wrong = send == NULL || receive == NULL;
     for (size_t i = 0; i < out && !wrong; i += step)
@@ -57,12 +58,13 @@ static void test_sum(void)
     CHECK(wrong == 0);
 }
 
-/* The last rank gives up; what it has sent before arrives all the same. */
+/* The last rank gives up: all that is under way ends. */
 static void test_give_up(void)
 {
     const int last = m.ranks.size - 1, peer = m.ranks.rank ^ 1;
     const double begin = MPI_Wtime();
     test_exchange(peer, 100, 100);
+    MPI_Barrier(MPI_COMM_WORLD); /* it ends what the others are at, too */
     if (m.ranks.rank == last) {
         m.ranks.give_up(m.ranks.user);
     } else {
@@ -77,8 +79,10 @@ static void test_give_up(void)
 
 int main(int argc, char **argv)
 {
-    static const size_t sizes[][2] = { { 0, 0 },        { 1, 0 },       { 0, 100 }, { 4, 4 },
-                                       { 1000, 70000 }, { 3000017, 5 }, { 16, 16 }, { 65536, 65536 } };
+    static const size_t sizes[][2] = {
+        { 0, 0 },        { 1, 0 },       { 0, 100 }, { 4, 4 },
+        { 1000, 70000 }, { 3000017, 5 }, { 16, 16 }, { 65536, 65536 }
+    };
     MPI_Init(&argc, &argv);
     CHECK(mpi_ranks_open(&m, MPI_COMM_WORLD, 30) && m.ranks.size > 1);
     if (argc > 1) {

@@ -173,6 +173,22 @@ static void whole_steps(void)
         }
 }
 
+/* One rank: what the plan says of a step, whatever its micro-batches and leaves. */
+static void alone(void)
+{
+    const simulate_machine m = { 10, 1e30, 1, { 1, 1 }, { 1, 1 }, 0 };
+    for (int leaves = 1; leaves <= 4; leaves *= 2)
+        for (int64_t rows = ROWS; rows <= 3 * ROWS; rows += ROWS) {
+            const simulate_ranks r = { 0, 1, leaves, GCKPT_SHARD_STATE };
+            chain c;
+            chain_open(&c, &r, rows * leaves, 7);
+            const simulate_step s = simulate_run(c.p, c.g, &r, &m);
+            CHECK(near(s.seconds, (double)gckpt_plan_step_work(c.p) / m.work) && s.exposed == 0 &&
+                  s.link == 0 && s.sent == 0 && s.exchanges == 0);
+            chain_close(&c);
+        }
+}
+
 /* ---- what executors send ---- */
 #if RANKS_THREADS
 typedef struct {
@@ -238,6 +254,7 @@ int main(void)
     seconds();
     overlap();
     whole_steps();
+    alone();
     sent();
     return check_report("simulate");
 }

@@ -1,0 +1,142 @@
+/* scaling.c - what a step of a GPT costs by several processes: time, how much of what they exchange
+ * is hidden behind the backward, bytes sent beside the least possible. Run by scaling.sh (make
+ * scaling), which adds the table's head:
+ *
+ *     mpirun -n N build/scaling MODE       MODE: exact, fast, state, gradients, values
+ *
+ * A step's sums of gradients are on their way from when an exchange begins until the executor sees
+ * that it is over. It waits while it does nothing else but ask: where one question follows the last
+ * within 5 microseconds. What is small (losses, counts, results) is left out of both.
+ */
+#include "model.h"
+
+#include "../../examples/mpi.h"
+
+enum { BATCH = 16, LEAVES = 8, STEPS = 12, LARGE = 1 << 14 };
+static const size shape = { 4, 4, 256, 64, BATCH / LEAVES, 256, 0, 0 };
+static const char *const modes[] = { "exact", "state", "gradients", "values", "fast" };
+
+/* An engine that is watched. */
+static struct {
+    mpi_ranks engine;
+    int large;
+    double begun, asked, flying, waited;
+    uint64_t summed; /* bytes, by all_reduce */
+} watch;
+
+static int begin(size_t bytes, int begun)
+{
+    watch.large = bytes >= LARGE;
+    watch.begun = watch.asked = now();
+    return begun;
+}
+
+static int exchange(void *user, int peer, const void *send, size_t out, void *receive, size_t in)
+{
+    const gckpt_ranks *r = &watch.engine.ranks;
+    return (void)user, begin(out + in, r->exchange(r->user, peer, send, out, receive, in));
+}
+
+static int all_reduce(void *user, float *x, size_t n)
+{
+    const gckpt_ranks *r = &watch.engine.ranks;
+    watch.summed += n * sizeof *x;
+    return (void)user, begin(n * sizeof *x, r->all_reduce(r->user, x, n));
+}
+
+static int done(void *user)
+{
+    const double asked = now();
+    const int over = watch.engine.ranks.done(watch.engine.ranks.user);
+    const double answered = now(), since = asked - watch.asked < 5e-6 ? watch.asked : asked;
+    if (watch.large)
+        watch.waited += answered - since;
+    if (watch.large && over != 0)
+        watch.flying += answered - watch.begun;
+    watch.asked = answered;
+    return (void)user, over;
+}
+
+static int fail(const char *text)
+{
+    fprintf(stderr, "scaling: %s\n", text);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    bench b = { .z = &shape };
+    int mode = 0;
+    MPI_Init(&argc, &argv);
+    if (!mpi_ranks_open(&watch.engine, MPI_COMM_WORLD, 60))
+        return fail("MPI");
+    while (argc > 1 && mode < 4 && strcmp(argv[1], modes[mode]) != 0)
+        mode++;
+    gckpt_ranks ranks = watch.engine.ranks;
+    ranks.exchange = exchange;
+    ranks.all_reduce = all_reduce;
+    ranks.done = done;
+    b.store = gckpt_store_new(NULL);
+    gckpt_store_ranks(b.store, ranks.rank, ranks.size,
+                      mode < 4 ? (gckpt_shard)mode : GCKPT_SHARD_NONE);
+    b.graph = gckpt_graph_new(b.store, NULL);
+    bench_build(b.graph, shape.batch, &b.loss, &b);
+    const gckpt_plan_desc desc = { .batch = BATCH, .leaves = LEAVES };
+    const gckpt_exec_desc how = { .ranks = &ranks, .fast_reduce = mode == 4 };
+    b.plan = gckpt_plan_new(b.graph, &b.loss, 1, &desc);
+    if (b.plan == NULL)
+        return fail(gckpt_error_text(b.graph));
+    b.exec = gckpt_exec_new(b.plan, b.store, &how);
+    if (b.exec == NULL)
+        return fail(gckpt_error_text(b.store));
+
+    static int32_t tokens[BATCH * 64], targets[BATCH * 64];
+    int64_t first, parameters = 0;
+    gckpt_plan_share(b.plan, BATCH, ranks.rank, &first);
+    const gckpt_feed feeds[2] = { { b.feeds[0].input, tokens + first * shape.context },
+                                  { b.feeds[1].input, targets + first * shape.context } };
+    for (int i = 0; i < BATCH * 64; i++) {
+        tokens[i] = (i * 7919 + i / 13) % shape.vocabulary;
+        targets[i] = (i * 7919 + (i + 1) / 13) % shape.vocabulary;
+    }
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_peek(b.store, i, &p) == GCKPT_OK; i++)
+        parameters += p.elements;
+
+    const gckpt_hyper adamw = { .lr = 1e-4f };
+    double times[STEPS];
+    uint64_t sent = 0, hash;
+    for (int i = -2; i < STEPS; i++) { /* two to warm up */
+        if (i == 0) {
+            sent = gckpt_exec_sent(b.exec);
+            watch.flying = watch.waited = 0;
+            watch.summed = 0;
+        }
+        const double begun = now();
+        if (gckpt_step(b.exec, feeds, 2, BATCH, &adamw, NULL) != GCKPT_OK)
+            return fail(gckpt_error_text(b.exec));
+        if (i >= 0)
+            times[i] = now() - begun;
+    }
+    sent = (gckpt_exec_sent(b.exec) - sent) / STEPS;
+    if (gckpt_gather_hash(b.exec, &hash) != GCKPT_OK)
+        return fail(gckpt_error_text(b.exec));
+    const double least = 8e-6 * (double)parameters * (ranks.size - 1) / ranks.size;
+    if (ranks.rank == 0) {
+        printf("| %d%s | %s | %.0f | %.1f | ", ranks.size,
+               ranks.size > 2 ? " (oversubscribed)" : "", modes[mode], 1e3 * median(times, STEPS),
+               1e3 * watch.flying / STEPS);
+        if (watch.flying > 0)
+            printf("%.0f %% | ", 100 * (1 - watch.waited / watch.flying));
+        else
+            printf("- | ");
+        printf(mode < 4 ? "%.2f | %.2f | " : "%.2f, and MPI's | %.2f | ", 1e-6 * (double)sent,
+               least);
+        printf("%zu | `%016llx` |\n", gckpt_plan_bytes(b.plan), (unsigned long long)hash);
+    }
+    bench_free(&b);
+    mpi_ranks_close(&watch.engine);
+    MPI_Finalize();
+    return 0;
+}
