@@ -118,7 +118,7 @@ static void test_own_errors(int wide)
             s.mode = n % 3 ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
             mishap bad = { .rank = rank, .step = rank < 3 && n % 2, .bad_index = 1 };
             common(&s, &bad, &want, GCKPT_E_DATA, "250");
-            for (int differs = ROWS; differs < DIFFERENCES; differs++) {
+            for (int differs = OTHER_ROWS; differs < DIFFERENCES; differs++) {
                 mishap other = { .rank = rank, .differs = differs };
                 if (wide || (n + differs) % 4 == 0)
                     common(&s, &other, &want, GCKPT_E_ARG, texts[differs]);
