@@ -32,8 +32,11 @@ typedef struct {
     gckpt_precision precision;
     feeding feed;
     int blocking, threads;
-    int steps;      /* 0: STEPS */
-    unsigned debug; /* 0: GCKPT_DEBUG_MEASURE */
+    int steps;                     /* 0: STEPS */
+    unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
+    const gckpt_backend *backends; /* by rank; NULL: the processor */
+    int on_backend;
+    size_t offload; /* bytes of slower memory */
 } setting;
 /* What goes wrong on one rank, in the first step that is at least `step`; all do that step once more. */
 typedef struct {
@@ -50,7 +53,7 @@ typedef struct {
     gckpt_result result[STEPS], hashed;
     gckpt_report report[STEPS];
     uint64_t hash, sent;
-    size_t measured, planned;
+    size_t measured, planned, offloaded;
     int64_t updated; /* elements, by own optimisers */
     char text[300];  /* of the first error that was not expected */
     /* of a mishap: */
@@ -164,7 +167,10 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
                              .threads = s->threads,
                              .leaves = s->leaves,
                              .link_work = 1000,
-                             .precision = s->precision };
+                             .precision = s->precision,
+                             .offload_bytes = s->offload,
+                             .offload_work = 1,
+                             .backend = s->backends };
     if (s->mode == GCKPT_OPTIMAL) {
         desc.mode = GCKPT_STORE_ALL;
         gckpt_plan *all = gckpt_plan_new(m->g, m->terms, m->term_count, &desc);
@@ -295,6 +301,7 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
                              .skip_nonfinite = (t->s.with & INFINITE) != 0,
                              .ranks = t->s.ranks > 1 ? &w->rank[rank].engine : NULL,
                              .fast_reduce = (t->s.with & FAST) != 0,
+                             .backend = t->s.backends ? &t->s.backends[rank] : NULL,
                              .progress = watched ? watch : NULL,
                              .own_optimiser = own_optimiser,
                              .user = &t->user[rank],
@@ -325,6 +332,7 @@ static inline void train(ranks_world *w, int rank, void *context)
     else
         take_steps(e, &t->m[rank], t, rank);
     if (e && o->failed < 2) {
+        o->offloaded = gckpt_plan_offloaded(t->plan);
         o->hashed = t->s.ranks > 1 ? gckpt_gather_hash(e, &o->hash) : GCKPT_OK;
         o->hash = t->s.ranks > 1 ? o->hash : gckpt_store_hash(store);
         o->measured = gckpt_bytes_measured(e);
@@ -356,6 +364,8 @@ static inline int run(trial *t, const setting *s, const mishap *bad, ranks_world
     t->plan = p;
     ranks_open(w, s->ranks);
     w->blocking = s->blocking;
+    for (int i = 0; i < s->ranks; i++)
+        w->rank[i].engine.on_backend = s->on_backend;
     if (bad) {
         t->bad = *bad;
         w->fault = bad->fault;
@@ -383,15 +393,15 @@ static inline int same_report(const gckpt_report *a, const gckpt_report *b)
            a->count == b->count && a->step == b->step;
 }
 
-/* What these ranks got is what one process gets, which is `want`. */
-static inline void compare(const setting *s, const outcome *want)
+/* What these ranks got is what one process gets, which is `want`. Returns what rank 0 got. */
+static inline const outcome *compare(const setting *s, const outcome *want)
 {
     static trial t;
     ranks_world w;
     char name[200];
     name_of(s, name, sizeof name);
     if (!run(&t, s, NULL, &w))
-        return;
+        return &t.out[0];
     for (int i = 0; i < s->ranks; i++) {
         const outcome *o = &t.out[i];
         if (!CHECK_MSG(o->text[0] == 0, "%s: rank %d: %s", name, i, o->text))
@@ -410,6 +420,7 @@ static inline void compare(const setting *s, const outcome *want)
         CHECK_MSG(o->sent == w.rank[i].sent, "%s: rank %d: sent %.0f bytes, says %.0f", name, i,
                   (double)w.rank[i].sent, (double)o->sent);
     }
+    return &t.out[0];
 }
 
 static inline void one_process(const setting *s, outcome *o)
@@ -424,6 +435,7 @@ static inline void one_process(const setting *s, outcome *o)
     one.feed = WHOLE;
     one.blocking = 0;
     one.debug = 0;
+    one.backends = NULL;
     name_of(&one, name, sizeof name);
     run(&t, &one, NULL, &w);
     *o = t.out[0];
