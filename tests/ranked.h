@@ -249,15 +249,21 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
         return result;
     }
     result = gckpt_step_begin(e, &hyper);
+    const int begun = result == GCKPT_OK;
     for (int64_t row = first, take; row < first + share && result == GCKPT_OK; row += take) {
         take = 1 + rank % 3;
         take = take < first + share - row ? take : first + share - row;
         n = feeds_of(m, &t->s, step, row, feeds);
+        const void *good = feeds[0].data;
         if (bad && t->bad.bad_index)
             feeds[0].data = indices + row * T;
         result = gckpt_step_add(e, feeds, n, take);
+        feeds[0].data = good;
+        if (result == GCKPT_E_DATA) /* refused; nothing was lost */
+            result = gckpt_step_add(e, feeds, n, take);
     }
-    return result ? result : gckpt_step_end(e, report);
+    /* what ended it here all are told at the end */
+    return result == GCKPT_E_PEER || !begun ? result : gckpt_step_end(e, report);
 }
 
 /* All steps; one that fails once more, as it should be. */
