@@ -1156,7 +1156,7 @@ typedef struct {
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
-     * no updates (offloads are put where they belong). Reverse order of backwards will do, as will
+     * no updates and reduces (they and offloads are put where they belong). Reverse order of backwards will do, as will
      * any in which a backward comes after those of what reads its result, and of what adds to the
      * same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
@@ -1234,7 +1234,7 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* What instruction i takes. */
 typedef struct {
-    uint64_t work; /* gckpt_cost; 0 for an update */
+    uint64_t work; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
     int again;     /* 1: a forward that has run before, a recompute */
     size_t moved;  /* bytes that an offload or a reload copies */
@@ -3536,20 +3536,6 @@ static int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *firs
     }
     *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
     return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
-}
-
-/* The rank whose share has element `at`. */
-static int gckpti_holder(int64_t elements, int64_t at, int ranks)
-{
-    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
-    int rank = 0;
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
-        *(second ? &low : &high) = middle;
-        rank |= second ? bit : 0;
-    }
-    return rank;
 }
 
 /* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
@@ -23967,6 +23953,14 @@ static void gckpti_load_rest(gckpti_loader *l)
                       l->contract, GCKPT_CONTRACT);
 }
 
+static uint64_t gckpti_little(const unsigned char bytes[8])
+{
+    uint64_t number = 0;
+    for (int i = 8; i-- > 0;)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
 /* What other files begin with. */
 static const struct {
     const char *begin, *is;
@@ -24059,8 +24053,7 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
     if (!gckpti_load_bytes(l, little, 8))
         return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
-    for (int i = 8; i-- > 0;)
-        length = length << 8 | little[i];
+    length = gckpti_little(little);
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_not_safetensors(l, little, length, size);
     l->data_bytes = (int64_t)(size - 8 - (size_t)length);
@@ -24287,10 +24280,11 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). *placed:
- * it is in place, even if there was one. */
-static gckpt_result gckpti_save_at(void *object, gckpti_allocator *memory, const char *path,
-                                   gckpti_body body, const void *what, int *placed)
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file that is
+ * new has the permissions of `like`, if that is there. *placed: it is in place, even with an error. */
+static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
+                                     const char *like, gckpti_body body, const void *what,
+                                     int *placed)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
     char *target = (char *)gckpti_new(memory, 2 * room, 1);
@@ -24305,7 +24299,14 @@ static gckpt_result gckpti_save_at(void *object, gckpti_allocator *memory, const
     memcpy(target, path, strlen(path) + 1);
     errno = 0;
 #if GCKPTI_POSIX
+    struct stat old;
     int there = gckpti_save_over(&file, target, room - 32, &mode);
+    if (!there && !stat(like, &old)) {
+        mode = old.st_mode & 0777;
+        there = 1;
+    }
+#else
+    (void)like;
 #endif
     char *temporary = (char *)memcpy(target + room, target, strlen(target));
     if (!file.error) {
@@ -24335,7 +24336,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                                 gckpti_body body, const void *what)
 {
     int placed;
-    return gckpti_save_at(object, memory, path, body, what, &placed);
+    return gckpti_save_like(object, memory, path, path, body, what, &placed);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -24440,11 +24441,11 @@ typedef struct gckpti_rank_files {
     size_t count, capacity; /* by rank */
     char *path;             /* of the index; then, from `folder` on, names of files beside it */
     size_t folder, room;
-    /* reading: the loader's entry that it is at; whose piece of that (-1: none), which bytes of the
-     * tensor these are, how far they are read, and the sum up to there */
+    /* reading: the loader's entry that it is at; whose piece of that (-1: none), how far it is read,
+     * of the tensor's bytes, and where it ends; the sum up to there */
     size_t entry;
     int rank;
-    int64_t begin, end, at;
+    int64_t at, end;
     uint64_t sum;
 } gckpti_rank_files;
 
@@ -24557,17 +24558,18 @@ static int gckpti_load_index(gckpti_loader *l)
     return l->at < l->end || gckpti_json_fail(l, "'{' expected");
 }
 
-/* Adds bytes at..at+n-1 of a file to a sum. */
-static int gckpti_sum_file(FILE *f, int64_t at, int64_t n, uint64_t *sum)
+/* The next n bytes of a file, to `out` (NULL: nowhere), and to the sum. */
+static int gckpti_sum_read(FILE *f, unsigned char *out, int64_t n, uint64_t *sum)
 {
-    unsigned char block[512];
-    int done = gckpti_seek(f, at);
-    for (int64_t some; n > 0 && done; n -= some) {
-        some = gckpti_min(n, (int64_t)sizeof block);
-        done = fread(block, 1, (size_t)some, f) == (size_t)some;
-        *sum = gckpti_fnv(*sum, block, (size_t)some);
+    unsigned char nowhere[1024];
+    for (int64_t some; n > 0; n -= some) {
+        unsigned char *to = out ? out : nowhere;
+        some = out ? n : gckpti_min(n, (int64_t)sizeof nowhere);
+        if (fread(to, 1, (size_t)some, f) != (size_t)some)
+            return 0;
+        *sum = gckpti_fnv(*sum, to, (size_t)some);
     }
-    return done;
+    return 1;
 }
 
 /* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
@@ -24575,17 +24577,16 @@ static int gckpti_sum_file(FILE *f, int64_t at, int64_t n, uint64_t *sum)
 static int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
 {
     unsigned char little[8];
-    uint64_t length = 0, all = GCKPTI_FNV_START;
+    uint64_t all = GCKPTI_FNV_START;
     *sum = 0;
     *bytes = gckpti_file_size(f);
     if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8 ||
         !gckpti_seek(f, 0) || fread(little, 1, 8, f) != 8)
         return 0;
     const int64_t begin = *bytes - data - 8 * tensors;
-    for (int i = 8; i-- > 0;)
-        length = length << 8 | little[i];
-    if (length != (uint64_t)(begin - 8) || !gckpti_sum_file(f, 0, begin, &all) ||
-        !gckpti_sum_file(f, begin + data, 8 * tensors, &all))
+    if (gckpti_little(little) != (uint64_t)(begin - 8) || !gckpti_seek(f, 0) ||
+        !gckpti_sum_read(f, NULL, begin, &all) || !gckpti_seek(f, begin + data) ||
+        !gckpti_sum_read(f, NULL, 8 * tensors, &all))
         return 0;
     *sum = (int64_t)(all & INT64_MAX);
     return 1;
@@ -24628,18 +24629,10 @@ static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank,
 static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *x = l->parts;
-    unsigned char nowhere[1024];
-    for (int64_t some; n > 0; n -= some) {
-        unsigned char *to = out ? out : nowhere;
-        some = out ? n : gckpti_min(n, (int64_t)sizeof nowhere);
-        if (fread(to, 1, (size_t)some, x->part[x->rank].file) != (size_t)some)
-            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
-                                 x->part[x->rank].name);
-        x->sum = gckpti_fnv(x->sum, to, (size_t)some);
-        x->at += some;
-        out = out ? out + some : NULL;
-    }
-    return 1;
+    x->at += n;
+    return gckpti_sum_read(x->part[x->rank].file, out, n, &x->sum) ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
+                         x->part[x->rank].name);
 }
 
 /* Reads the piece to its end: is it what was saved? */
@@ -24647,7 +24640,6 @@ static int gckpti_piece_end(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
     unsigned char little[8];
-    uint64_t sum = 0;
     if (x->rank < 0)
         return 1;
     const gckpti_rank_file *p = &x->part[x->rank];
@@ -24657,11 +24649,24 @@ static int gckpti_piece_end(gckpti_loader *l)
         fread(little, 1, 8, p->file) != 8)
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
                              p->name);
-    for (int i = 8; i-- > 0;)
-        sum = sum << 8 | little[i];
     x->rank = -1;
-    return sum == x->sum || gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry],
-                                          "its data in \"%s\" are damaged", p->name);
+    return gckpti_little(little) == x->sum ||
+           gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry], "its data in \"%s\" are damaged",
+                         p->name);
+}
+
+/* The rank whose share has element `at`. */
+static int gckpti_holder(int64_t elements, int64_t at, int ranks)
+{
+    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
+    int rank = 0;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
+        *(second ? &low : &high) = middle;
+        rank |= second ? bit : 0;
+    }
+    return rank;
 }
 
 /* Goes to the piece that has byte `at` of the tensor, and reads what is before that. */
@@ -24679,8 +24684,8 @@ static int gckpti_piece_find(gckpti_loader *l, int64_t at)
         if (!gckpti_part_open(l, p))
             return 0;
         x->end = gckpti_piece_bytes(e, x->count, rank, &first);
-        x->begin = x->at = first * size;
-        x->end += x->begin;
+        x->at = first * size;
+        x->end += x->at;
         x->sum = GCKPTI_FNV_START;
         x->rank = rank;
         if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
@@ -24857,8 +24862,10 @@ static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, 
 /* Each rank writes its file. */
 static gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
 {
-    return gckpti_save(x->store, &x->store->memory, gckpti_part_path(x, x->number, x->part.rank),
-                       gckpti_save_store, &x->part);
+    int placed;
+    return gckpti_save_like(x->store, &x->store->memory,
+                            gckpti_part_path(x, x->number, x->part.rank), x->path,
+                            gckpti_save_store, &x->part, &placed);
 }
 
 /* Rank 0 looks at the files of all. */
@@ -24935,8 +24942,8 @@ static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     int placed = 0;
     gckpt_result result = gckpti_rank_save_look(x);
     if (result == GCKPT_OK)
-        result =
-            gckpti_save_at(x->store, &x->store->memory, x->path, gckpti_write_index, x, &placed);
+        result = gckpti_save_like(x->store, &x->store->memory, x->path, x->path, gckpti_write_index,
+                                  x, &placed);
     for (int i = x->part.ranks; i-- > 0 && !placed;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = x->old.count; i-- > 0 && placed;)

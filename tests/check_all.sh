@@ -191,7 +191,7 @@ run_check()
         for name in core fit bf16 order user_ops; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of $name) -lm -o "$B/$1-$name" && "$B/$1-$name" wide || return 1
         done
-        for name in "offload 1 100" "stage 1 12" "threads 20000"; do
+        for name in "offload 1 100" "stage 1 12" "threads 20000" "ranks wide" "ranks_faults wide" "ranks_random 100 60"; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of ${name%% *}) -lm -lpthread -o "$B/$1-some" &&
                 "$B/$1-some" ${name#* } || return 1
         done ;;
@@ -383,6 +383,13 @@ run_check()
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
         $c -std=gnu99 -O1 -g -fsanitize=thread -I. tests/test_threads.c -lm -lpthread -o $B/$1 && $B/$1 5000 ;;
+    tsan-ranks)             # threads as ranks: what one has under way another may not touch
+        c=gcc
+        can gcc -fsanitize=thread || c=clang
+        can $c -fsanitize=thread || skip "no thread sanitizer"
+        for name in ranks ranks_faults ranks_random; do
+            $c -std=gnu99 -O1 -g -fsanitize=thread $(source_of $name) -lm -lpthread -o $B/$1 && $B/$1 || return 1
+        done ;;
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         ${CC:-cc} -std=gnu99 -O2 -fopenmp -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
@@ -555,7 +562,7 @@ hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
 symbols-device symbols-no-exit macros lines no-heap firmware-clang mcu power fast-math-refused packaging benches mpi nccl threads-gpt gpt-plans openblas plans-wide tests-wide
-tsan-two-contexts tsan-teams two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
+tsan-two-contexts tsan-teams tsan-ranks two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then
     echo "$all"

@@ -44,7 +44,7 @@ typedef struct {
     int differs;    /* it wants something else than the others: what `DIFFERENCES` says */
     int no_memory;  /* it has no executor */
 } mishap;
-enum { SAME, ROWS, RATE, SEED, VALUES_OF, STEP_OF, PLAN_OF, DIFFERENCES };
+enum { SAME, ROWS, RATE, SEED, VALUES_OF, PLAN_OF, DIFFERENCES };
 typedef struct {
     gckpt_result result[STEPS], hashed;
     gckpt_report report[STEPS];
@@ -216,8 +216,8 @@ static inline int feeds_of(const model *m, const setting *s, int step, int64_t r
 }
 
 /* The rank's own rows of a step, as it is fed them; bad: as the mishap says. */
-static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial *t, int rank, int step,
-                              int bad, gckpt_report *report)
+static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial *t, int rank,
+                                     int step, int bad, gckpt_report *report)
 {
     const int differs = bad ? t->bad.differs : SAME;
     const gckpt_hyper hyper = { .lr = differs == RATE ? 0.021f : 0.02f,

@@ -113,27 +113,26 @@ static inline int ranks_others_run(const ranks_member *m)
     return n;
 }
 
-/* Counts a call; 0: it is to fail. */
+/* Counts a call; 0: it is to fail. What was under way never arrives then. */
 static inline int ranks_counted(ranks_member *m, ranks_call call)
 {
     ranks_world *w = m->world;
     const ranks_fault *f = &w->fault;
     if (++m->calls[call] != f->at || f->rank != m->number || f->call != call)
         return 1;
-    if (f->how == RANKS_DIES || f->how == RANKS_VANISHES) {
+    if (m->state == RANKS_MET)
+        w->rank[m->peer].state = RANKS_POSTED;
+    m->state = RANKS_IDLE;
+    if (f->how != RANKS_FAILS)
         m->life = f->how == RANKS_DIES ? RANKS_DEAD : RANKS_HUNG;
-        ranks_moved(w);
+    ranks_moved(w);
+    if (f->how >= RANKS_DIES) {
         pthread_mutex_unlock(&w->lock);
         longjmp(m->end, 1);
     }
-    if (f->how == RANKS_HANGS) {
-        m->life = RANKS_HUNG;
-        ranks_moved(w);
-        while (ranks_others_run(m))
-            pthread_cond_wait(&w->moved, &w->lock);
-        m->life = RANKS_RUNS;
-    }
-    m->state = RANKS_IDLE;
+    while (f->how == RANKS_HANGS && ranks_others_run(m))
+        pthread_cond_wait(&w->moved, &w->lock);
+    m->life = RANKS_RUNS;
     return 0;
 }
 
@@ -365,7 +364,8 @@ static void *ranks_thread(void *user)
     if (setjmp(m->end) == 0)
         m->world->body(m->world, m->number, m->world->context);
     pthread_mutex_lock(&m->world->lock);
-    if (m->life == RANKS_RUNS && m->state != RANKS_IDLE && !m->world->given_up)
+    if (m->life == RANKS_RUNS && m->state != RANKS_IDLE && !m->world->given_up &&
+        m->world->fault.at == 0)
         ranks_breach(m, "ended while something was under way", 0, 0);
     m->life = m->life == RANKS_RUNS ? RANKS_ENDED : m->life;
     ranks_moved(m->world);

@@ -16,7 +16,7 @@ planless()
 {
     nm "$1" > "$work/symbols" || return 1
     ! grep -E ' [Tt] (gckpt_(plan_new|plan_read|plan_c|fit|apply|graph|param$|input|linear|add|store_(read|write|save))|gckpti_(planner|find|make|layout|place|block|lifetime|encode|drop_|order|share|emit|c_|json|sink|search|fast))' "$work/symbols" |
-        grep -v -E ' gckpti_(find|block_of|find_gradient|find_pick)$'
+        grep -v -E ' gckpti_(find|block_of|find_gradient|find_pick|share)$'
 }
 
 fails_saying() # fails_saying PATTERN command...
@@ -63,6 +63,13 @@ check "and trains to the same bits" sh -c "$work/device_packed | cmp - $work/wan
 check "device compiles it without the weights" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="small.h"' -DPACKED=1 \
     tests/firmware/device.c -o "$work/device_wrong"
 check "a plan for others is refused" fails_saying "stored as I8, the plan was made for F32" "$work/device_wrong"
+check "host trains with leaves" sh -c "$work/host run - leaves > $work/want_leaves && ! cmp -s $work/want $work/want_leaves"
+check "and prints that plan" sh -c "$work/host c small leaves > $work/leaves.h"
+for small in "" -DGCKPT_SMALL; do
+    check "device compiles it $small" $CC -std=c99 $warnings $include $small -UTABLE '-DTABLE="leaves.h"' \
+        tests/firmware/device.c -o "$work/device_leaves"
+    check "and trains to the same bits" sh -c "$work/device_leaves | cmp - $work/want_leaves"
+done
 check "device compiles with the fast kernels left in" $CC -std=c99 $warnings $include -DFAST \
     tests/firmware/device.c -o "$work/device_fast"
 check "device trains to the same bits" sh -c "$work/device_fast | cmp - $work/want"
@@ -76,6 +83,7 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "the rows of its ops only" diff "$work/want_rows" "$work/rows"
     check "the table is there" grep -q ' [Rr] gckpti_small_list$' "$work/symbols"
     check "and all of it read-only" sh -c "! grep -E '[^Rr] (small|gckpti_(small|op)_[a-z_0-9]*)$' $work/symbols"
+    check "nothing for leaves and ranks" sh -c "! grep -E ' [TtRr] gckpti_(crew|exchange|merge|tree|meet|run_reduce|ranked)' $work/symbols"
     check "no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
 fi
 

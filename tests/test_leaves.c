@@ -298,6 +298,31 @@ static void test_budgets(void)
     close_model();
 }
 
+/* ---- the n-th allocation fails, for every n ---- */
+static void test_memory(void)
+{
+    for (int i = 0; i < 3; i++) {
+        open_model(2);
+        take_ranks(i ? 2 : 1, i ? GCKPT_SHARD_VALUES : GCKPT_SHARD_NONE);
+        heap h = { 0 };
+        gckpt_plan *p = NULL;
+        long n = 0;
+        while (!p && n < 500) {
+            h.calls = 0;
+            h.fail_at = ++n;
+            const gckpt_plan_desc d = { .leaves = i < 2 ? 4 : 2,
+                                        .batch = i < 2 ? 16 : 4,
+                                        .memory = heap_memory(&h) };
+            p = gckpt_plan_new(graph, terms, term_count, &d);
+            CHECK(p || (gckpt_error(graph) == GCKPT_E_MEMORY && h.blocks == 0));
+        }
+        CHECK(p && n > 5 && !verify_plan(p, graph));
+        gckpt_plan_free(p);
+        CHECK(h.blocks == 0 && h.wrong_sizes == 0);
+        close_model();
+    }
+}
+
 /* ---- costs: a gather costs link_work by bytes, and has no fewer with few rows ---- */
 static void test_costs(void)
 {
@@ -438,6 +463,7 @@ int main(void)
     test_by_hand();
     test_formulas();
     test_budgets();
+    test_memory();
     test_costs();
     test_texts();
     test_fit();

@@ -36,8 +36,8 @@ static void exchange_all(ranks_world *w, int rank, void *context)
             memset(mine, round * 8 + rank, sizeof mine);
             int ok = r->exchange(r->user, peer, mine, sizeof mine - (wrong == SIZE),
                                  wrong == IN_PLACE ? mine + 99 : other, sizeof other);
-            mine[3] = (unsigned char)(mine[3] + (wrong == CHANGE));
-            other[3] = (unsigned char)(other[3] + (wrong == TOUCH));
+            if (wrong == CHANGE || wrong == TOUCH)
+                (wrong == CHANGE ? mine : other)[3]++;
             if (wrong == TWICE)
                 r->exchange(r->user, peer, mine, sizeof mine, third, sizeof third);
             if (wrong == AFTER)
@@ -78,6 +78,7 @@ static void test_engine(void)
                 CHECK((w.flown > 0) ==
                       (!blocking && (how == RANKS_HANGS || how == RANKS_VANISHES)));
             }
+#ifndef __SANITIZE_THREAD__ /* which sees some of them itself */
     for (int breach = SIZE; breach < BREACHES; breach++) {
         ranks_world w;
         exchanges x = { .breach = breach };
@@ -87,6 +88,7 @@ static void test_engine(void)
         w.wrong = 0;
         ranks_close(&w);
     }
+#endif
 }
 
 /* ---- all settings ---- */
@@ -111,7 +113,7 @@ static void test_matrix(int wide)
                     s.rows = rows;
                     s.feed = n % 3 == 1 ? PIECES : WHOLE;
                     s.blocking = n % 5 == 2;
-                    if (wide || ranks == 2 || n % 3 == 0)
+                    if (wide || n % 5 == 0)
                         compare(&s, &want);
                 }
     setting other = base;
@@ -149,7 +151,7 @@ static void test_features(int wide)
                 s.blocking = n % 7 == 3;
                 if (s.feed == STREAM && shard == GCKPT_SHARD_VALUES)
                     s.feed = WHOLE; /* who streams does not gather */
-                if (wide || (n + k) % 3 == 0)
+                if (wide || n % 7 == k % 7)
                     compare(&s, &want);
             }
     }

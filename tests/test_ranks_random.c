@@ -174,7 +174,7 @@ int main(int argc, char **argv)
                                         GCKPT_SEGMENTS, GCKPT_AUTO };
     static trial one, t;
     unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1,
-             count = argc > 2 ? (unsigned)atoi(argv[2]) : 20;
+             count = argc > 2 ? (unsigned)atoi(argv[2]) : 8;
     for (unsigned seed = first; seed < first + count; seed++) {
         random_state = seed;
         net_fill();
