@@ -29,28 +29,28 @@
  *     >>api        public API: every function, where it is declared                     1420
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1330
+ *     >>store      parameters and optimiser state                                       1320
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3470
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3480
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
  *     >>plan-tells what a plan tells                                                     280
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1230
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1240
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
  *     >>ranks      sums and values of several processes, by exchanges                     230
  *     >>exec       runs a plan over one arena                                           1700
- *     >>training   division, norm, clipping, optimisers, steps                          2060
- *     >>check      gradients against finite differences                                  670
- *     >>files      safetensors                                                          1660
+ *     >>training   division, norm, clipping, optimisers, steps                          2090
+ *     >>check      gradients against finite differences                                  690
+ *     >>files      safetensors                                                          2290
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          410
- *                  in all                                                              29440
+ *                  in all                                                              30120
  *
  * == MANUAL =======================================================================================
  *
@@ -1589,9 +1589,11 @@ typedef struct {
     int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
     /* Adds up n floats of all ranks in the engine's own order; for fast_reduce; begins only, too */
     int (*all_reduce)(void *user, float *x, size_t n);
-    void (*give_up)(void *user); /* tells the others that nothing more will come; may be NULL */
+    /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
+     * touches what is under way; may be NULL, and then they wait for their timeout */
+    void (*give_up)(void *user);
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
-    double timeout;              /* after so many seconds without an answer a step ends */
+    double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
 } gckpt_ranks;
 typedef struct {
@@ -1723,10 +1725,13 @@ GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *t
 GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
 GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec); /* bytes sent to other ranks so far */
 #ifndef GCKPT_NO_STDIO
-/* A checkpoint by all ranks, each writing its shards: PATH is an index, the files it names lie
- * beside it. All ranks call save; it replaces what was there as a whole: whatever is killed, PATH
- * is the old one or the new one. load is for any number of ranks, one too; it reads what this
- * store's rank holds, and is all or nothing as gckpt_store_load. */
+/* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
+ * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
+ * call save, between steps; it replaces what was there as a whole: whatever is killed, PATH is the
+ * old one or the new one, and after an error the old one, but when it says that the new one is in
+ * place (GCKPT_E_PEER: either). Ranks wait for each other's disks, so ranks->timeout should be
+ * longer than that. load is for any number of ranks, one too; it reads what this store's rank
+ * holds, and is all or nothing as gckpt_store_load; no byte that was damaged passes. */
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
@@ -9929,7 +9934,7 @@ static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
     gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_drain,     gckpti_meet,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
     gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
     gckpti_gather_squares, gckpti_leave
 };
@@ -17452,7 +17457,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
+        if (rule ? !in_backward || g->rows != d.batch || d.leaves > 1 : in_backward == 1)
             continue;
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
@@ -17530,6 +17535,8 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    if (d->update_in_backward == 1 && d->leaves > 1)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
     return GCKPT_OK;
 }
 
@@ -21013,6 +21020,8 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = &e->store->params[e->params[i].index];
         hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
             size_t left = (size_t)q->p.elements * sizeof(float);
@@ -22758,7 +22767,8 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
  * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
  * and the header's bytes are taken and given back; the header's stay taken when parameters, state
- * or notes had to be created, or values in a partial load.
+ * or notes had to be created, or values in a partial load, and what gckpt_ranks_load needs for its
+ * files. Where a store has shares only, these are read, and the rest is passed over.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 

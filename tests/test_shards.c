@@ -1,7 +1,8 @@
 /* test_shards.c - stores of several ranks (section >>store) and their checkpoints (section >>files):
  * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
  */
-#define _XOPEN_SOURCE 700
+#define _XOPEN_SOURCE     700
+#define _FILE_OFFSET_BITS 64
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -682,10 +683,15 @@ static void test_damage(void)
                   "%s: %s", wrong[i].to, gckpt_error_text(s));
     }
     /* what it claims to have is looked for before there is memory for it */
-    put_index(
-        &f[0], "\"tensors\":{",
-        "\"tensors\":{\"large\":{\"dtype\":\"F32\",\"shape\":[1099511627776],\"data_offsets\":[0,4398046511104]},");
-    CHECK(gckpt_ranks_load(s, path) != GCKPT_OK && holds(s, 9));
+    static const char large[] =
+        "{\"gckpt\":[1,2,67108864],\"files\":{\"ckpt.2-0.safetensors\":[1,2]},\"tensors\":{\"large\":{"
+        "\"dtype\":\"F32\",\"shape\":[16777216],\"data_offsets\":[0,67108864]}},\"check\":\"0\"}\n";
+    file claim = { 0 };
+    file_write(&claim, large, sizeof large - 1);
+    put_index(&claim, "large", "large");
+    mem.peak = mem.live;
+    CHECK(refused(s, GCKPT_E_DATA, "\"large\"") && mem.peak < live + 100000);
+    free(claim.bytes);
     put_file("ckpt", &f[0], f[0].size);
     /* taken for something else, and the other way round */
     CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA &&
