@@ -12244,14 +12244,11 @@ static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_draft *d, int 
 static void gckpti_exchange_buffers(const gckpti_planner *p, gckpti_draft *d,
                                     const gckpti_unit *before, const gckpti_unit *u, int x)
 {
-    for (int k = before ? before->reduce : 0; before && k < before->reduce + before->reduces; k++) {
-        const gckpti_reduction *sum = &p->reduction[k];
-        gckpt_buffer *work = sum->work < 0 ? NULL : &d->buffers[d->gradient[sum->work]];
-        gckpt_buffer *whole = sum->shard < 0 ? NULL : &d->buffers[d->gradient[p->whole[sum->id]]];
-        if (work && work->end < x)
-            work->end = x;
-        if (whole && whole->end < x)
-            whole->end = x;
+    for (int k = 0; before && k < 2 * before->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[before->reduce + k / 2];
+        int v = k % 2 == 0 ? sum->work : sum->shard < 0 ? -1 : p->whole[sum->id];
+        if (v >= 0 && d->buffers[d->gradient[v]].end < x)
+            d->buffers[d->gradient[v]].end = x;
     }
     for (int k = u ? u->reduce : 0; u && k < u->reduce + u->reduces; k++) {
         gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
@@ -17490,9 +17487,8 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     size_t before = f->store->count;
     int count = 0;
     f->named = 1;
-    if (rows > gckpti_largest_leaf(&f->desc, NULL)) /* as much work as one of a leaf */
-        return GCKPT_OK;
-    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+    if (rows < f->least_rows || rows > gckpti_largest_leaf(&f->desc, NULL) ||
+        (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
