@@ -29,28 +29,28 @@
  *     >>api        public API: every function, where it is declared                     1420
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1330
+ *     >>store      parameters and optimiser state                                       1320
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3470
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3480
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
  *     >>plan-tells what a plan tells                                                     280
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1230
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1240
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
  *     >>ranks      sums and values of several processes, by exchanges                     230
  *     >>exec       runs a plan over one arena                                           1700
- *     >>training   division, norm, clipping, optimisers, steps                          2060
- *     >>check      gradients against finite differences                                  670
- *     >>files      safetensors                                                          1660
+ *     >>training   division, norm, clipping, optimisers, steps                          2090
+ *     >>check      gradients against finite differences                                  690
+ *     >>files      safetensors                                                          2290
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          410
- *                  in all                                                              29440
+ *                  in all                                                              30120
  *
  * == MANUAL =======================================================================================
  *
@@ -20916,11 +20916,12 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
     gckpt_call c;
-    int64_t first, n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    int64_t first, n;
     if (!g->reducing)
         return;
     gckpti_bare_call(e, &c);
     g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
     if (!g->reducing && g->shard && !s->broken)
         s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
 }
