@@ -1156,9 +1156,9 @@ typedef struct {
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
-     * no updates and reduces (they and offloads are put where they belong). Reverse order of backwards will do, as will
-     * any in which a backward comes after those of what reads its result, and of what adds to the
-     * same gradients before it (manual, 5f) */
+     * no updates and reduces (they and offloads are put where they belong). Reverse order of
+     * backwards will do, as will any in which a backward comes after those of what reads its
+     * result, and of what adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
