@@ -1157,9 +1157,9 @@ typedef struct {
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
-     * no updates and reduces (they and offloads are put where they belong). Reverse order of backwards will do, as will
-     * any in which a backward comes after those of what reads its result, and of what adds to the
-     * same gradients before it (manual, 5f) */
+     * no updates and reduces (they and offloads are put where they belong). Reverse order of
+     * backwards will do, as will any in which a backward comes after those of what reads its
+     * result, and of what adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
@@ -12245,14 +12245,11 @@ static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_draft *d, int 
 static void gckpti_exchange_buffers(const gckpti_planner *p, gckpti_draft *d,
                                     const gckpti_unit *before, const gckpti_unit *u, int x)
 {
-    for (int k = before ? before->reduce : 0; before && k < before->reduce + before->reduces; k++) {
-        const gckpti_reduction *sum = &p->reduction[k];
-        gckpt_buffer *work = sum->work < 0 ? NULL : &d->buffers[d->gradient[sum->work]];
-        gckpt_buffer *whole = sum->shard < 0 ? NULL : &d->buffers[d->gradient[p->whole[sum->id]]];
-        if (work && work->end < x)
-            work->end = x;
-        if (whole && whole->end < x)
-            whole->end = x;
+    for (int k = 0; before && k < 2 * before->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[before->reduce + k / 2];
+        int v = k % 2 == 0 ? sum->work : sum->shard < 0 ? -1 : p->whole[sum->id];
+        if (v >= 0 && d->buffers[d->gradient[v]].end < x)
+            d->buffers[d->gradient[v]].end = x;
     }
     for (int k = u ? u->reduce : 0; u && k < u->reduce + u->reduces; k++) {
         gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
@@ -17491,9 +17488,8 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     size_t before = f->store->count;
     int count = 0;
     f->named = 1;
-    if (rows > gckpti_largest_leaf(&f->desc, NULL)) /* as much work as one of a leaf */
-        return GCKPT_OK;
-    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+    if (rows < f->least_rows || rows > gckpti_largest_leaf(&f->desc, NULL) ||
+        (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
