@@ -29,28 +29,28 @@
  *     >>api        public API: every function, where it is declared                     1420
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1330
+ *     >>store      parameters and optimiser state                                       1320
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3470
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3480
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
  *     >>plan-tells what a plan tells                                                     280
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1230
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1240
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
  *     >>ranks      sums and values of several processes, by exchanges                     230
  *     >>exec       runs a plan over one arena                                           1700
- *     >>training   division, norm, clipping, optimisers, steps                          2060
- *     >>check      gradients against finite differences                                  670
- *     >>files      safetensors                                                          1660
+ *     >>training   division, norm, clipping, optimisers, steps                          2090
+ *     >>check      gradients against finite differences                                  690
+ *     >>files      safetensors                                                          2290
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          410
- *                  in all                                                              29440
+ *                  in all                                                              30120
  *
  * == MANUAL =======================================================================================
  *
@@ -1589,9 +1589,11 @@ typedef struct {
     int (*done)(void *user); /* 1: over; 0: not yet; -1: it failed. NULL: exchange waits itself */
     /* Adds up n floats of all ranks in the engine's own order; for fast_reduce; begins only, too */
     int (*all_reduce)(void *user, float *x, size_t n);
-    void (*give_up)(void *user); /* tells the others that nothing more will come; may be NULL */
+    /* Tells the others that nothing more will come, so that their exchanges fail, and no longer
+     * touches what is under way; may be NULL, and then they wait for their timeout */
+    void (*give_up)(void *user);
     double (*clock)(void *user); /* seconds; NULL: what does not answer is waited for */
-    double timeout;              /* after so many seconds without an answer a step ends */
+    double timeout;              /* after so many of them without an answer a step ends; 0: never */
     void *user;
 } gckpt_ranks;
 typedef struct {
@@ -9932,7 +9934,7 @@ static void gckpti_leave(gckpt_exec *e);
 static const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
     gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_drain,     gckpti_meet,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
     gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
     gckpti_gather_squares, gckpti_leave
 };
@@ -17455,7 +17457,7 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
         gckpti_planner p;
         gckpti_allocator memory = gckpti_allocator_of(&d.memory);
-        if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
+        if (rule ? !in_backward || g->rows != d.batch || d.leaves > 1 : in_backward == 1)
             continue;
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
@@ -17533,6 +17535,8 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
         return gckpti_error(store, GCKPT_E_ARG,
                             "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    if (d->update_in_backward == 1 && d->leaves > 1)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
     return GCKPT_OK;
 }
 
@@ -20916,11 +20920,12 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
     gckpt_call c;
-    int64_t first, n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    int64_t first, n;
     if (!g->reducing)
         return;
     gckpti_bare_call(e, &c);
     g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
     if (!g->reducing && g->shard && !s->broken)
         s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
 }
@@ -21016,6 +21021,8 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = &e->store->params[e->params[i].index];
         hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
             size_t left = (size_t)q->p.elements * sizeof(float);

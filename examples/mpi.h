@@ -3,9 +3,8 @@
  *
  *     mpi_ranks_open(&m, MPI_COMM_WORLD, 60); // 60 seconds without an answer are too many
  *     gckpt_store_ranks(store, m.ranks.rank, m.ranks.size, GCKPT_SHARD_VALUES);
- *     ...                                     // gckpt_exec_desc.ranks = &m.ranks
- *     mpi_ranks_close(&m); // after GCKPT_E_PEER it ends the job: MPI_Finalize might wait for ever
- */
+ *     ...                  // gckpt_exec_desc.ranks = &m.ranks
+ *     mpi_ranks_close(&m); // after GCKPT_E_PEER it ends the job: MPI_Finalize might never end */
 #ifndef MPI_RANKS_H
 #define MPI_RANKS_H
 #include <mpi.h>
@@ -16,16 +15,17 @@ typedef struct {
     gckpt_ranks ranks;
     MPI_Comm comm;
     MPI_Request request[MPI_RANKS_PIECES]; /* of what is under way, in pieces of 1 GiB, */
-    int count, gone;                       /* so many; gone: a rank has given up */
+    int count, receives, gone;             /* so many, receives first; gone: a rank has given up */
 } mpi_ranks;
 
 /* Begins to send `from`, to receive `to`, or, with peer -1, to add `to` up. */
-static inline void mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
+static inline int mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_PIECE) {
         const int n = bytes - at < MPI_RANKS_PIECE ? (int)(bytes - at) : MPI_RANKS_PIECE;
-        MPI_Request *r = &m->request[m->count++ % MPI_RANKS_PIECES];
-        if (m->count > MPI_RANKS_PIECES)
+        MPI_Request *r = &m->request[m->count++];
+        *r = MPI_REQUEST_NULL;
+        if (m->count == MPI_RANKS_PIECES)
             m->gone = 1;
         else if (peer < 0)
             m->gone = MPI_Iallreduce(MPI_IN_PLACE, to + at, n / 4, MPI_FLOAT, MPI_SUM, m->comm, r);
@@ -34,6 +34,7 @@ static inline void mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, cha
         else
             m->gone = MPI_Irecv(to + at, n, MPI_BYTE, peer, MPI_RANKS_DATA, m->comm, r);
     }
+    return !m->gone;
 }
 
 static inline int mpi_ranks_exchange(void *user, int peer, const void *send, size_t send_bytes,
@@ -41,14 +42,13 @@ static inline int mpi_ranks_exchange(void *user, int peer, const void *send, siz
 {
     mpi_ranks *m = (mpi_ranks *)user;
     mpi_ranks_begin(m, peer, NULL, (char *)receive, receive_bytes);
-    mpi_ranks_begin(m, peer, (const char *)send, NULL, send_bytes);
-    return !m->gone;
+    m->receives = m->count;
+    return mpi_ranks_begin(m, peer, (const char *)send, NULL, send_bytes);
 }
 
 static inline int mpi_ranks_all_reduce(void *user, float *x, size_t n)
 {
-    mpi_ranks_begin((mpi_ranks *)user, -1, NULL, (char *)x, n * sizeof *x);
-    return !((mpi_ranks *)user)->gone;
+    return mpi_ranks_begin((mpi_ranks *)user, -1, NULL, (char *)x, n * sizeof *x);
 }
 
 /* Yields, for there may be more ranks than processors. What has come counts, whoever gives up. */
@@ -60,7 +60,8 @@ static inline int mpi_ranks_done(void *user)
     m->gone = m->gone || MPI_Testall(m->count, m->request, &over, MPI_STATUSES_IGNORE);
     if (!m->gone && !over && sched_yield() == 0)
         m->gone = MPI_Iprobe(MPI_ANY_SOURCE, MPI_RANKS_GONE, m->comm, &told, &status) || told;
-    m->count = over ? 0 : m->count;
+    if (over)
+        m->count = m->receives = 0;
     return m->gone ? -1 : over;
 }
 
@@ -68,6 +69,9 @@ static inline void mpi_ranks_give_up(void *user)
 {
     mpi_ranks *m = (mpi_ranks *)user;
     MPI_Request r;
+    for (int i = 0; i < m->receives; i++)
+        if (m->request[i] != MPI_REQUEST_NULL)
+            MPI_Cancel(&m->request[i]);
     for (int i = 0; i < m->ranks.size; i++)
         if (i != m->ranks.rank && !MPI_Isend(&r, 0, MPI_BYTE, i, MPI_RANKS_GONE, m->comm, &r))
             MPI_Request_free(&r); /* the other may be dead: nobody waits for it */

@@ -26,8 +26,7 @@ typedef struct {
 static inline int nccl_ranks_on_host(const void *p, size_t bytes)
 {
     struct cudaPointerAttributes a;
-    return bytes > 0 && (cudaPointerGetAttributes(&a, p) || a.type == cudaMemoryTypeUnregistered ||
-                         a.type == cudaMemoryTypeHost);
+    return bytes > 0 && (cudaPointerGetAttributes(&a, p) || a.type < cudaMemoryTypeDevice);
 }
 
 static inline int nccl_ranks_exchange(void *user, int peer, const void *send, size_t send_bytes,
@@ -47,8 +46,8 @@ static inline int nccl_ranks_exchange(void *user, int peer, const void *send, si
           (copied && cudaMemcpyAsync(m->room, send, send_bytes, cudaMemcpyHostToDevice, m->stream));
     send = copied > 0 ? m->room : send;
     receive = m->came > 0 ? m->from : receive;
-    bad = bad || ncclGroupStart();
-    bad = bad || (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->comm, m->stream));
+    bad = bad || ncclGroupStart() ||
+          (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->comm, m->stream));
     bad = bad ||
           (receive_bytes && ncclRecv(receive, receive_bytes, ncclChar, peer, m->comm, m->stream));
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->over, m->stream);
