@@ -4309,7 +4309,7 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 
 /* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
  * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. Of those that are cut: of its own share. */
+ * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
@@ -24297,8 +24297,9 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file that is
- * new has the permissions of `like`, if that is there. *placed: it is in place, even with an error. */
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
+ * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
+ * there is an error. */
 static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
                                      const char *like, gckpti_body body, const void *what,
                                      int *placed)
@@ -24438,8 +24439,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
  * no byte changes unseen, and files of two saves do not pass for one.
  *
- * A save takes the next number after that of the index that is there, so nothing that is named there
- * is written over; then each rank writes its file; when all have, rank 0 replaces the index, and
+ * A save takes the next number after that of the index that is there, so nothing that this names is
+ * written over; then each rank writes its file; when all have, rank 0 replaces the index, and
  * then removes the files of the last one. Who is killed leaves an index that is whole, and maybe
  * files that none names, which the next saves write over or remove.
  * ============================================================================================== */

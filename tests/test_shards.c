@@ -270,6 +270,62 @@ static void test_held(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
+/* ---- a backend's own memory: as much of it as of the host's ---- */
+static size_t mirrored;
+static void *mirror_get(void *context, size_t bytes, size_t alignment)
+{
+    (void)context, (void)alignment;
+    mirrored += bytes;
+    return malloc(bytes);
+}
+
+static void mirror_release(void *context, void *memory, size_t bytes)
+{
+    (void)context;
+    mirrored -= bytes;
+    free(memory);
+}
+
+static void mirror_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+}
+
+static void test_mirrors(void)
+{
+    gckpt_backend b;
+    memset(&b, 0, sizeof b);
+    b.get = mirror_get;
+    b.release = mirror_release;
+    b.copy_in = b.copy_out = mirror_copy;
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int rank = 0; rank < 4; rank += 3) {
+            gckpt_store *s = store_new(rank, 4, (gckpt_shard)shard, 0);
+            gckpti_binding binding;
+            fill(s, 4);
+            CHECK(gckpti_bind(s, &binding, &b));
+            for (size_t i = 0; i < s->count; i++) {
+                gckpti_param *q = &s->params[i];
+                CHECK(gckpti_push(s, q, &b));
+                for (int slot = -1; slot < gckpti_state_slots(q); slot++)
+                    memset(gckpti_array(q, slot), 0x55, gckpti_array_bytes(s, q, slot + 1));
+                gckpti_changed(s, q, GCKPTI_MIRROR);
+            }
+            CHECK(mirrored == gckpt_store_bytes(s) && !holds(s, 4));
+            float room[GCKPTI_DRAWN];
+            int64_t n, first = s->params[1].p.first;
+            const float *x =
+                gckpti_values_at(s, &s->params[1], first, room, &n); /* where they are */
+            CHECK(n > 0 && bits_of(x[n - 1]) == bits_of(value_of(1, -1, first + n - 1, 4)));
+            CHECK(gckpt_store_pull(s, "*") == GCKPT_OK && holds(s, 4));
+            gckpti_unbind(&binding);
+            CHECK(mirrored == 0);
+            gckpt_store_free(s);
+        }
+    CHECK(mem.live == 0);
+}
+
 static void test_refused(void)
 {
     static const int wrong[][3] = { { 0, 0, 0 }, { 0, 3, 0 }, { -1, 2, 0 },
@@ -942,6 +998,7 @@ int main(void)
 {
     test_share();
     test_held();
+    test_mirrors();
     test_refused();
     test_whole_file();
     CHECK(!mkdir("shards", 0777) || errno == EEXIST);
