@@ -244,7 +244,7 @@ build/test_user_ops: examples/convolution.h
 build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_graph build/test_timeline: examples/pictures.h
 build/test_adapters build/test_gpt2 build/test_methods build/test_dataset build/test_train: $(wildcard examples/*.h)
-build/test_threads build/test_ranks build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
+build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
 build/test_simulate: LIBS = -lm -pthread
 build/test_simulate: examples/simulate.h
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.

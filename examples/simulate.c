@@ -47,7 +47,7 @@ static struct {
     double work, memory, bandwidth, latency;
     const char *ranks, *json;
 } o;
-static const options_row rows[] = {
+static const options_row allowed[] = {
     { "model", OPTIONS_CHOICE, &o.model, "all", 0, 0, model_names, "all: gpt2-xl and llama-7b" },
     { "ranks", OPTIONS_TEXT, &o.ranks, "8,64,256,1024", 0, 0, NULL, "powers of two" },
     { "shard", OPTIONS_CHOICE, &o.shard, "all", 0, 0, shard_names, "what is cut among ranks" },
@@ -70,8 +70,8 @@ static const options_row rows[] = {
     { "json", OPTIONS_FILE, &o.json, NULL, 0, 0, NULL, "an object a line; -: standard output" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
-static const options_table options = { "simulate", rows,   sizeof rows / sizeof rows[0],
-                                       18,         "NAME", NULL,
+static const options_table options = { "simulate", allowed, sizeof allowed / sizeof allowed[0],
+                                       18,         "NAME",  NULL,
                                        0,          NULL };
 
 /* ---- models ---------------------------------------------------------------------------------- */
@@ -222,9 +222,10 @@ static void tell_bytes(const simulate_ranks *r, const planned *p)
     double kind[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kind[i] = 1e-9 * (double)gckpt_plan_kind_bytes(p->plan, i);
-    const int64_t batch = gckpt_plan_batch(p->plan), most = gckpt_plan_rows(p->plan);
+    const int64_t most = gckpt_plan_rows(p->plan);
+    const int64_t rows = (gckpt_plan_batch(p->plan) + r->leaves - 1) / r->leaves; /* of a leaf */
     printf("| %d | %s | %lld x %lld | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f %%", r->ranks,
-           shard_titles[r->shard], (long long)((batch / r->ranks + most - 1) / most),
+           shard_titles[r->shard], (long long)(r->leaves / r->ranks * ((rows + most - 1) / most)),
            (long long)most, 1e-9 * (double)gckpt_plan_bytes(p->plan),
            kind[GCKPT_BYTES_PARAMETERS] + kind[GCKPT_BYTES_STATE],
            kind[GCKPT_BYTES_GRADIENTS] + kind[GCKPT_BYTES_TREE], kind[GCKPT_BYTES_GATHERED],

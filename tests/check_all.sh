@@ -409,7 +409,7 @@ run_check()
         for c in gcc clang; do
             have $c || continue
             for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/mpi_engine.c \
-                tests/bench/scaling.c; do
+                tests/mpi_predict.c tests/bench/scaling.c; do
                 OMPI_CC=$c mpicc -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
             done
         done

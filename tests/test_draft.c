@@ -56,13 +56,43 @@ static void again(const char *what)
         "%s: a draft depends on more than its schedule", what);
 }
 
+/* Blocks whose parameters are cut into shares; one is used twice, and by a regulariser. */
+static void build_wide(void)
+{
+    net.s = gckpt_store_new(NULL);
+    net.g = gckpt_graph_new(net.s, NULL);
+    net.batch = 16;
+    net.count = 0;
+    T *x = gckpt_input(net.g, "x", GCKPT_F32, gckpt_shape2(1, 48));
+    for (int i = 0, block = 0; i < 4; i++, block = i % 3)
+        x = gckpt_checkpoint(rig_block, x, &block);
+    T *w = gckpt_param(net.g, "up.0", gckpt_shape2(48, 96), (gckpt_init){ 0.3f, 0, 0 });
+    net.term[0] = (gckpt_term){ gckpt_sum_loss(x), 1, 0 };
+    net.term[1] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(w, w)), 1, 1 };
+    net.terms = 2;
+}
+
+enum { WAYS = 9, SETUPS = 7 }; /* and with leaves and ranks */
+static const struct {
+    int leaves, ranks, wide;
+    gckpt_shard shard;
+    int64_t batch; /* 0: one micro-batch a leaf */
+} setups[SETUPS] = { { 4, 1, 0, GCKPT_SHARD_NONE, 9 },   { 4, 4, 0, GCKPT_SHARD_NONE, 0 },
+                     { 2, 2, 1, GCKPT_SHARD_STATE, 0 },  { 2, 2, 1, GCKPT_SHARD_GRADIENTS, 0 },
+                     { 4, 4, 1, GCKPT_SHARD_VALUES, 0 }, { 4, 2, 1, GCKPT_SHARD_VALUES, 9 },
+                     { 8, 1, 1, GCKPT_SHARD_NONE, 8 } };
+
 static void test_graph(unsigned seed, int how)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
                                         GCKPT_SQRT, GCKPT_SCHEDULE };
     static gckpt_instruction list[20000];
     char what[64];
-    build(seed, how & 1 ? 1 : 0);
+    const int setup = how - WAYS;
+    if (setup >= 0 && setups[setup].wide)
+        build_wide();
+    else
+        build(seed, how & 1 ? 1 : 0);
     random_state = seed;
     for (int i = 0; i < net.count && how & 4; i++)
         if (net.nodes[i].t && net.nodes[i].is_op && chance(25))
@@ -73,13 +103,22 @@ static void test_graph(unsigned seed, int how)
                           .alignment = how & 2 ? 4 : 64,
                           .precision = how == 5 ? GCKPT_BF16 : GCKPT_FP32,
                           .schedule = list };
+    if (setup >= 0) {
+        d.leaves = setups[setup].leaves;
+        d.batch = setups[setup].batch ? setups[setup].batch : d.leaves * net.g->rows;
+        d.link_work = 1000;
+    }
     memset(&memory, 0, sizeof memory);
     memset(&s, 0, sizeof s);
     for (int k = 0; k < (how == 8 ? 4 : 5); k++) {
         snprintf(what, sizeof what, "seed %u, way %d, mode %d", seed, how, (int)modes[k]);
         d.mode = modes[k];
+        CHECK(gckpt_store_ranks(net.s, 0, 1, GCKPT_SHARD_NONE) == GCKPT_OK);
         if (k == 4)
             d.instructions = random_schedule(net.g, net.term, net.terms, list, 3000);
+        if (setup >= 0)
+            CHECK(gckpt_store_ranks(net.s, 0, setups[setup].ranks, setups[setup].shard) ==
+                  GCKPT_OK);
         CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
         s.p = &p;
         s.scratch = gckpti_scratch_new(&memory, &p.failed);
@@ -204,7 +243,7 @@ int main(int argc, char **argv)
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
     unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 6;
     for (unsigned seed = first; seed < first + graphs; seed++)
-        for (int how = 0; how < 9; how++)
+        for (int how = 0; how < WAYS + SETUPS; how++)
             test_graph(seed, how);
     test_hunt();
     test_missing_effect();

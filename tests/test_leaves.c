@@ -454,6 +454,16 @@ static void test_fit(void)
         gckpt_plan_free(p);
         gckpt_store_free(store);
     }
+    /* gradients are complete when all leaves are: no update before */
+    store = gckpt_store_new(NULL);
+    gckpt_plan_desc d = { .leaves = 2, .update_in_backward = GCKPT_IF_USEFUL };
+    gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);
+    CHECK_MSG(p && !gckpt_plan_in_backward(p), "%s", gckpt_error_text(store));
+    gckpt_plan_free(p);
+    d.update_in_backward = 1;
+    CHECK(!gckpt_fit(store, build, &losses, 1, &d, NULL) && gckpt_error(store) == GCKPT_E_ARG);
+    CHECK(strstr(gckpt_error_text(store), "needs desc.leaves 1") != NULL);
+    gckpt_store_free(store);
 }
 
 int main(void)

@@ -136,6 +136,11 @@ static void test_features(int wide)
         { .leaves = 8, .with = DROPOUT | SECOND, .precision = GCKPT_BF16, .rows = 2 },
         { .leaves = 8, .with = DROPOUT, .precision = GCKPT_BF16_STOCHASTIC, .rows = 1 },
         { .leaves = 8, .with = SECOND, .threads = 2, .rows = 2 },
+        { .leaves = 8,
+          .with = DROPOUT,
+          .rows = 1,
+          .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE },
+        { .leaves = 8, .with = SECOND, .rows = 2, .debug = GCKPT_DEBUG_FINITE },
     };
     for (size_t k = 0, n = 0; k < sizeof kinds / sizeof *kinds; k++) {
         outcome want;
@@ -196,6 +201,171 @@ static void test_sent(void)
         }
 }
 
+/* ---- the engine's own sums: not these bits, but the same on all ranks ---- */
+static void test_fast(void)
+{
+    outcome want;
+    one_process(&base, &want);
+    for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
+        static trial t;
+        ranks_world w;
+        setting s = base;
+        s.ranks = 4;
+        s.shard = (gckpt_shard)shard;
+        s.with |= FAST;
+        run(&t, &s, NULL, &w);
+        for (int i = 0; i < s.ranks; i++) {
+            const outcome *o = &t.out[i], *first = &t.out[0];
+            CHECK_MSG(o->text[0] == 0 && o->hash == first->hash &&
+                          w.rank[i].calls[RANKS_ALL_REDUCE] > 0,
+                      "shard %d, rank %d: %s", shard, i, o->text);
+            CHECK(same_report(&o->report[3], &first->report[3]));
+            CHECK_MSG(fabs(o->report[0].loss - want.report[0].loss) < 1e-5 &&
+                          fabs(o->report[3].loss - want.report[3].loss) < 1e-2,
+                      "shard %d, rank %d: losses %g, %g, not %g, %g", shard, i, o->report[0].loss,
+                      o->report[3].loss, want.report[0].loss, want.report[3].loss);
+        }
+    }
+}
+
+/* ---- calls that update nothing: gradients, what is fetched and collected, losses and values of forwards ---- */
+enum { ROWS = 13 };
+typedef struct {
+    gckpt_result result;
+    gckpt_report gradients, forward;
+    float shift[C],
+        all[2][ROWS * T * C]; /* a gradient of a parameter; values and gradients by row */
+    float table[V * C];
+    char text[200];
+} answers;
+typedef struct {
+    int ranks, leaves, forward_leaves;
+    gckpt_shard shard;
+    answers got[RANKS_MOST];
+} questions;
+
+static void ask(ranks_world *w, int rank, void *context)
+{
+    questions *q = (questions *)context;
+    answers *a = &q->got[rank];
+    setting s = base;
+    s.ranks = q->ranks;
+    s.shard = q->shard;
+    model m = build(store_of(&s, rank, 11), &s);
+    gckpt_parameter table;
+    gckpt_tensor *shift_t = gckpt_param(m.g, "shift", gckpt_shape1(C), (gckpt_init){ 0, 0, 0 });
+    gckpt_pick picks[3] = { { shift_t, 1 }, { m.before_head, 0 }, { m.before_head, 1 } };
+    gckpt_plan_desc desc = { .batch = BATCH, .leaves = q->leaves, .fetch = picks, .fetches = 3 };
+    gckpt_exec_desc x = { .ranks = q->ranks > 1 ? &w->rank[rank].engine : NULL };
+    gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
+    desc.mode = GCKPT_INFERENCE;
+    desc.leaves = q->forward_leaves;
+    desc.fetches = 0;
+    gckpt_plan *forward = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &x), *f = gckpt_exec_new(forward, m.s, &x);
+    int64_t first, share = gckpt_plan_share(p, ROWS, rank, &first), id = gckpt_id(m.before_head);
+    gckpt_feed feeds[4];
+    for (int k = 0; k < 2; k++)
+        a->result = a->result ? a->result
+                              : gckpt_collect(e, (int)id, k, a->all[k] + first * T * C,
+                                              (size_t)(share * T * C));
+    a->result = a->result ? a->result
+                          : gckpt_gradients(e, feeds, feeds_of(&m, &s, 0, first, feeds), ROWS,
+                                            &a->gradients);
+    const float *g = a->result ? NULL : gckpt_fetch(e, gckpt_id(shift_t), 1);
+    if (g)
+        memcpy(a->shift, g, sizeof a->shift);
+    snprintf(a->text, sizeof a->text, "%s %s", gckpt_error_text(m.g), gckpt_error_text(e));
+    gckpt_plan_share(forward, ROWS, rank, &first);
+    if (a->result == GCKPT_OK)
+        a->result = gckpt_forward(f, feeds, feeds_of(&m, &s, 0, first, feeds), ROWS, &a->forward);
+    if (a->result == GCKPT_OK && q->ranks > 1)
+        a->result = gckpt_gather_values(f, gckpt_store_find(m.s, "table"), a->table);
+    else if (gckpt_store_get(m.s, gckpt_store_find(m.s, "table"), &table) == GCKPT_OK)
+        memcpy(a->table, table.values, sizeof a->table);
+    rig_free(e, p, NULL, NULL);
+    rig_free(f, forward, m.g, m.s);
+}
+
+static void test_questions(void)
+{
+    static questions one, q;
+    for (int alone = 0; alone < 2; alone++) /* forwards of which each rank runs all rows */
+        for (int ranks = 1; ranks <= 8; ranks *= 2)
+            for (int shard = 0; shard <= (ranks > 1 ? GCKPT_SHARD_VALUES : 0); shard++) {
+                ranks_world w;
+                memset(&q, 0, sizeof q);
+                q.ranks = ranks;
+                q.leaves = LEAVES;
+                q.forward_leaves = alone ? 1 : LEAVES;
+                q.shard = (gckpt_shard)shard;
+                ranks_open(&w, ranks);
+                ranks_run(&w, ask, &q);
+                ranks_close(&w);
+                one = ranks == 1 ? q : one;
+                for (int i = 0; i < ranks; i++) {
+                    const answers *a = &q.got[i], *b = &one.got[0];
+                    int64_t from = ROWS, to = 0;
+                    for (int64_t r = 0; r < ROWS; r++)
+                        if (r * LEAVES / BATCH * ranks / LEAVES == i)
+                            from = r < from ? r : from, to = r + 1;
+                    size_t at = (size_t)from * T * C,
+                           n = to > from ? (size_t)(to - from) * T * C : 0;
+                    CHECK_MSG(a->result == GCKPT_OK, "%d ranks, shard %d, rank %d: %s", ranks,
+                              shard, i, a->text);
+                    CHECK(same_report(&a->gradients, &b->gradients) && a->gradients.count > 20);
+                    CHECK_MSG(same_report(&a->forward, &b->forward) && a->forward.count > 20,
+                              "%d ranks, shard %d, rank %d: loss %.17g, not %.17g", ranks, shard, i,
+                              a->forward.loss, b->forward.loss);
+                    CHECK(!memcmp(a->shift, b->shift, sizeof a->shift) && a->shift[1] != 0);
+                    CHECK(n == 0 || (!memcmp(a->all[0] + at, b->all[0] + at, n * sizeof(float)) &&
+                                     !memcmp(a->all[1] + at, b->all[1] + at, n * sizeof(float))));
+                    CHECK(!memcmp(a->table, b->table, sizeof a->table));
+                }
+            }
+}
+
+/* ---- what no plan can be made for ---- */
+static void test_refused(void)
+{
+    setting s = base;
+    s.ranks = 8;
+    s.shard = GCKPT_SHARD_STATE;
+    model m = build(store_of(&s, 3, 11), &s);
+    gckpt_tensor *up = gckpt_param(m.g, "up", gckpt_shape2(C, WIDE), (gckpt_init){ 0, 0, 0 });
+    gckpt_pick pick = { up, 1 };
+    const struct {
+        gckpt_plan_desc desc;
+        const char *text;
+    } wrong[] = {
+        { { .batch = BATCH, .leaves = 4 }, "8 ranks" },
+        { { .batch = BATCH, .leaves = 3 }, "power of two" },
+        { { .batch = BATCH, .leaves = -8 }, "-8" },
+        { { .batch = BATCH, .leaves = 8, .update_in_backward = 1 }, "backward" },
+        { { .batch = BATCH, .leaves = 8, .fetch = &pick, .fetches = 1 }, "up" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &wrong[i].desc);
+        CHECK_MSG(!p && gckpt_error(m.g) == GCKPT_E_ARG &&
+                      strstr(gckpt_error_text(m.g), wrong[i].text),
+                  "%d: \"%s\" lacks \"%s\"", (int)i, gckpt_error_text(m.g), wrong[i].text);
+        gckpt_plan_free(p);
+    }
+    gckpt_plan_desc desc = { .batch = BATCH, .leaves = 8 };
+    gckpt_plan *p = gckpt_plan_new(m.g, m.terms, m.term_count, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, m.s, NULL); /* without the others */
+    CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "ranks"), "%s",
+              gckpt_error_text(m.s));
+    ranks_world w;
+    ranks_open(&w, 8);
+    gckpt_exec_desc x = { .ranks = &w.rank[2].engine }; /* as another one */
+    e = gckpt_exec_new(p, m.s, &x);
+    CHECK_MSG(!e && gckpt_error(m.s) == GCKPT_E_ARG && strstr(gckpt_error_text(m.s), "rank"), "%s",
+              gckpt_error_text(m.s));
+    ranks_close(&w);
+    rig_free(e, p, m.g, m.s);
+}
+
 /* ---- all ranks make the same plan ---- */
 static void test_plans(void)
 {
@@ -234,6 +404,9 @@ int main(int argc, char **argv)
     test_matrix(wide);
     test_features(wide);
     test_sent();
+    test_fast();
+    test_questions();
+    test_refused();
     return check_report("test_ranks");
 }
 #else

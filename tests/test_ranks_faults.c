@@ -118,7 +118,7 @@ static void test_own_errors(int wide)
             s.mode = n % 3 ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
             mishap bad = { .rank = rank, .step = rank < 3 && n % 2, .bad_index = 1 };
             common(&s, &bad, &want, GCKPT_E_DATA, "250");
-            for (int differs = ROWS; differs < DIFFERENCES; differs++) {
+            for (int differs = OTHER_ROWS; differs < DIFFERENCES; differs++) {
                 mishap other = { .rank = rank, .differs = differs };
                 if (wide || (n + differs) % 4 == 0)
                     common(&s, &other, &want, GCKPT_E_ARG, texts[differs]);
@@ -128,24 +128,59 @@ static void test_own_errors(int wide)
 
 static void test_cancel(int wide)
 {
-    outcome want;
-    one_process(&base, &want);
+    outcome want[2];
+    setting stream = base; /* whose losses share their targets */
+    stream.with = DROPOUT | SMALL;
+    stream.rows = 1;
+    one_process(&base, &want[0]);
+    one_process(&stream, &want[1]);
     for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard++) {
-        long seen = 1;
-        for (long at = 1; at <= seen; at += wide ? 1 : 59) {
+        long seen = 1 + shard;
+        for (long at = 1 + shard; at <= seen; at += wide ? 1 : 59) {
             static trial t;
             ranks_world w;
-            setting s = base;
+            const int streams = at % 4 == 0 && shard < GCKPT_SHARD_VALUES;
+            setting s = streams ? stream : base;
             mishap none = { .rank = -1, .cancel_at = 1 };
             s.shard = (gckpt_shard)shard;
-            s.rows = 1 + (int)(at % 2);
-            s.feed = at % 3 ? WHOLE : PIECES;
+            s.rows = streams ? 1 : 1 + (int)(at % 2);
+            s.feed = streams ? STREAM : at % 3 ? WHOLE : PIECES;
             mishap bad = { .rank = (int)(at / 2 % s.ranks), .cancel_at = at };
             if (run(&t, &s, &none, &w))
                 seen = t.out[bad.rank].seen;
-            common(&s, &bad, &want, GCKPT_CANCELLED, "cancelled");
+            common(&s, &bad, &want[streams], GCKPT_CANCELLED, "cancelled");
         }
-        CHECK(seen > 50);
+        CHECK_MSG(seen > 50, "shard %d: %ld instructions", shard, seen);
+    }
+    for (int rank = 0; rank < base.ranks; rank++) { /* a refused piece of a stream is fed again */
+        static trial t;
+        ranks_world w;
+        mishap bad = { .rank = rank, .bad_index = 1 };
+        stream.feed = STREAM;
+        stream.shard = (gckpt_shard)(rank % 3);
+        run(&t, &stream, &bad, &w);
+        for (int i = 0; i < base.ranks; i++)
+            CHECK_MSG(t.out[i].failed == 0 && t.out[i].hash == want[1].hash, "rank %d of %d: %s",
+                      rank, i, t.out[i].first_text);
+    }
+}
+
+/* The engine's own sums fail, too. */
+static void test_engines(void)
+{
+    outcome want;
+    setting s = base;
+    s.with |= FAST;
+    for (long at = 1; at < 40; at += 9) {
+        static trial t;
+        ranks_world w;
+        mishap bad = { .rank = -1,
+                       .fault = { (int)(at % 4), RANKS_ALL_REDUCE, (ranks_how)(at % 3), at } };
+        if (at == 1) {
+            run(&t, &s, NULL, &w);
+            want = t.out[0];
+        }
+        CHECK(broken(&s, &bad, &want) || at > 10);
     }
 }
 
@@ -157,6 +192,7 @@ int main(int argc, char **argv)
     test_own_errors(wide);
     test_cancel(wide);
     test_calls(wide);
+    test_engines();
     return check_report("test_ranks_faults");
 }
 #else
