@@ -117,7 +117,7 @@
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
  *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT; int64_t is int32_t in all
  *                                  declarations. Graphs, debug modes, desc.backend, copy_feeds,
- *                                  own_optimiser and parallel_for are E_ARG, plans with bf16 or
+ *                                  own_optimiser and parallel_for are E_ARG, plans with leaves, bf16 or
  *                                  offloading do not compile; tables and ops are not hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
@@ -18399,6 +18399,12 @@ static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
     return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
 }
 
+/* NULL: one leaf and one rank. */
+static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
+{
+    return GCKPTI_LEAN ? NULL : p->ranking;
+}
+
 static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
@@ -18446,8 +18452,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
-    if (p->ranking && exec->crew)
-        p->ranking->leave(exec);
+    if (gckpti_ranking_of(p) && exec->crew)
+        gckpti_ranking_of(p)->leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
     if (!GCKPTI_LEAN && exec->moves && exec->far)
@@ -18659,8 +18665,8 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
     e->hashes = hashes ? (uint64_t *)at : NULL;
-    if (p->ranking)
-        p->ranking->tables(e, base, &used);
+    if (gckpti_ranking_of(p))
+        gckpti_ranking_of(p)->tables(e, base, &used);
     return used;
 }
 
@@ -18967,7 +18973,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || p->ranking)
+        if (!n || gckpti_ranking_of(p))
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
@@ -19185,8 +19191,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     gckpt_result result = gckpti_bind_params(e);
     if (result != GCKPT_OK)
         return result;
-    if (e->plan->ranking)
-        result = e->plan->ranking->bind(e);
+    if (gckpti_ranking_of(e->plan))
+        result = gckpti_ranking_of(e->plan)->bind(e);
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
@@ -19419,14 +19425,14 @@ static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *nod
 
 static int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    int64_t left = (e->plan->ranking ? e->crew->stop : e->row_end) - e->row;
+    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
 static int64_t gckpti_step_rows(const gckpt_exec *e)
 {
-    return e->plan->ranking ? e->crew->rows : e->row_end;
+    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
 }
 
 /* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
@@ -19477,7 +19483,7 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int 
 static gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = p->ranking && !p->terms[term].regulariser ? e->crew->leaf : 0;
+    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
     return &e->losses[term * gckpti_own_leaves(p) + leaf];
 }
 
@@ -19657,7 +19663,7 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to)
         u.scales = u.scales ? here : NULL;
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
-    if (e->plan->ranking && e->plan->ranking->gather(e, q, here, to))
+    if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
     if (u.storage == GCKPT_STORED_F32)
         b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
@@ -19686,7 +19692,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
-    int first = ins->first && !(prologue && (p->ranking ? e->crew->again : e->row > 0));
+    int first = ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->row > 0));
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
@@ -19814,7 +19820,7 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!e->plan->ranking ||
+        if (!gckpti_ranking_of(e->plan) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
             gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
                                    gckpti_loss_at(e, (int)i), sizeof *e->losses);
@@ -19997,8 +20003,8 @@ static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_
     pass->write_back = e->writes_back;
     pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
     pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
-    if (e->plan->ranking)
-        e->plan->ranking->share(e, ins, pass);
+    if (gckpti_ranking_of(e->plan))
+        gckpti_ranking_of(e->plan)->share(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -20080,8 +20086,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
-        if (p->ranking)
-            p->ranking->updated(e, q);
+        if (gckpti_ranking_of(p))
+            gckpti_ranking_of(p)->updated(e, q);
         return;
     }
     gckpti_bare_call(e, &c);
@@ -20098,8 +20104,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (p->ranking)
-        p->ranking->updated(e, q);
+    if (gckpti_ranking_of(p))
+        gckpti_ranking_of(p)->updated(e, q);
 }
 
 static int gckpti_finite(double x) { return x - x == 0; }
@@ -20312,8 +20318,8 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (e->plan->ranking)
-        e->plan->ranking->squares(e);
+    if (gckpti_ranking_of(e->plan))
+        gckpti_ranking_of(e->plan)->squares(e);
     for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
@@ -20533,7 +20539,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
     const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
     int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
-    times = p->ranking ? p->ranking->batches(e, rows) : times;
+    times = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->batches(e, rows) : times;
     if (!q->batchless && n % p->rows == 0) {
         n = n / p->rows * rows;
         times = 1;
@@ -20621,7 +20627,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    int64_t end = e->streamed && p->ranking ? e->crew->end : p->batch, own = rows;
+    int64_t end = e->streamed && gckpti_ranking_of(p) ? e->crew->end : p->batch, own = rows;
     if (rows < 1 || (!inference && rows > end - e->row_end))
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
@@ -20629,7 +20635,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && p->ranking && !rest; leaf++)
+    for (int leaf = 0; leaf < p->leaves && gckpti_ranking_of(p) && !rest; leaf++)
         rest = gckpti_leaf_rows(p, e->streamed ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
@@ -20637,9 +20643,9 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (p->ranking && !e->streamed)
-        own = p->ranking->rows(e, rows);
-    own += e->row_end - (p->ranking ? e->crew->first : 0);
+    if (gckpti_ranking_of(p) && !e->streamed)
+        own = gckpti_ranking_of(p)->rows(e, rows);
+    own += e->row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
     return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
 }
 
@@ -20772,7 +20778,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 static void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t first = p->ranking ? e->crew->first : 0;
+    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
@@ -20893,8 +20899,8 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
                                        "cancelled by the progress callback before instruction %i; "
                                        "nothing was changed",
                                        e->pc);
-    if (p->ranking)
-        result = p->ranking->failed(e, result);
+    if (gckpti_ranking_of(p))
+        result = gckpti_ranking_of(p)->failed(e, result);
     e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
     return result;
 }
@@ -20908,8 +20914,8 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
         result = gckpti_check_update(e, ins, 0);
-    if (e->plan->ranking && !e->updating)
-        result = e->plan->ranking->meet(e, result);
+    if (gckpti_ranking_of(e->plan) && !e->updating)
+        result = gckpti_ranking_of(e->plan)->meet(e, result);
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
@@ -20932,7 +20938,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
-        e->plan->ranking->reduce(e, ins);
+        gckpti_ranking_of(e->plan)->reduce(e, ins);
     else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
@@ -20951,7 +20957,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_clear_accumulators(e, p->length);
     e->accumulators_cleared = 1;
     if (e->pc == p->epilogue)
-        result = p->ranking ? p->ranking->next(e) : gckpti_next_rows(e);
+        result = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->next(e) : gckpti_next_rows(e);
     if (e->pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
     if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
@@ -20959,13 +20965,13 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->pc];
-    int skipped = p->ranking && p->ranking->skips(e, ins);
+    int skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
     if (!GCKPTI_LEAN && e->pc >= e->due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
-        if (p->ranking)
-            result = p->ranking->failed(e, result);
+        if (gckpti_ranking_of(p))
+            result = gckpti_ranking_of(p)->failed(e, result);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->pc++;
             if (e->pc == p->epilogue)
@@ -20977,7 +20983,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         result = gckpti_ask(e, ins);
         if (result != GCKPT_OK)
             return result;
-        skipped = p->ranking && p->ranking->skips(e, ins);
+        skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins);
@@ -20992,8 +20998,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_recorded(e);
     if (e->pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect(e);
-    if (p->ranking)
-        result = p->ranking->failed(e, result);
+    if (gckpti_ranking_of(p))
+        result = gckpti_ranking_of(p)->failed(e, result);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -21020,8 +21026,8 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     if (e->packs != e->store->packs) {
         r.result = gckpti_error(
             e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
-        if (e->plan->ranking)
-            r.result = e->plan->ranking->failed(e, r.result);
+        if (gckpti_ranking_of(e->plan))
+            r.result = gckpti_ranking_of(e->plan)->failed(e, r.result);
         if (r.result != GCKPT_OK) {
             e->state = GCKPTI_IDLE;
             return r.result;
@@ -21060,7 +21066,7 @@ static void gckpti_add_uses(gckpt_exec *e)
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
             e->picked[k].ready < (int)p->length)
             continue;
-        for (size_t i = p->ranking ? p->node_count : 0; i < 2 * p->node_count; i++) {
+        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
             if (p->nodes[user].batchless == (i >= p->node_count))
                 gckpti_add_use(e, user, id, sum);
@@ -21082,10 +21088,10 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result == GCKPT_OK)
         result = gckpti_measure_end(e);
     int64_t count = p->term_count ? e->terms[0].seen.count : 0;
-    if (p->ranking && p->mode != GCKPT_INFERENCE && count > 0)
-        p->ranking->squares(e);
-    if (p->ranking)
-        result = p->ranking->meet(e, result);
+    if (gckpti_ranking_of(p) && p->mode != GCKPT_INFERENCE && count > 0)
+        gckpti_ranking_of(p)->squares(e);
+    if (gckpti_ranking_of(p))
+        result = gckpti_ranking_of(p)->meet(e, result);
     if (result != GCKPT_OK)
         return result;
     e->finished = gckpti_step_rows(e) > 0;
@@ -21160,7 +21166,7 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     int64_t own = rows;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = e->plan->ranking;
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
@@ -21255,7 +21261,7 @@ static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feed
 /* and its end, when all micro-batches have run, or failed with `result`. */
 static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
 {
-    const gckpti_ranking *ranking = e->plan->ranking;
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     e->state = GCKPTI_IDLE;
     if (result == GCKPT_OK)
         result = gckpti_settle_counts(e);
@@ -21302,7 +21308,7 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
 {
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = exec->plan->ranking;
+    const gckpti_ranking *ranking = gckpti_ranking_of(exec->plan);
     gckpt_result result = gckpti_begin(exec, hyper, 0);
     if (result == GCKPT_OK && !exec->plan->looped)
         result = gckpti_error(
@@ -21353,8 +21359,8 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     exec->feed_row = exec->row = exec->row_end;
     exec->row_end += rows;
     gckpti_expect_counts(exec, rows);
-    if (exec->plan->ranking)
-        exec->plan->ranking->round(exec);
+    if (gckpti_ranking_of(exec->plan))
+        gckpti_ranking_of(exec->plan)->round(exec);
     else
         gckpti_feed_rows(exec);
     result = gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
@@ -21370,7 +21376,8 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     gckpti_ok(exec);
     exec->state = GCKPTI_RUNNING;
     exec->pc = exec->plan->epilogue;
-    gckpt_result result = exec->plan->ranking ? exec->plan->ranking->end(exec) : GCKPT_OK;
+    gckpt_result result =
+        gckpti_ranking_of(exec->plan) ? gckpti_ranking_of(exec->plan)->end(exec) : GCKPT_OK;
     if (result != GCKPT_OK || gckpti_step_rows(exec) == 0) /* nothing was added: nothing to do */
         return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
     return gckpti_run_all(exec, report);
@@ -21477,7 +21484,7 @@ static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, in
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float room[GCKPTI_DRAWN];
-    const gckpti_ranking *ranking = e->plan->ranking;
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = GCKPT_OK;
     if (gckpti_is_under_way(e))
         return GCKPT_E_ARG;
@@ -22434,8 +22441,9 @@ static void gckpti_time_step(void *context)
     memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
-    micro = (double)(p->ranking && result == GCKPT_OK ? p->ranking->batches(e, t->batch.rows)
-                                                      : t->batch.rows / p->rows);
+    micro = (double)(gckpti_ranking_of(p) && result == GCKPT_OK
+                         ? gckpti_ranking_of(p)->batches(e, t->batch.rows)
+                         : t->batch.rows / p->rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
         gckpti_on(e)->finish(gckpti_on(e)->context);
@@ -24997,7 +25005,7 @@ static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
 /* What all ranks end a stage of a save with. */
 static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
 {
-    const gckpti_ranking *ranking = e->plan->ranking;
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
     return ranking ? ranking->call(e, GCKPTI_CALL_SAVE, stage, result) : result;
@@ -25011,7 +25019,7 @@ static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
     if (x->part.ranks == 1)
         return GCKPT_OK;
     gckpti_merge_all(&e->crew->peers, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
-    return e->plan->ranking->failed(e, GCKPT_OK);
+    return gckpti_ranking_of(e->plan)->failed(e, GCKPT_OK);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
@@ -25819,7 +25827,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && p->batch <= INT32_MAX &&
+    return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
@@ -25861,11 +25869,12 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  "addresses\"\n#endif\n",
                  gckpt_plan_bytes(plan), name);
     if (!gckpti_c_fits_small(plan))
-        gckpti_print(&k,
-                     "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
-                     "offload nothing and have fewer than 32768 tensors, and 65536 operands\"\n"
-                     "#endif\n",
-                     name);
+        gckpti_print(
+            &k,
+            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
+            "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
+            "#endif\n",
+            name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
