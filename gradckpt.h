@@ -29,28 +29,29 @@
  *     >>api        public API: every function, where it is declared                     1420
  *     >>base       configuration, errors, memory, shapes, threads                        960
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1330
+ *     >>store      parameters and optimiser state                                       1320
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3470
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3480
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
  *     >>plan-tells what a plan tells                                                     280
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1230
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1240
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
  *     >>ranks      sums and values of several processes, by exchanges                     230
  *     >>exec       runs a plan over one arena                                           1700
- *     >>training   division, norm, clipping, optimisers, steps                          2060
- *     >>check      gradients against finite differences                                  670
- *     >>files      safetensors                                                          1660
+ *     >>training   division, norm, clipping, optimisers, steps                          2090
+ *     >>crew       a step in leaves, and by several ranks                             530
+ *     >>check      gradients against finite differences                                  690
+ *     >>files      safetensors                                                          2290
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
  *     manual       this comment                                                          410
- *                  in all                                                              29440
+ *                  in all                                                              30120
  *
  * == MANUAL =======================================================================================
  *
@@ -1156,9 +1157,9 @@ typedef struct {
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
-     * no updates and reduces (they and offloads are put where they belong). Reverse order of backwards will do, as will
-     * any in which a backward comes after those of what reads its result, and of what adds to the
-     * same gradients before it (manual, 5f) */
+     * no updates and reduces (they and offloads are put where they belong). Reverse order of
+     * backwards will do, as will any in which a backward comes after those of what reads its
+     * result, and of what adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
@@ -4308,7 +4309,7 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
 
 /* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
  * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. Of those that are cut: of its own share. */
+ * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
@@ -12244,14 +12245,11 @@ static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_draft *d, int 
 static void gckpti_exchange_buffers(const gckpti_planner *p, gckpti_draft *d,
                                     const gckpti_unit *before, const gckpti_unit *u, int x)
 {
-    for (int k = before ? before->reduce : 0; before && k < before->reduce + before->reduces; k++) {
-        const gckpti_reduction *sum = &p->reduction[k];
-        gckpt_buffer *work = sum->work < 0 ? NULL : &d->buffers[d->gradient[sum->work]];
-        gckpt_buffer *whole = sum->shard < 0 ? NULL : &d->buffers[d->gradient[p->whole[sum->id]]];
-        if (work && work->end < x)
-            work->end = x;
-        if (whole && whole->end < x)
-            whole->end = x;
+    for (int k = 0; before && k < 2 * before->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[before->reduce + k / 2];
+        int v = k % 2 == 0 ? sum->work : sum->shard < 0 ? -1 : p->whole[sum->id];
+        if (v >= 0 && d->buffers[d->gradient[v]].end < x)
+            d->buffers[d->gradient[v]].end = x;
     }
     for (int k = u ? u->reduce : 0; u && k < u->reduce + u->reduces; k++) {
         gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
@@ -17490,9 +17488,8 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     size_t before = f->store->count;
     int count = 0;
     f->named = 1;
-    if (rows > gckpti_largest_leaf(&f->desc, NULL)) /* as much work as one of a leaf */
-        return GCKPT_OK;
-    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+    if (rows < f->least_rows || rows > gckpti_largest_leaf(&f->desc, NULL) ||
+        (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
@@ -20835,540 +20832,6 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     return result;
 }
 
-/* ---- leaves and ranks ---- */
-/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
-static int gckpti_shares_rows(const gckpt_plan *p) { return p->ranks > 1 && p->leaves >= p->ranks; }
-
-static int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
-{
-    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-}
-
-/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and to
- * where they are, half of the largest array. */
-static size_t gckpti_crew_room(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = e->desc.ranks;
-    size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
-    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
-         id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
-        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
-            n = gckpti_share(n, 0, 2, &first);
-        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
-            most = (size_t)n * sizeof(float);
-    }
-    return most;
-}
-
-static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    const gckpt_plan *p = e->plan;
-    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
-    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
-    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
-    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums =
-        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
-    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
-    if (!base)
-        return;
-    e->crew = g;
-    g->peers.out = (unsigned char *)out;
-    g->peers.in = (unsigned char *)in;
-    g->room = room;
-    g->totals = (gckpti_loss_total *)sums;
-    g->heard = (gckpti_loss_total *)heard;
-}
-
-/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
- * may be skipped, or look at their gradients, exchange square sums earlier than others. */
-static uint64_t gckpti_hash_listed(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const uint64_t some[] = { (uint64_t)p->batch,
-                              (uint64_t)p->precision,
-                              (uint64_t)p->optimiser,
-                              e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0,
-                              gckpti_debug(e) & GCKPT_DEBUG_FINITE };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-        hash = gckpti_fnv_number(hash, some[i]);
-    for (size_t i = 0; i < p->term_count; i++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
-        hash = gckpti_fnv_number(hash, p->terms[i].weight);
-    }
-    for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
-    return hash;
-}
-
-/* Joins the others, through what the program gave. */
-static gckpt_result gckpti_crew_bind(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
-    gckpti_peers *s = &e->crew->peers;
-    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
-                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
-                            "exchange%s",
-                            e->store->rank, e->store->ranks,
-                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
-    s->engine = by;
-    s->on = gckpti_on(e);
-    s->rank = s->told.rank = e->store->rank;
-    s->ranks = p->ranks;
-    e->crew->listed = gckpti_hash_listed(e);
-    return GCKPT_OK;
-}
-
-/* Lets the others go on without this one, wherever it is. */
-static void gckpti_leave(gckpt_exec *e)
-{
-    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
-        gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-static void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    int64_t first, n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
-}
-
-/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_peers *s = &e->crew->peers;
-    if (s->broken) {
-        e->crew->over = 1;
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_PEER,
-                            "rank %i does not answer: it ended, hangs or cannot be reached; this "
-                            "executor is of no more use%s",
-                            s->peer,
-                            e->updating ? ", and parameters may have changed: go back to what was "
-                                          "saved"
-                                        : "");
-    }
-    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
-        return result;
-    if (s->told.result == GCKPT_OK) {
-        s->told.result = (int32_t)result;
-        memcpy(s->told.text, e->object.text, sizeof s->told.text);
-    }
-    return GCKPT_OK;
-}
-
-/* All ranks meet; what one of them ended with all do. */
-static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    if (s->ranks == 1 || g->over)
-        return result;
-    (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
-    s->told.alike[0] += (uint64_t)++g->meetings << 8;
-    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
-    const gckpti_meeting met = s->told;
-    memset(&s->told, 0, sizeof s->told);
-    s->told.rank = s->rank;
-    if (s->broken)
-        return gckpti_drain(e, GCKPT_OK);
-    if (met.result == GCKPT_OK)
-        return GCKPT_OK;
-    g->over = 1;
-    e->state = GCKPTI_IDLE;
-    return met.rank < 0
-               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
-               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
-}
-
-static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
-{
-    gckpti_loss_total *a = (gckpti_loss_total *)mine;
-    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
-    for (size_t i = 0; i < bytes / sizeof *a; i++) {
-        a[i].sum += b[i].sum;
-        a[i].count += b[i].count;
-    }
-}
-
-/* Totals of all ranks that have rows of their own, and one more count. */
-static void gckpti_sum_totals(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (gckpti_shares_rows(e->plan))
-        gckpti_merge_all(&g->peers, g->totals, g->heard,
-                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
-}
-
-/* What the losses will count on all ranks, and the rows they have. */
-static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    size_t n = e->plan->term_count;
-    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < n; i++)
-        g->totals[i].count = e->terms[i].expected;
-    g->totals[n].count = rows;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < n; i++)
-        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
-}
-
-/* A hash of values and state that all ranks have whole. */
-static uint64_t gckpti_hash_same(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    uint64_t hash = GCKPTI_FNV_START;
-    for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
-        hash = gckpti_fnv_number(hash, q->updates);
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
-        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
-            size_t left = (size_t)q->p.elements * sizeof(float);
-            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
-                continue;
-            for (size_t n; left > 0; left -= n, x += n) {
-                n = left < g->room ? left : g->room;
-                b->copy_out(b->context, g->peers.out, x, n);
-                for (size_t k = 0; k < n; k += 4) {
-                    uint32_t word;
-                    memcpy(&word, g->peers.out + k, 4);
-                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
-                }
-            }
-        }
-    }
-    return hash;
-}
-
-/* Puts a step of so many rows to this rank's first; returns how many it has. */
-static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
-    g->end = g->first + n;
-    e->row = e->row_end = e->feed_row = g->stop = g->first;
-    g->rows = rows;
-    g->leaf = g->round = g->again = g->summed = g->squared = 0;
-    g->in_body = 1;
-    return n;
-}
-
-/* Into how many micro-batches the last `rows` rows are cut. */
-static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t end = e->row_end, begin = end - rows, n = 0;
-    for (int leaf = 0; leaf < p->leaves; leaf++) {
-        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
-        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
-        at = at > begin ? at : begin;
-        to = gckpti_min(to, end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-    }
-    return n;
-}
-
-/* All ranks make the same call, with the same number; which may have failed here already. */
-static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                     gckpt_result result)
-{
-    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
-    e->crew->over = 0;
-    memcpy(e->crew->peers.told.alike, same, sizeof same);
-    return gckpti_meet(e, result);
-}
-
-/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
-static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    uint64_t *alike = g->peers.told.alike;
-    alike[2] = e->store->step;
-    alike[3] = e->store->seed;
-    alike[4] = g->listed;
-    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
-    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
-        alike[6] = gckpti_hash_same(e);
-    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
-    if (result != GCKPT_OK)
-        return result;
-    g->same = 1;
-    if (rows > 0)
-        gckpti_sum_counts(e, 0);
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
-static int gckpti_rounds(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
-    for (; leaf < p->leaves; leaf += step) {
-        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
-        most = n > most ? n : most;
-    }
-    return (int)most;
-}
-
-/* Readies the next round; 0: there is none, or (streaming) not yet. What a stream does to the last
- * leaf of a rank waits for its end, since others take part in that. */
-static int gckpti_set_round(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
-    if (g->leaf == leaves)
-        return 0;
-    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
-                                  g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->row_end);
-    if (!e->streamed)
-        g->last = g->round + 1 == gckpti_rounds(e);
-    else if (e->state == GCKPTI_STREAMING)
-        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
-    else
-        g->last = 1;
-    g->hollow = e->row == g->stop;
-    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
-        return 0;
-    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->next_death = 0;
-    if (!g->hollow)
-        gckpti_feed_rows(e);
-    return 1;
-}
-
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
-    gckpt_result result = gckpti_wait(e);
-    for (size_t i = 0; i < p->term_count; i++) {
-        int n = gckpti_own_leaves(p);
-        gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
-                               (size_t)n * sizeof *t);
-        for (; n > 1; n /= 2)
-            for (int k = 0; k < n / 2; k++) {
-                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
-                t[k].count = t[2 * k].count + t[2 * k + 1].count;
-            }
-        e->terms[i].seen = *t;
-    }
-    result = gckpti_meet(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < p->term_count; i++)
-        g->totals[i] = e->terms[i].seen;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < p->term_count; i++)
-        e->terms[i].seen = g->totals[i];
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* As gckpti_next_rows, at the end of a round. */
-static gckpt_result gckpti_next_round(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (!g->in_body)
-        return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
-    g->again = 1;
-    g->round++;
-    if (g->last) {
-        g->leaf++;
-        g->round = 0;
-        if (g->leaf < gckpti_own_leaves(e->plan))
-            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
-    }
-    if (gckpti_set_round(e))
-        return GCKPT_OK;
-    if (e->state == GCKPTI_STREAMING)
-        return GCKPT_MORE;
-    g->in_body = 0;
-    gckpt_result result = gckpti_sum_losses(e);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
-    return result;
-}
-
-/* No more rows stream in on any rank. */
-static gckpt_result gckpti_end_stream(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t own = e->row_end - g->first;
-    gckpt_result result = gckpti_meet(e, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_sum_counts(e, own);
-    g->rows = g->totals[p->term_count].count;
-    result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_share)",
-                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
-    result = gckpti_meet(e, result);
-    if (result == GCKPT_OK)
-        gckpti_set_round(e);
-    return result;
-}
-
-/* 1: an instruction is not to be run in this round. */
-static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
-    if (ins->kind == GCKPT_REDUCE)
-        return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
-        return 0;
-    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
-}
-
-/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
- * like the digits of a binary counter. The rank's own sum is then added to the others'. */
-static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
-    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_operands_of(p->operands, ins, 0, &o);
-    float *sum = gckpti_at(e, o.gradient);
-    const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
-    if (g->hollow && !p->looped) /* no backward has begun it */
-        gckpti_on(e)->fill(&c, sum, 0, n);
-    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (; g->leaf >> level & 1; level++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
-    if (!last)
-        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
-    else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
-    }
-}
-
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
-{
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
-}
-
-/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
-static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
-{
-    if (!gckpti_is_gathered_here(e, q))
-        return 0;
-    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
-                       (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
-    return 1;
-}
-
-/* Of a parameter that is cut each rank updates its share. */
-static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NONE, x = 0;
-    gckpti_operands o;
-    if (!gckpti_is_cut(e->store, q->p.elements))
-        return;
-    for (; x < p->length && shard == GCKPTI_NONE; x++)
-        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
-            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
-            shard = o.shard;
-        }
-    pass->elements = q->p.count;
-    pass->gradient += shard == GCKPTI_NONE ? first : 0;
-    pass->base = e->arena + (size_t)first * sizeof(float);
-    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
-}
-
-/* What the ranks have updated, where each has all values. */
-static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
-{
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
-}
-
-/* Square sums of what others have in their shares. */
-static void gckpti_gather_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    size_t bytes = e->square_count * sizeof(float);
-    void *out = g->peers.out;
-    float *squares = (float *)out;
-    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
-        return;
-    g->squared = 1;
-    gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->squares, bytes);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
-        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
-        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(e->store, q->p.elements))
-            last = g->peers.rank ? 0 : n;
-        for (int64_t k = 0; k < n && p->params[i].trained; k++)
-            if (k < first || k >= last)
-                squares[e->params[i].square + (size_t)k] = 0;
-    }
-    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->squares, squares, bytes);
-}
-
 /* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are done,
  * others may come. */
 static gckpt_result gckpti_next_rows(gckpt_exec *e)
@@ -22072,6 +21535,550 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
         return min_lr;
     float t = (float)(step - warmup) / (float)(steps - warmup);
     return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
+}
+
+/* =================================================================================================
+ * >>crew: a step in leaves, and by several ranks
+ *
+ * What a gckpti_crew (>>exec) is for; reached only through plan->ranking, from the points of a step
+ * where more than one leaf, or rank, makes a difference. A step runs in rounds, leaf by leaf: in
+ * the last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of
+ * all those of the other ranks. Ranks meet at the beginning of a call, behind the body and before
+ * and after the updates (gckpti_meet). What one of them failed with is told there; until then it
+ * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips).
+ * ============================================================================================== */
+/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
+static int gckpti_shares_rows(const gckpt_plan *p) { return p->ranks > 1 && p->leaves >= p->ranks; }
+
+static int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
+{
+    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+}
+
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and to
+ * where they are, half of the largest array. */
+static size_t gckpti_crew_room(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = e->desc.ranks;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK;
+    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
+    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
+         id++) {
+        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+            n = gckpti_share(n, 0, 2, &first);
+        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
+            most = (size_t)n * sizeof(float);
+    }
+    return most;
+}
+
+static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const gckpt_plan *p = e->plan;
+    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
+    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
+    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
+    void *sums =
+        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
+    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
+    if (!base)
+        return;
+    e->crew = g;
+    g->peers.out = (unsigned char *)out;
+    g->peers.in = (unsigned char *)in;
+    g->room = room;
+    g->totals = (gckpti_loss_total *)sums;
+    g->heard = (gckpti_loss_total *)heard;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,
+                              (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,
+                              e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0,
+                              gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
+}
+
+/* Joins the others, through what the program gave. */
+static gckpt_result gckpti_crew_bind(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    gckpti_peers *s = &e->crew->peers;
+    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
+                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exchange%s",
+                            e->store->rank, e->store->ranks,
+                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    s->engine = by;
+    s->on = gckpti_on(e);
+    s->rank = s->told.rank = e->store->rank;
+    s->ranks = p->ranks;
+    e->crew->listed = gckpti_hash_listed(e);
+    return GCKPT_OK;
+}
+
+/* Lets the others go on without this one, wherever it is. */
+static void gckpti_leave(gckpt_exec *e)
+{
+    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
+        gckpti_break(&e->crew->peers);
+}
+
+/* What is left of the sum under way: as far as that goes without waiting, or all. */
+static void gckpti_go_on(gckpt_exec *e, int wait)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    int64_t first, n;
+    if (!g->reducing)
+        return;
+    gckpti_bare_call(e, &c);
+    g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    if (!g->reducing && g->shard && !s->broken)
+        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+}
+
+/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_peers *s = &e->crew->peers;
+    if (s->broken) {
+        e->crew->over = 1;
+        e->state = GCKPTI_IDLE;
+        return gckpti_error(e, GCKPT_E_PEER,
+                            "rank %i does not answer: it ended, hangs or cannot be reached; this "
+                            "executor is of no more use%s",
+                            s->peer,
+                            e->updating ? ", and parameters may have changed: go back to what was "
+                                          "saved"
+                                        : "");
+    }
+    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
+        return result;
+    if (s->told.result == GCKPT_OK) {
+        s->told.result = (int32_t)result;
+        memcpy(s->told.text, e->object.text, sizeof s->told.text);
+    }
+    return GCKPT_OK;
+}
+
+/* All ranks meet; what one of them ended with all do. */
+static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    if (s->ranks == 1 || g->over)
+        return result;
+    (void)gckpti_drain(e, result);
+    gckpti_go_on(e, 1);
+    s->told.alike[0] += (uint64_t)++g->meetings << 8;
+    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
+    const gckpti_meeting met = s->told;
+    memset(&s->told, 0, sizeof s->told);
+    s->told.rank = s->rank;
+    if (s->broken)
+        return gckpti_drain(e, GCKPT_OK);
+    if (met.result == GCKPT_OK)
+        return GCKPT_OK;
+    g->over = 1;
+    e->state = GCKPTI_IDLE;
+    return met.rank < 0
+               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+}
+
+static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and one more count. */
+static void gckpti_sum_totals(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (gckpti_shares_rows(e->plan))
+        gckpti_merge_all(&g->peers, g->totals, g->heard,
+                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    size_t n = e->plan->term_count;
+    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < n; i++)
+        g->totals[i].count = e->terms[i].expected;
+    g->totals[n].count = rows;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < n; i++)
+        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_same(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
+            size_t left = (size_t)q->p.elements * sizeof(float);
+            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
+                continue;
+            for (size_t n; left > 0; left -= n, x += n) {
+                n = left < g->room ? left : g->room;
+                b->copy_out(b->context, g->peers.out, x, n);
+                for (size_t k = 0; k < n; k += 4) {
+                    uint32_t word;
+                    memcpy(&word, g->peers.out + k, 4);
+                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
+                }
+            }
+        }
+    }
+    return hash;
+}
+
+/* Puts a step of so many rows to this rank's first; returns how many it has. */
+static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
+    g->end = g->first + n;
+    e->row = e->row_end = e->feed_row = g->stop = g->first;
+    g->rows = rows;
+    g->leaf = g->round = g->again = g->summed = g->squared = 0;
+    g->in_body = 1;
+    return n;
+}
+
+/* Into how many micro-batches the last `rows` rows are cut. */
+static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t end = e->row_end, begin = end - rows, n = 0;
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
+        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
+        at = at > begin ? at : begin;
+        to = gckpti_min(to, end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+    }
+    return n;
+}
+
+/* All ranks make the same call, with the same number; which may have failed here already. */
+static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                     gckpt_result result)
+{
+    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
+    e->crew->over = 0;
+    memcpy(e->crew->peers.told.alike, same, sizeof same);
+    return gckpti_meet(e, result);
+}
+
+/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
+static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    uint64_t *alike = g->peers.told.alike;
+    alike[2] = e->store->step;
+    alike[3] = e->store->seed;
+    alike[4] = g->listed;
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
+    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
+        alike[6] = gckpti_hash_same(e);
+    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    g->same = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+static int gckpti_rounds(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    for (; leaf < p->leaves; leaf += step) {
+        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        most = n > most ? n : most;
+    }
+    return (int)most;
+}
+
+/* Readies the next round; 0: there is none, or (streaming) not yet. What a stream does to the last
+ * leaf of a rank waits for its end, since others take part in that. */
+static int gckpti_set_round(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
+    if (g->leaf == leaves)
+        return 0;
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
+                                  g->peers.rank * before + g->leaf + 1);
+    g->stop = gckpti_min(end, e->row_end);
+    if (!e->streamed)
+        g->last = g->round + 1 == gckpti_rounds(e);
+    else if (e->state == GCKPTI_STREAMING)
+        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else
+        g->last = 1;
+    g->hollow = e->row == g->stop;
+    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
+        return 0;
+    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->next_death = 0;
+    if (!g->hollow)
+        gckpti_feed_rows(e);
+    return 1;
+}
+
+/* Behind the last round: sums of losses, of leaves and ranks. */
+static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, 1);
+    gckpt_result result = gckpti_wait(e);
+    for (size_t i = 0; i < p->term_count; i++) {
+        int n = gckpti_own_leaves(p);
+        gckpti_loss_total *t = g->totals;
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
+                               (size_t)n * sizeof *t);
+        for (; n > 1; n /= 2)
+            for (int k = 0; k < n / 2; k++) {
+                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
+                t[k].count = t[2 * k].count + t[2 * k + 1].count;
+            }
+        e->terms[i].seen = *t;
+    }
+    result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < p->term_count; i++)
+        g->totals[i] = e->terms[i].seen;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < p->term_count; i++)
+        e->terms[i].seen = g->totals[i];
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* As gckpti_next_rows, at the end of a round. */
+static gckpt_result gckpti_next_round(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (!g->in_body)
+        return GCKPT_OK;
+    e->row += gckpti_micro_rows(e);
+    g->again = 1;
+    g->round++;
+    if (g->last) {
+        g->leaf++;
+        g->round = 0;
+        if (g->leaf < gckpti_own_leaves(e->plan))
+            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    }
+    if (gckpti_set_round(e))
+        return GCKPT_OK;
+    if (e->state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
+    g->in_body = 0;
+    gckpt_result result = gckpti_sum_losses(e);
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
+}
+
+/* No more rows stream in on any rank. */
+static gckpt_result gckpti_end_stream(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t own = e->row_end - g->first;
+    gckpt_result result = gckpti_meet(e, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_sum_counts(e, own);
+    g->rows = g->totals[p->term_count].count;
+    result = gckpti_drain(e, GCKPT_OK);
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_share)",
+                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    result = gckpti_meet(e, result);
+    if (result == GCKPT_OK)
+        gckpti_set_round(e);
+    return result;
+}
+
+/* 1: an instruction is not to be run in this round. */
+static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
+    gckpti_go_on(e, 0);
+    if (ins->kind == GCKPT_REDUCE)
+        return !g->last;
+    if (ins->kind == GCKPT_UPDATE ||
+        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
+        return 0;
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
+}
+
+/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
+ * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    float *sum = gckpti_at(e, o.gradient);
+    const size_t *waits = o.more + ins->uses - 1;
+    gckpti_go_on(e, 1);
+    if (g->hollow && !p->looped) /* no backward has begun it */
+        gckpti_on(e)->fill(&c, sum, 0, n);
+    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
+    for (; g->leaf >> level & 1; level++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
+    if (!last)
+        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
+    else if (p->ranks > 1) {
+        g->shard = gckpti_at(e, o.shard);
+        g->reducing = 1;
+        gckpti_tree_begin(&g->peers,
+                          e->desc.fast_reduce ? GCKPTI_ENGINE
+                          : ins->accumulate   ? GCKPTI_SCATTER
+                                              : GCKPTI_SUM_ALL,
+                          sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+    }
+}
+
+/* Brings the shares of n floats together. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on(e, 1);
+    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
+    gckpti_tree_poll(&e->crew->peers, &c, 1);
+}
+
+/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
+static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
+{
+    if (!gckpti_is_gathered_here(e, q))
+        return 0;
+    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
+                       (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements);
+    return 1;
+}
+
+/* Of a parameter that is cut each rank updates its share. */
+static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const int64_t first = q->p.first;
+    size_t shard = GCKPTI_NONE, x = 0;
+    gckpti_operands o;
+    if (!gckpti_is_cut(e->store, q->p.elements))
+        return;
+    for (; x < p->length && shard == GCKPTI_NONE; x++)
+        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
+            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
+            shard = o.shard;
+        }
+    pass->elements = q->p.count;
+    pass->gradient += shard == GCKPTI_NONE ? first : 0;
+    pass->base = e->arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+}
+
+/* What the ranks have updated, where each has all values. */
+static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+{
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+/* Square sums of what others have in their shares. */
+static void gckpti_gather_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    size_t bytes = e->square_count * sizeof(float);
+    void *out = g->peers.out;
+    float *squares = (float *)out;
+    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
+        return;
+    g->squared = 1;
+    gckpti_go_on(e, 1);
+    b->copy_out(b->context, squares, e->squares, bytes);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        if (!gckpti_is_cut(e->store, q->p.elements))
+            last = g->peers.rank ? 0 : n;
+        for (int64_t k = 0; k < n && p->params[i].trained; k++)
+            if (k < first || k >= last)
+                squares[e->params[i].square + (size_t)k] = 0;
+    }
+    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    b->copy_in(b->context, e->squares, squares, bytes);
 }
 
 /* =================================================================================================
@@ -24310,8 +24317,9 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file that is
- * new has the permissions of `like`, if that is there. *placed: it is in place, even with an error. */
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
+ * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
+ * there is an error. */
 static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
                                      const char *like, gckpti_body body, const void *what,
                                      int *placed)
@@ -24451,8 +24459,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
  * no byte changes unseen, and files of two saves do not pass for one.
  *
- * A save takes the next number after that of the index that is there, so nothing that is named there
- * is written over; then each rank writes its file; when all have, rank 0 replaces the index, and
+ * A save takes the next number after that of the index that is there, so nothing that this names is
+ * written over; then each rank writes its file; when all have, rank 0 replaces the index, and
  * then removes the files of the last one. Who is killed leaves an index that is whole, and maybe
  * files that none names, which the next saves write over or remove.
  * ============================================================================================== */

@@ -270,6 +270,62 @@ static void test_held(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
+/* ---- a backend's own memory: as much of it as of the host's ---- */
+static size_t mirrored;
+static void *mirror_get(void *context, size_t bytes, size_t alignment)
+{
+    (void)context, (void)alignment;
+    mirrored += bytes;
+    return malloc(bytes);
+}
+
+static void mirror_release(void *context, void *memory, size_t bytes)
+{
+    (void)context;
+    mirrored -= bytes;
+    free(memory);
+}
+
+static void mirror_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+}
+
+static void test_mirrors(void)
+{
+    gckpt_backend b;
+    memset(&b, 0, sizeof b);
+    b.get = mirror_get;
+    b.release = mirror_release;
+    b.copy_in = b.copy_out = mirror_copy;
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int rank = 0; rank < 4; rank += 3) {
+            gckpt_store *s = store_new(rank, 4, (gckpt_shard)shard, 0);
+            gckpti_binding binding;
+            fill(s, 4);
+            CHECK(gckpti_bind(s, &binding, &b));
+            for (size_t i = 0; i < s->count; i++) {
+                gckpti_param *q = &s->params[i];
+                CHECK(gckpti_push(s, q, &b));
+                for (int slot = -1; slot < gckpti_state_slots(q); slot++)
+                    memset(gckpti_array(q, slot), 0x55, gckpti_array_bytes(s, q, slot + 1));
+                gckpti_changed(s, q, GCKPTI_MIRROR);
+            }
+            CHECK(mirrored == gckpt_store_bytes(s) && !holds(s, 4));
+            float room[GCKPTI_DRAWN];
+            int64_t n, first = s->params[1].p.first;
+            const float *x =
+                gckpti_values_at(s, &s->params[1], first, room, &n); /* where they are */
+            CHECK(n > 0 && bits_of(x[n - 1]) == bits_of(value_of(1, -1, first + n - 1, 4)));
+            CHECK(gckpt_store_pull(s, "*") == GCKPT_OK && holds(s, 4));
+            gckpti_unbind(&binding);
+            CHECK(mirrored == 0);
+            gckpt_store_free(s);
+        }
+    CHECK(mem.live == 0);
+}
+
 static void test_refused(void)
 {
     static const int wrong[][3] = { { 0, 0, 0 }, { 0, 3, 0 }, { -1, 2, 0 },
@@ -749,16 +805,13 @@ static void train(member *m, int64_t first, int64_t rows, int steps)
     }
 }
 
-/* What a program does. */
-static void rank_body(ranks_world *w, int rank, void *context)
+/* A rank's store, in a block or not, and the plan of a small network. */
+static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard shard)
 {
-    training *t = (training *)context;
-    member *m = &t->m[rank];
-    gckpt_store_desc desc = { .memory.memory = m->block, .memory.size = BLOCK, .seed = 5 };
+    gckpt_store_desc desc = { .memory.memory = block, .memory.size = block ? BLOCK : 0, .seed = 5 };
     gckpt_init uniform = { 0, 0.1f, 0 };
-    int64_t first;
     m->s = gckpt_store_new(&desc);
-    gckpt_store_ranks(m->s, rank, w->size, t->shard);
+    gckpt_store_ranks(m->s, rank, ranks, shard);
     m->g = gckpt_graph_new(m->s, NULL);
     gckpt_tensor *x = gckpt_input(m->g, "x", GCKPT_F32, gckpt_shape2(1, 30));
     gckpt_tensor *y = gckpt_input(m->g, "y", GCKPT_F32, gckpt_shape2(1, 3));
@@ -769,6 +822,15 @@ static void rank_body(ranks_world *w, int rank, void *context)
                         1, 0 };
     gckpt_plan_desc plan = { .batch = BATCH, .leaves = 8 };
     m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
+}
+
+/* What a program does. */
+static void rank_body(ranks_world *w, int rank, void *context)
+{
+    training *t = (training *)context;
+    member *m = &t->m[rank];
+    int64_t first;
+    make_plan(m, m->block, rank, w->size, t->shard);
     if (t->loads)
         m->loaded = gckpt_ranks_load(m->s, path);
     gckpt_exec_desc desc_exec = { .ranks = &w->rank[rank].engine };
@@ -802,6 +864,39 @@ static void run(ranks_world *w, training *t)
         rig_free(t->m[k].e, t->m[k].p, t->m[k].g, t->m[k].s);
         free(t->m[k].block);
     }
+}
+
+/* gckpt_store_need is what a rank's store takes, to the byte; the plan says so of parameters and state. */
+static void test_need(void)
+{
+    ranks_world w;
+    ranks_open(&w, 4);
+    for (int i = 0; i < 8; i++) {
+        training t = { .shard = (gckpt_shard)(i % 4), .lost = -1 };
+        member *m = &t.m[0];
+        int rank = i < 4 ? 0 : 3;
+        make_plan(m, NULL, rank, 4, t.shard);
+        size_t need = gckpt_store_need(m->p);
+        char *block = (char *)malloc(need + 17);
+        char *odd = block + (17 - (uintptr_t)block % 16) % 16;
+        gckpt_exec_desc desc = { .ranks = &w.rank[rank].engine };
+        for (size_t less = 0; less < 2; less++) {
+            gckpt_store_desc in = { .memory.memory = odd, .memory.size = need - less, .seed = 5 };
+            gckpt_store *s = gckpt_store_new(&in);
+            CHECK(gckpt_store_ranks(s, rank, 4, t.shard) == GCKPT_OK &&
+                  gckpt_plan_params(m->p, s) == GCKPT_OK);
+            gckpt_exec *e = gckpt_exec_new(m->p, s, &desc);
+            CHECK_MSG((e != NULL) == !less, "shard %d, %d bytes: %s", i % 4, (int)(need - less),
+                      gckpt_error_text(s));
+            CHECK(!e ||
+                  gckpt_store_bytes(s) == gckpt_plan_kind_bytes(m->p, GCKPT_BYTES_PARAMETERS) +
+                                              gckpt_plan_kind_bytes(m->p, GCKPT_BYTES_STATE));
+            rig_free(e, NULL, NULL, s);
+        }
+        free(block);
+        rig_free(NULL, m->p, m->g, m->s);
+    }
+    ranks_close(&w);
 }
 
 /* Any ranks go on where any others were killed, to the bits of one process that went on all the time. */
@@ -903,6 +998,7 @@ int main(void)
 {
     test_share();
     test_held();
+    test_mirrors();
     test_refused();
     test_whole_file();
     CHECK(!mkdir("shards", 0777) || errno == EEXIST);
@@ -913,6 +1009,7 @@ int main(void)
     test_every_call(4);
     test_damage();
 #if RANKS_THREADS
+    test_need();
     test_resume();
     test_faults();
 #endif

@@ -1,0 +1,133 @@
+/* test_ranks_refusals.c - what executors of several ranks, or leaves, refuse, by name: an engine that is not
+ * theirs, plans of other ranks, and what works in one process only. The other rank is a mirror, which says
+ * what this one says. */
+#include "gradckpt.h"
+#include "check.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int mirror(void *user, int peer, const void *send, size_t n, void *receive, size_t m)
+{
+    int *fails = (int *)user;
+    CHECK(peer == 1);
+    if (*fails)
+        return 0;
+    memset(receive, 0, m);
+    memcpy(receive, send, n < m ? n : m);
+    return 1;
+}
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *x, *y;
+    gckpt_term loss;
+} model;
+
+static model build(int ranks, gckpt_shard shard)
+{
+    model m;
+    gckpt_init normal = { 0.3f, 0, 0 };
+    memset(&m, 0, sizeof m);
+    m.s = gckpt_store_new(NULL);
+    CHECK(gckpt_store_ranks(m.s, 0, ranks, shard) == GCKPT_OK);
+    m.g = gckpt_graph_new(m.s, NULL);
+    m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(2, 80));
+    m.y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(2, 70));
+    gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(80, 70), normal);
+    m.loss.loss = gckpt_mean_squared_error(gckpt_linear(m.x, w, NULL), m.y);
+    m.loss.weight = 1;
+    return m;
+}
+
+static void end(model *m)
+{
+    gckpt_graph_free(m->g);
+    gckpt_store_free(m->s);
+}
+
+/* There is none, for this reason. */
+static void refused(gckpt_exec *e, const model *m, const char *why)
+{
+    CHECK_MSG(e == NULL && gckpt_error(m->s) == GCKPT_E_ARG && strstr(gckpt_error_text(m->s), why),
+              "\"%s\" lacks \"%s\"", gckpt_error_text(m->s), why);
+    gckpt_exec_free(e);
+}
+
+static void fails(gckpt_result result, gckpt_result want, const void *object, const char *why)
+{
+    CHECK_MSG(result == want && strstr(gckpt_error_text(object), why), "%d, \"%s\" lacks \"%s\"",
+              (int)result, gckpt_error_text(object), why);
+}
+
+static double no_time(void *user)
+{
+    (void)user;
+    return 0;
+}
+
+static void test_engines(void)
+{
+    int silent = 0;
+    model m = build(2, GCKPT_SHARD_NONE), alone = build(1, GCKPT_SHARD_NONE);
+    gckpt_plan_desc desc = { .batch = 8, .leaves = 2 };
+    gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
+    gckpt_ranks other = { .rank = 1, .size = 2, .exchange = mirror, .user = &silent }, few = other;
+    gckpt_ranks none = { .rank = 0, .size = 2 }, right = other;
+    few.rank = right.rank = 0;
+    few.size = 4;
+    const gckpt_ranks *wrong[] = { NULL, &other, &few, &none };
+    for (int i = 0; i < 4; i++)
+        refused(gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = wrong[i] }), &m, "rank 0 of 2");
+    refused(gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &right, .fast_reduce = 1 }), &m,
+            "all_reduce");
+    refused(gckpt_exec_new(p, alone.s, NULL), &alone, "2 ranks");
+    gckpt_plan_free(p);
+    end(&m);
+    end(&alone);
+}
+
+static void test_one_process_only(void)
+{
+    int silent = 0;
+    static float x[8 * 80], y[8 * 70];
+    model m = build(2, GCKPT_SHARD_VALUES);
+    gckpt_plan_desc desc = { .batch = 8, .leaves = 2 };
+    gckpt_plan *p = gckpt_plan_new(m.g, &m.loss, 1, &desc);
+    gckpt_ranks engine = { .rank = 0, .size = 2, .exchange = mirror, .user = &silent };
+    gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .ranks = &engine });
+    gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
+    gckpt_timed timed = { .seconds = no_time };
+    gckpt_check check;
+    gckpt_cost costs[8];
+    float values[80 * 70];
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(m.s));
+    fails(gckpt_check_gradients(e, feeds, 2, 8, &check), GCKPT_E_ARG, e, "2 ranks");
+    fails(gckpt_calibrate(e, feeds, 2, 8, no_time, NULL, costs, gckpt_id(m.loss.loss) + 1, NULL),
+          GCKPT_E_ARG, e, "2 ranks");
+    CHECK(gckpt_fit_timed(m.s, NULL, NULL, 8, NULL, NULL, &timed) == NULL);
+    fails(gckpt_error(m.s), GCKPT_E_ARG, m.s, "2 ranks");
+    fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "GCKPT_SHARD_VALUES");
+    fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
+    CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
+    fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
+    fails(gckpt_gather_hash(e, NULL), GCKPT_E_ARG, e, "under way");
+    silent = 1;
+    gckpt_result result = GCKPT_MORE;
+    while (result == GCKPT_MORE)
+        result = gckpt_run_some(e, 1, NULL);
+    fails(result, GCKPT_E_PEER, e, "rank 1 does not answer");
+    silent = 0; /* too late */
+    fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_PEER, e, "of no more use");
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    end(&m);
+}
+
+int main(void)
+{
+    test_engines();
+    test_one_process_only();
+    return check_report("test_ranks_refusals");
+}
