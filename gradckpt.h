@@ -18189,7 +18189,7 @@ static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
                                                      "rows",
                                                      "the store's step",
                                                      "the store's seed",
-                                                     "plans",
+                                                     "plans, or how they are run",
                                                      "hyper",
                                                      "what they hold that should be the same" };
     gckpti_meeting *a = (gckpti_meeting *)mine;
@@ -21601,6 +21601,29 @@ static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
     g->heard = (gckpti_loss_total *)heard;
 }
 
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,
+                              (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,
+                              e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0,
+                              gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
+}
+
 /* Joins the others, through what the program gave. */
 static gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
@@ -21618,10 +21641,7 @@ static gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
     s->ranks = p->ranks;
-    e->crew->listed = gckpti_fnv_number(p->check, e->desc.fast_reduce ? 1 : 0);
-    for (size_t x = 0; x < p->length; x++)
-        e->crew->listed = gckpti_fnv_number(e->crew->listed, (uint64_t)p->list[x].id * 8 +
-                                                                 (uint64_t)p->list[x].kind);
+    e->crew->listed = gckpti_hash_listed(e);
     return GCKPT_OK;
 }
 

@@ -33,6 +33,7 @@ typedef struct {
     feeding feed;
     int blocking, threads;
     int steps;                     /* 0: STEPS */
+    int batch; /* 0: BATCH */
     unsigned debug;                /* 0: GCKPT_DEBUG_MEASURE */
     const gckpt_backend *backends; /* by rank; NULL: the processor */
     int on_backend;
@@ -48,7 +49,19 @@ typedef struct {
     int differs;    /* it wants something else than the others: what `DIFFERENCES` says */
     int no_memory;  /* it has no executor */
 } mishap;
-enum { SAME, OTHER_ROWS, RATE, SEED, VALUES_OF, PLAN_OF, DIFFERENCES };
+enum {
+    SAME,
+    OTHER_ROWS,
+    RATE,
+    SEED,
+    VALUES_OF,
+    PLAN_OF,
+    BATCH_OF,
+    PRECISION_OF,
+    SKIPPING,
+    LOOKING,
+    DIFFERENCES
+};
 typedef struct {
     gckpt_result result[STEPS], hashed;
     gckpt_report report[STEPS];
@@ -161,7 +174,7 @@ static inline model build(gckpt_store *store, const setting *s)
 static inline gckpt_plan *plan_of(const model *m, const setting *s)
 {
     gckpt_plan_desc desc = { .mode = s->mode,
-                             .batch = BATCH,
+                             .batch = s->batch ? s->batch : BATCH,
                              .optimiser = s->optimiser,
                              .own_state = s->optimiser == GCKPT_OWN_OPTIMISER,
                              .threads = s->threads,
@@ -301,10 +314,12 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
     gckpt_parameter q;
     t->user[rank] = (watcher){ t, rank };
     *m = build(store_of(&t->s, rank, differs == SEED ? 12 : 11), &t->s);
-    const unsigned debug = t->s.debug ? t->s.debug : GCKPT_DEBUG_MEASURE;
+    const unsigned debug = differs == LOOKING ? GCKPT_DEBUG_FINITE
+                           : t->s.debug       ? t->s.debug
+                                              : GCKPT_DEBUG_MEASURE;
     gckpt_exec_desc desc = { .debug = watched ? 0 : debug,
                              .copy_feeds = (t->s.with & COPIED) != 0,
-                             .skip_nonfinite = (t->s.with & INFINITE) != 0,
+                             .skip_nonfinite = (t->s.with & INFINITE) != 0 || differs == SKIPPING,
                              .ranks = t->s.ranks > 1 ? &w->rank[rank].engine : NULL,
                              .fast_reduce = (t->s.with & FAST) != 0,
                              .backend = t->s.backends ? &t->s.backends[rank] : NULL,
@@ -314,9 +329,12 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
                              .parallel_for = t->s.threads > 1 ? any_order : NULL };
     const gckpt_plan *plan = t->plan;
     gckpt_plan *own = NULL;
-    if (differs == PLAN_OF) {
+    if (differs >= PLAN_OF && differs <= PRECISION_OF) {
         setting s = t->s;
-        s.mode = s.mode == GCKPT_STORE_ALL ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
+        if (differs == PLAN_OF)
+            s.mode = s.mode == GCKPT_STORE_ALL ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
+        s.batch = differs == BATCH_OF ? 2 * BATCH : 0;
+        s.precision = differs == PRECISION_OF ? GCKPT_BF16 : s.precision;
         plan = own = plan_of(m, &s);
     }
     t->e[rank] = bad && t->bad.no_memory ? NULL : gckpt_exec_new(plan, m->s, &desc);

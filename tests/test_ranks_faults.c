@@ -106,7 +106,8 @@ static void common(const setting *s, const mishap *bad, const outcome *want, gck
 static void test_own_errors(int wide)
 {
     static const char *const texts[DIFFERENCES] = {
-        "", "rows", "hyper", "seed", "should be the same", "plans"
+        "",      "rows",  "hyper", "seed", "should be the same",
+        "plans", "plans", "plans", "plans", "plans"
     };
     outcome want;
     one_process(&base, &want);
