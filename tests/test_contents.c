@@ -43,6 +43,7 @@ static const struct {
     { "plan", "gckpti_end_stream", "the same" },
     { "plan", "gckpti_skips", "the same" },
     { "plan", "gckpti_meet", "the same" },
+    { "plan", "gckpti_drain", "the same" },
     { "plan", "gckpti_run_reduce", "the same" },
     { "plan", "gckpti_run_gather", "the same" },
     { "plan", "gckpti_pass_share", "the same" },
