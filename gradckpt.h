@@ -117,8 +117,8 @@
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
  *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT; int64_t is int32_t in all
  *                                  declarations. Graphs, debug modes, desc.backend, copy_feeds,
- *                                  own_optimiser and parallel_for are E_ARG, plans with leaves, bf16 or
- *                                  offloading do not compile; tables and ops are not hashed
+ *                                  own_optimiser and parallel_for are E_ARG, plans with bf16,
+ *                                  leaves or offloading do not compile; no tables or ops are hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -391,18 +391,23 @@
  *    (examples/mpi.h, nccl.h). gckpt_step then takes the rows of all ranks as its `rows` and is
  *    fed this rank's (gckpt_plan_share). What is summed over the batch is summed in leaves (5e); a
  *    rank owns whole leaves, so weights, losses and norms are, to the bit, those of one process
- *    with as many leaves, whatever the number of ranks, shards, plan and micro-batches.
+ *    with as many leaves, whatever the number of ranks, shards, plan and micro-batches. Take
+ *    micro-batches that divide a leaf: larger ones are never full, but their bytes are planned.
  *    With shards each rank holds a part of the optimiser state, of the gradients too, or of the
- *    values too (gckpt_shard). These are then brought together by the FORWARD of a parameter,
- *    which is planned like any value: kept, let go and gathered again, by desc.link_work.
- *    Gradients of one micro-batch a rank are cut as soon as they are complete; where there are
- *    several micro-batches or leaves a rank, they wait whole, which the plan counts. Exchanges run
- *    beside the backwards that follow.
- *    What one rank refuses, or its progress callback cancels, ends the step on all of them with
- *    its text, before anything is changed. Where a rank dies or hangs the others end with E_PEER
- *    after gckpt_ranks.timeout. Executors of such a rank are of no more use; begin again from what
- *    gckpt_ranks_save saved, on as many ranks as there are now. docs/distributed.md has the
- *    design, and what it costs.
+ *    values too (gckpt_shard); bytes are those of the largest share, the same for all ranks.
+ *    Values that are cut are brought together by the FORWARD of a parameter, which is planned like
+ *    any value: kept, let go and gathered again, by desc.link_work. Gradients of one micro-batch a
+ *    rank are cut as soon as they are complete; where there are several micro-batches or leaves a
+ *    rank, they wait whole, which the plan counts. REDUCE's exchanges run beside the backwards
+ *    that follow; gathers are waited for.
+ *    Streaming: each rank adds its own rows, all begin and end; not with values cut. A forward
+ *    with leaves shares its rows among ranks; with one leaf all ranks run all rows, as caches
+ *    need. What one rank refuses, or its progress callback cancels, ends the step on all of them
+ *    with its text, before anything is changed. A step of several ranks cannot be left: run it to
+ *    its end. Where a rank dies or hangs the others end with E_PEER after gckpt_ranks.timeout.
+ *    Executors of such a rank are of no more use; begin again from what gckpt_ranks_save saved (an
+ *    index, and beside it a file of each rank: keep them together), on as many ranks as there are
+ *    now. docs/distributed.md has the design, and what it costs.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -1580,8 +1585,9 @@ typedef enum {
 } gckpt_isa;
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
  * mpi.h, nccl.h). One thing is under way at a time: exchange begins to send bytes to a rank and to
- * receive bytes from it (either may be none) and done tells whether that is over. All ranks make
- * the same exchanges in the same order. Arithmetic is the executor's own. */
+ * receive bytes from it (either may be none) and done, which may let other programs run first,
+ * tells whether that is over. All ranks make the same exchanges in the same order, on machines of
+ * one byte order. Arithmetic is the executor's own. */
 typedef struct {
     int rank, size; /* as the store's */
     int on_backend; /* 1: it takes addresses in a backend's own memory, too */
@@ -1724,7 +1730,8 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
  * hashes all, as gckpt_store_hash does for one process. All ranks call it, between steps. */
 GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
 GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec); /* bytes sent to other ranks so far */
+/* Bytes sent to other ranks so far, by exchanges. */
+GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
 /* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
  * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
@@ -18044,28 +18051,34 @@ static const gckpt_backend gckpti_backend_plain = {
 /* =================================================================================================
  * >>ranks: sums and values of several processes, by exchanges
  *
- * Ranks are 2^k. What is added up over all of them goes by a fixed binary tree: first the sums of
- * ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on, lower
- * rank + higher rank. A gradient takes half of what it has to the partner at each level (recursive
- * halving), so that each rank ends with its share (gckpti_share) of the whole sum; shares are
- * brought together the way back (recursive doubling). Both send P (N - 1) / N, the least possible.
- * Small things (losses, counts, results, square sums) are exchanged whole at each level.
+ * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
+ * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
+ * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
+ * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
+ * keep (recursive halving), so that each ends with its share (gckpti_share) of the whole sum;
+ * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
+ * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
+ * one block) are exchanged whole at each level.
  * ============================================================================================== */
 enum { GCKPTI_ALIKE = 7 };
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike. */
+/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
+ * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
+ * values that all have whole. */
 typedef struct {
-    int32_t result, rank;
+    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
     uint64_t alike[GCKPTI_ALIKE];
     char text[GCKPTI_TEXT];
 } gckpti_meeting;
 
-/* A sum over all ranks, or what brings shares together, level by level: partners differ in `bit`. */
+/* A sum over all ranks, or what brings shares together, level by level: partners differ in bit
+ * `bit`. */
 typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
 typedef struct {
     gckpti_tree_kind kind;
-    float *x, *work;         /* n floats; room for what comes and is added to them */
-    int64_t n, first, count; /* count of them, from first on, are this rank's after this level */
-    int bit;                 /* 0: nothing is under way */
+    float *x, *work; /* n floats; room for what comes and is added to them */
+    /* count of them, from first on, are this rank's after this level; of GATHER before it */
+    int64_t n, first, count;
+    int bit; /* 0: nothing is under way */
 } gckpti_tree;
 
 /* This rank and what it has under way with the others. */
@@ -18095,7 +18108,7 @@ static void gckpti_break(gckpti_peers *s)
 static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
                             size_t m)
 {
-    s->peer = peer;
+    s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
         return;
     s->sent += n;
@@ -18104,7 +18117,7 @@ static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t 
         gckpti_break(s);
 }
 
-/* 1: nothing is under way. */
+/* 1: nothing is under way, or (broken) ever will be. */
 static int gckpti_is_done(gckpti_peers *s)
 {
     int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
@@ -18140,7 +18153,7 @@ static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from,
     if (copies && n)
         b->copy_out(b->context, s->out, from, size);
     else if (b->own_memory)
-        (void)b->finish(b->context); /* what failed is told again, when all is waited for */
+        (void)b->finish(b->context); /* what failed it says again in each later call */
     gckpti_exchange(s, peer, copies ? (void *)s->out : (void *)(uintptr_t)from, size,
                     copies ? (void *)s->in : (void *)to, s->bytes);
 }
@@ -18150,6 +18163,7 @@ static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
 {
     const gckpt_backend *b = s->on;
     void *here = x;
+    s->peer = -1;
     s->to = NULL;
     s->bytes = (size_t)n * sizeof *x;
     if (b->own_memory && !s->engine->on_backend) {
@@ -18181,8 +18195,8 @@ static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
     gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
 }
 
-/* All ranks that have met so far have the same; `rank` is the first of them, or the one that
- * failed, or -1 where they differ. */
+/* What both have heard so far: the failure of the lowest rank that failed, else the first thing in
+ * which they differ. */
 static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
 {
     static const char *const names[GCKPTI_ALIKE] = { "the call they make",
@@ -18217,9 +18231,9 @@ static void gckpti_tree_level(gckpti_peers *s)
     gckpti_tree *t = &s->tree;
     int peer = s->rank ^ t->bit;
     int64_t first = 0, n = t->n;
-    t->first = 0;
+    t->first = 0; /* one block goes whole */
     t->count = n;
-    if (n > GCKPT_UPDATE_BLOCK) { /* else it goes whole */
+    if (n > GCKPT_UPDATE_BLOCK) {
         t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
         n = gckpti_share(t->n, peer, 2 * t->bit, &first);
     }
@@ -18316,21 +18330,27 @@ typedef struct {
 } gckpti_exec_term;
 
 /* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
- * largest of its fellows on other ranks has micro-batches, one at least; those that are `hollow` run
- * only what takes part in exchanges. So does, to the next meeting of all, a rank that failed. */
+ * largest of those that other ranks run at this time has micro-batches, one at least; those that
+ * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
+ * meeting of all. */
 typedef struct {
     gckpti_peers peers;
-    int64_t rows;             /* of the step, those of all ranks */
-    int64_t first, end, stop; /* this rank's; the end of those that are here of this leaf */
-    int leaf, round;          /* of this rank's leaves; rounds of it that are done */
-    int in_body, again;       /* rounds run; and one of them is done */
-    int last, hollow;         /* of its leaf; no row is left */
-    int over;                 /* a meeting has ended the call */
-    int summed, squared;      /* losses and square sums are those of all ranks */
-    int same, meetings; /* what should be the same everywhere was compared; how often all met */
-    int reducing;
-    float *shard;    /* where this rank's part of the sum goes; NULL: it stays */
-    uint64_t listed; /* hash of what is run */
+    int64_t rows;       /* of the step, those of all ranks */
+    int64_t first, end; /* this rank's */
+    int64_t stop;       /* end of those of this leaf that are here */
+    int leaf;           /* number of this rank's that is run */
+    int round;          /* rounds of it that are done */
+    int in_body;        /* 1: rounds still run; 0: the step is behind them */
+    int again;          /* a round of this step is done: the prologue is not run again */
+    int last;           /* this round is the last of its leaf */
+    int hollow;         /* it has no rows */
+    int over;           /* a meeting has ended the call; until the next one begins */
+    int squared;        /* square sums are */
+    int same;           /* values that all have whole were compared */
+    int meetings;       /* how often all met */
+    int reducing;       /* a REDUCE is under way, */
+    float *shard;       /* and its share goes here in the end; NULL: it stays */
+    uint64_t listed;    /* hash of what is run */
     gckpti_loss_total *totals, *heard;
     size_t room; /* bytes of peers.out, and of peers.in */
 } gckpti_crew;
@@ -20296,7 +20316,7 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }
 
-/* A parameter or constant that a step begins with, n values of it from `first` on: NaN, or, where it
+/* A parameter or constant that a step begins with, n values from `first` on: NaN, or, where it
  * is trained, an infinity. */
 static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
                                       int64_t n, int trained)
@@ -20838,8 +20858,8 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     return result;
 }
 
-/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are done,
- * others may come. */
+/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
+ * done, others may come. */
 static gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     if (e->row == e->row_end)
@@ -21562,8 +21582,8 @@ static int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
     return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
 }
 
-/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and to
- * where they are, half of the largest array. */
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
+ * to where they are, half of the largest array. */
 static size_t gckpti_crew_room(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -21606,12 +21626,9 @@ static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
 static uint64_t gckpti_hash_listed(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const uint64_t some[] = { (uint64_t)p->batch,
-                              (uint64_t)p->precision,
-                              (uint64_t)p->optimiser,
-                              e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0,
-                              gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         hash = gckpti_fnv_number(hash, some[i]);
@@ -21676,9 +21693,10 @@ static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
         e->crew->over = 1;
         e->state = GCKPTI_IDLE;
         return gckpti_error(e, GCKPT_E_PEER,
-                            "rank %i does not answer: it ended, hangs or cannot be reached; this "
+                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
                             "executor is of no more use%s",
-                            s->peer,
+                            s->peer < 0 ? "one of ranks 0 to " : "rank ",
+                            s->peer < 0 ? s->ranks - 1 : s->peer,
                             e->updating ? ", and parameters may have changed: go back to what was "
                                           "saved"
                                         : "");
@@ -21788,7 +21806,7 @@ static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
     g->end = g->first + n;
     e->row = e->row_end = e->feed_row = g->stop = g->first;
     g->rows = rows;
-    g->leaf = g->round = g->again = g->summed = g->squared = 0;
+    g->leaf = g->round = g->again = g->squared = 0;
     g->in_body = 1;
     return n;
 }
@@ -21850,8 +21868,8 @@ static int gckpti_rounds(const gckpt_exec *e)
     return (int)most;
 }
 
-/* Readies the next round; 0: there is none, or (streaming) not yet. What a stream does to the last
- * leaf of a rank waits for its end, since others take part in that. */
+/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
+ * the rank's last leaf, since the sums of that are exchanged. */
 static int gckpti_set_round(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -21957,7 +21975,7 @@ static gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
-/* 1: an instruction is not to be run in this round. */
+/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
 static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -22030,7 +22048,9 @@ static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *
     return 1;
 }
 
-/* Of a parameter that is cut each rank updates its share. */
+/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
+ * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
+ * further accumulators are whole, so they are read from the share on. */
 static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpt_plan *p = e->plan;
@@ -22059,7 +22079,7 @@ static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
 }
 
-/* Square sums of what others have in their shares. */
+/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
 static void gckpti_gather_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -24487,8 +24507,8 @@ typedef struct gckpti_rank_files {
     size_t count, capacity; /* by rank */
     char *path;             /* of the index; then, from `folder` on, names of files beside it */
     size_t folder, room;
-    /* reading: the loader's entry that it is at; whose piece of that (-1: none), how far it is read,
-     * of the tensor's bytes, and where it ends; the sum up to there */
+    /* reading: the loader's entry that it is at; whose piece of that (-1: none), how far it is
+     * read, of the tensor's bytes, and where it ends; the sum up to there */
     size_t entry;
     int rank;
     int64_t at, end;

@@ -1,6 +1,7 @@
 /* test_leaves.c - plans that sum up a batch by leaves, for one process or several: what is refused,
  * whose rows are whose, what stands where by hand, bytes a rank against the formulas of ZeRO, costs,
  * files, texts, printed plans, gckpt_fit. Random graphs are replayed by test_plan.c. */
+#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
 #include "../examples/pictures.h"
