@@ -21463,28 +21463,31 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 }
 
 /* ---- values of all ranks ---- */
-/* The rank that has element `at`, and where its share ends. */
-static int gckpti_owner(const gckpt_store *s, int64_t elements, int64_t at, int64_t *end)
+/* The rank whose share has element `at`. */
+static int gckpti_holder(int64_t elements, int64_t at, int ranks)
 {
+    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
     int rank = 0;
-    int64_t first;
-    for (*end = 0; *end <= at; rank++) { /* shares are not in the order of ranks */
-        int64_t n = gckpti_share(elements, rank, s->ranks, &first);
-        *end = first <= at ? first + n : 0;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
+        *(second ? &low : &high) = middle;
+        rank |= second ? bit : 0;
     }
-    return rank - 1;
+    return rank;
 }
 
 /* The next values of a parameter from element `at` on, *n of them, on all ranks. */
 static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
-    int64_t end, some;
+    int64_t first, end, some;
     if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
         return gckpti_values_at(e->store, q, at, room, n);
     gckpti_peers *s = &e->crew->peers;
     void *out = s->out;
-    const int owner = gckpti_owner(e->store, q->p.elements, at, &end);
+    const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
+    end = gckpti_share(q->p.elements, owner, e->store->ranks, &first) + first;
     *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
     for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
         const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
@@ -24719,20 +24722,6 @@ static int gckpti_piece_end(gckpti_loader *l)
     return gckpti_little(little) == x->sum ||
            gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry], "its data in \"%s\" are damaged",
                          p->name);
-}
-
-/* The rank whose share has element `at`. */
-static int gckpti_holder(int64_t elements, int64_t at, int ranks)
-{
-    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
-    int rank = 0;
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
-        *(second ? &low : &high) = middle;
-        rank |= second ? bit : 0;
-    }
-    return rank;
 }
 
 /* Goes to the piece that has byte `at` of the tensor, and reads what is before that. */
