@@ -21398,9 +21398,12 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     exec->pc = exec->plan->epilogue;
     gckpt_result result =
         gckpti_ranking_of(exec->plan) ? gckpti_ranking_of(exec->plan)->end(exec) : GCKPT_OK;
-    if (result != GCKPT_OK || gckpti_step_rows(exec) == 0) /* nothing was added: nothing to do */
-        return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
-    return gckpti_run_all(exec, report);
+    if (result != GCKPT_OK)
+        return result;
+    if (gckpti_step_rows(exec) > 0)
+        return gckpti_run_all(exec, report);
+    exec->pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    return gckpti_finish_step(exec, report);
 }
 
 /* A pick's number; -1, and an error: it is none. */

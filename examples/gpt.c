@@ -652,6 +652,17 @@ static int sample(void)
     return failed;
 }
 
+/* Whether a checkpoint is the index of one by ranks. */
+static int is_index(const char *path)
+{
+    char begins[8] = "";
+    FILE *f = fopen(path, "rb");
+    const size_t n = f != NULL ? fread(begins, 1, sizeof begins, f) : 0;
+    if (f != NULL)
+        fclose(f);
+    return n == sizeof begins && memcmp(begins, "{\"gckpt\"", n) == 0;
+}
+
 /* The store, new or from --resume, whose options are those that are not given now. */
 static int open_store(int argc, char **argv)
 {
@@ -664,7 +675,10 @@ static int open_store(int argc, char **argv)
         GCKPT_OK)
         return session_fail(2, "%s", gckpt_error_text(run.store));
 #endif
-    gckpt_result loaded = lm.resume != NULL ? gckpt_ranks_load(run.store, lm.resume) : GCKPT_OK;
+    gckpt_result loaded = GCKPT_OK;
+    if (lm.resume != NULL)
+        loaded = is_index(lm.resume) ? gckpt_ranks_load(run.store, lm.resume)
+                                     : gckpt_store_load(run.store, lm.resume);
     if (loaded == GCKPT_OTHER_CONTRACT)
         snprintf(asked.note, sizeof asked.note, "%s", gckpt_error_text(run.store));
     else if (loaded != GCKPT_OK)

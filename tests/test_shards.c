@@ -65,7 +65,7 @@ static int test_open(const char *path, int flags, unsigned mode)
 #define OPEN(path, flags, mode, ...) test_open(path, flags, mode)
 #define open(...)                    OPEN(__VA_ARGS__, 0, 0)
 #define GRADCKPT_IMPLEMENTATION
-#include "gradckpt.h"
+#include "../gradckpt.h"
 #undef fopen
 #undef fread
 #undef fwrite
