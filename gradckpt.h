@@ -41,17 +41,17 @@
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1240
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>ranks      sums and values of several processes, by exchanges                     230
- *     >>exec       runs a plan over one arena                                           1710
- *     >>training   division, norm, clipping, optimisers, steps                          1570
+ *     >>ranks      sums and values of several processes, by exchanges                     240
+ *     >>exec       runs a plan over one arena                                           1720
+ *     >>training   division, norm, clipping, optimisers, steps                          1580
  *     >>crew       a step in leaves, and by several ranks                             550
  *     >>check      gradients against finite differences                                  690
- *     >>files      safetensors                                                          2290
+ *     >>files      safetensors                                                          2280
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            1800
  *     >>kernels    what is done with an item, for each instruction set                  2450
- *     manual       this comment                                                          410
- *                  in all                                                              30150
+ *     manual       this comment                                                          420
+ *                  in all                                                              30170
  *
  * == MANUAL =======================================================================================
  *
