@@ -112,6 +112,7 @@ check "and goes on, with each step once in its log" sh -c "build/finetune --resu
     test \$(grep '\"event\":\"step\"' $work/killed.json | cut -d, -f2 | sort -u | wc -l) -eq $((${at:-1} + 2)) &&
     ! grep -v '^{\"event\":.*}\$' $work/killed.json"
 cp -r "$work/lora.a" "$work/worse"
+rm -f "$work/stopped.json" # what it waits for stands in the old one, too
 build/finetune --resume "$work/worse" --lr 10 --eval-every 1000000 --steps 1000000000 --json - > "$work/stopped.json" \
     2> "$work/stderr" &
 pid=$!
