@@ -16448,11 +16448,9 @@ static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d
     return GCKPT_OK;
 }
 
-/* What can be wrong with a request before any planning. */
-static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
-                                         const gckpt_plan_desc *d)
+/* What can be wrong with a desc by itself. */
+static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int inference = d->mode == GCKPT_INFERENCE;
     const gckpti_range ranges[] = { { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
                                     { "optimiser", (int)d->optimiser, 0, GCKPT_OWN_OPTIMISER },
                                     { "own_state", d->own_state, 0, 4 },
@@ -16477,6 +16475,16 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: alignment %z must be a power of two from 4 to 65536",
                             d->alignment);
+    return GCKPT_OK;
+}
+
+/* What can be wrong with a request before any planning. */
+static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                         const gckpt_plan_desc *d)
+{
+    int inference = d->mode == GCKPT_INFERENCE;
+    if (gckpti_check_desc(g, d) != GCKPT_OK)
+        return GCKPT_E_ARG;
     if (count < 0 || (count > 0 && !terms))
         return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i",
                             terms ? "there" : "NULL", count);
