@@ -27,31 +27,31 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1420
- *     >>base       configuration, errors, memory, shapes, threads                        960
+ *     >>base       configuration, errors, memory, shapes, threads                       1010
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1320
+ *     >>store      parameters and optimiser state                                       1330
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
- *     >>ops        elementwise, broadcasting, shapes: a block an op                     1100
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1790
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                     1120
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1960
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3480
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  3500
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
  *     >>plan-tells what a plan tells                                                     280
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1240
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            230
+ *     >>cpu        the processor as a backend                                            240
  *     >>ranks      sums and values of several processes, by exchanges                     240
- *     >>exec       runs a plan over one arena                                           1720
- *     >>training   division, norm, clipping, optimisers, steps                          1580
+ *     >>exec       runs a plan over one arena                                           1890
+ *     >>training   division, norm, clipping, optimisers, steps                          1610
  *     >>crew       a step in leaves, and by several ranks                             550
- *     >>check      gradients against finite differences                                  690
+ *     >>check      gradients against finite differences                                  700
  *     >>files      safetensors                                                          2280
  *     >>tables     plans as files and as C constants                                     850
- *     >>fast       fast ops: work cut into items for threads                            1800
- *     >>kernels    what is done with an item, for each instruction set                  2450
+ *     >>fast       fast ops: work cut into items for threads                            2000
+ *     >>kernels    what is done with an item, for each instruction set                  3330
  *     manual       this comment                                                          420
- *                  in all                                                              30170
+ *                  in all                                                              31770
  *
  * == MANUAL =======================================================================================
  *
@@ -337,16 +337,18 @@
  *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_pack it if it is to take
  *    fewer bytes, then load (gckpt_store_load_as, with the names of the other program; or
  *    gckpt_store_map before building, to use weights where they lie). Frozen parameters have no
- *    gradient and no state, the input of a frozen linear layer is not kept for it, and the backward
- *    ends at the lowest tensor that needs a gradient. Packed ones come into the arena as floats
- *    when something reads them. Without a budget nothing is computed or unpacked twice, so all of
- *    them stay there as floats: give one. To keep only what was trained, save with a rename that
+ *    gradient and no state, the input of a frozen linear layer is not kept for it, and the
+ *    backward ends at the lowest tensor that needs a gradient. fp32 inference plans of the
+ *    processor read packed matrices where they are, if all that reads them is linear, matmul,
+ *    embed, positions or a slice of rows; else packed ones come into the arena as floats when
+ *    something reads them. There, without a budget nothing is computed or unpacked twice, so all
+ *    of them stay as floats: give one. To keep only what was trained, save with a rename that
  *    returns NULL for the rest, and load that with `partial`; notes (gckpt_store_set_note) go into
  *    the file, for options and the position in the data. To generate, build the model twice, for
  *    the T tokens of a prompt's chunk and for one, with keys and values through gckpt_cache and
- *    positions by gckpt_positions_at or gckpt_rotary_at, and give the second executor caches_of the
- *    first: logits are those of one call, bit for bit. A last chunk that is short is filled up with
- *    anything, and what was too much rewound. examples/gpt2.h, adapters.h, generate.h and
+ *    positions by gckpt_positions_at or gckpt_rotary_at, and give the second executor caches_of
+ *    the first: logits are those of one call, bit for bit. A last chunk that is short is filled up
+ *    with anything, and what was too much rewound. examples/gpt2.h, adapters.h, generate.h and
  *    finetune.c do all this for GPT-2.
  *
  * 13. What may run at once, what outlives what, what is accepted
@@ -420,7 +422,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      8 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
 
 #ifdef GCKPT_SMALL
 #ifndef GCKPT_NO_HEAP
@@ -576,15 +578,16 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
 
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
- * for both for a moment. What ops see is what was stored: a FORWARD of the parameter brings it into
- * the arena as floats, planned like any value (gckpt_plan_desc.stage_parameters), so results depend
- * on the storage, never on the plan. Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
- * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
- * greatest |value| / 127, and with it vectors stay F32. Packed parameters have no optimiser state
- * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
- * no digits back. External ones become the store's own. Pointers to values and state of before are
- * no longer valid; plans made before are refused, and steps that are under way are over. Make plans
- * with a budget: without one, all that is read again in the backward stays unpacked. */
+ * for both for a moment. What ops see is what was stored, so results depend on the storage, never
+ * on the plan: a FORWARD of the parameter brings it into the arena as floats, planned like any
+ * value (gckpt_plan_desc.stage_parameters), but where products of an inference plan read it as it
+ * is (manual, 12). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond 65504, infinite
+ * too, is an error (E_DATA); I8 stands for value / scale, scale being the row's greatest |value| /
+ * 127, and with it vectors stay F32. Packed parameters have no optimiser state (what they had is
+ * given back), and stay frozen until they are packed as F32 again, which brings no digits back.
+ * External ones become the store's own. Pointers to values and state of before are no longer valid;
+ * plans made before are refused, and steps that are under way are over. Make plans with a budget:
+ * without one, all that is read again in the backward stays unpacked. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
@@ -983,6 +986,7 @@ struct gckpt_call {
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
     float loss_scale;    /* losses, backward: the gradient of the sum */
+    const void *packed;  /* private: the parameter that is read as it is stored */
     const void *runner;  /* private: how threads are started */
     const void *kernels; /* private: those of an instruction set */
     void *backend;       /* its context (gckpt_backend); NULL: the processor */
@@ -1141,10 +1145,10 @@ typedef struct {
     uint64_t link_work;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
-     * always where it is packed (gckpt_store_pack). It is planned like any value: it has bytes,
-     * work (10 x bytes read and written, + 16384; or its entry in costs), may be let go and brought
-     * again; pins hold for it; a schedule may say when, else it comes before its first reader.
-     * Updates act on the parameter itself. */
+     * mostly where it is packed (manual, 12). It is planned like any value: it has bytes, work (10
+     * x bytes read and written, + 16384; or its entry in costs), may be let go and brought again;
+     * pins hold for it; a schedule may say when, else it comes before its first reader. Updates act
+     * on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
@@ -1413,8 +1417,8 @@ typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpt_rates;
 /* One pass over a parameter (manual, 5g): for each block of GCKPT_UPDATE_BLOCK elements, in this
- * order, its further accumulators are added to the first, which keeps the sum; the sum is divided;
- * the square sum of that taken; the parameter updated with it. */
+ * order, its further accumulators are added to the first, which keeps the sum (with `update` it
+ * need not); the sum is divided; the square sum of that taken; the parameter updated with it. */
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
@@ -1882,6 +1886,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #define GCKPTI_HUGE_PAGES 1
 extern int madvise(void *start, size_t size, int advice);
 #endif
+#ifndef __cplusplus /* likewise */
+extern int posix_memalign(void **start, size_t alignment, size_t size);
+#endif
 #endif
 #endif
 #ifndef GCKPTI_HUGE_PAGES
@@ -2288,18 +2295,25 @@ static size_t gckpti_round_up(size_t n, size_t alignment)
 }
 
 #ifdef GCKPT_REALLOC
-/* Asks for pages of 2 MiB where whole ones lie within a large block; it is only a wish. Parameters
- * and arenas are read from end to end, and pages of 4 KiB make a miss of every one of them. */
-static void gckpti_wish_huge(void *ptr, size_t size)
+/* GCKPT_REALLOC, but a large new block begins at a cache line where the heap can do that, since
+ * vectors that lie across two take twice as long to read, and asks for pages of 2 MiB where whole
+ * ones lie within it (only a wish): parameters and arenas are read from end to end. */
+static void *gckpti_heap_resize(void *ptr, size_t size)
 {
 #if GCKPTI_HUGE_PAGES
     const size_t page = (size_t)2 << 20;
-    size_t skip = (page - (uintptr_t)ptr % page) % page;
-    if (ptr && size >= 2 * page)
-        (void)madvise((char *)ptr + skip, (size - skip) / page * page, 14); /* MADV_HUGEPAGE */
-#else
-    (void)ptr, (void)size;
+    void *fresh = NULL;
+    if (!ptr && size >= 16384) {
+        if (posix_memalign(&fresh, 64, size))
+            return NULL;
+        size_t skip = (page - (uintptr_t)fresh % page) % page;
+        if (size >= 2 * page)
+            (void)madvise((char *)fresh + skip, (size - skip) / page * page,
+                          14); /* MADV_HUGEPAGE */
+        return fresh;
+    }
 #endif
+    return GCKPT_REALLOC(ptr, size);
 }
 #endif
 
@@ -2343,12 +2357,8 @@ static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size
     if (a->desc.resize)
         return ptr || new_size ? a->desc.resize(a->desc.user, ptr, old_size, new_size) : NULL;
 #ifdef GCKPT_REALLOC
-    if (new_size) {
-        void *fresh = GCKPT_REALLOC(ptr, new_size);
-        if (!ptr)
-            gckpti_wish_huge(fresh, new_size);
-        return fresh;
-    }
+    if (new_size)
+        return gckpti_heap_resize(ptr, new_size);
     if (ptr)
         GCKPT_FREE(ptr);
 #endif
@@ -2760,6 +2770,50 @@ static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *con
     (void)call;
     for (int64_t i = 0; i < n; i++)
         body(context, i);
+}
+
+#if GCKPTI_HAS_FAST
+/* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
+ * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
+typedef struct {
+    void (*body)(void *context, int64_t item, int64_t worker);
+    void *context;
+    int64_t n, next, block;
+} gckpti_items;
+
+/* What a worker does: it claims `block` items at a time until none is left. */
+static void gckpti_work_on(void *context, int64_t worker)
+{
+    gckpti_items *s = (gckpti_items *)context;
+    for (;;) {
+        int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
+        int64_t end = s->n - i < s->block ? s->n : i + s->block;
+        if (i >= s->n)
+            return;
+        for (; i < end; i++)
+            s->body(s->context, i, worker);
+    }
+}
+#endif
+
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker), void *context)
+{
+#if GCKPTI_HAS_FAST
+    if (call && item && call->threads > 1 && items > 1) {
+        gckpti_items s = { item, context, items, 0, 1 };
+        s.block += 65536 / (1 + (work <= 0 ? 0 : work < 65536 ? work : 65536));
+        int64_t workers = items / s.block + (items % s.block != 0);
+        workers = workers < call->threads ? workers : call->threads;
+        if (workers > 1) {
+            gckpti_job(call, workers, gckpti_work_on, &s);
+            return;
+        }
+    }
+#endif
+    (void)call, (void)work;
+    for (int64_t i = 0; item && i < items; i++)
+        item(context, i, 0);
 }
 
 /* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
@@ -3511,12 +3565,27 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
+struct gckpti_factors;
 /* What packed values need; reached only where something packs them, or a plan that has some. */
 typedef struct {
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
     void (*unpack_piece)(const gckpti_param *q, int64_t at, int64_t n, float *x);
     void (*draw)(const gckpt_store *s, gckpti_param *q);
+    /* what reads a parameter as it is stored: elements at..at+n-1; a product whose b that is */
+    void (*read)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+    void (*product)(const struct gckpti_factors *t);
 } gckpti_packing;
+
+/* A parameter that an op reads as it is stored: call->packed. */
+typedef struct gckpti_stored {
+    gckpt_unpacking u;
+    const gckpti_packing *packing;
+} gckpti_stored;
+
+static const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
+{
+    return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
+}
 
 struct gckpt_store {
     gckpti_object object;
@@ -4419,8 +4488,11 @@ static void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *
     gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
 }
 
+static void gckpti_fp32_stored(const struct gckpti_factors *t);
+
 static const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
-                                              gckpti_packed_draw };
+                                              gckpti_packed_draw, gckpti_unpack,
+                                              gckpti_fp32_stored };
 
 /* Draws all raw values. */
 static void gckpti_values_draw(gckpt_store *s)
@@ -4816,6 +4888,7 @@ struct gckpt_tensor {
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
+    int floats;       /* of a parameter: uses that cannot read it as it is stored */
     int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
     int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
@@ -5407,6 +5480,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     for (int i = 0; i < n; i++) {
         t->in[i] = in[i];
         t->batchless = t->batchless && in[i]->batchless;
+        in[i]->base->floats++;
     }
     t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
     if (gckpti_hands_in(op) && t->batchless)
@@ -5421,8 +5495,6 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
     return attribute_bytes && !t->attributes ? NULL : t;
 }
-
-typedef gckpt_rates gckpti_adamw; /* Loshchilov & Hutter 2019 */
 
 #if GCKPTI_HAS_FAST
 /* What section kernels has for each instruction set; NULL: the processor lacks it. */
@@ -5446,9 +5518,8 @@ struct gckpti_kernels {
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
-    float (*square_sum)(const float *x, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
-    void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     void (*elementwise_forward)(const gckpt_call *call, int kind);
     void (*elementwise_backward)(const gckpt_call *call, int kind);
@@ -5476,6 +5547,7 @@ struct gckpti_kernels {
     void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*lstm_slopes)(const struct gckpti_cell *cell);
+    float (*exp)(float x), (*log)(float x);
     const struct gckpti_mixed_kernels *mixed;
 };
 #endif
@@ -5534,6 +5606,13 @@ enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
 #undef GCKPTI_OWN
 /* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
 enum { GCKPTI_LATE = 1 << 21 };
+/* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
+ * get f32 copies. (The bit of an index as input 6, of which such ops have none.) */
+enum { GCKPTI_NARROW = 1 << 30 };
+/* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
+ * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
+ * workspace; fast ones take bf16 where they sum over rows. (Bits as above.) */
+enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
 
 #define GCKPTI_PLAIN(name) NULL, NULL
 #if GCKPTI_HAS_FAST
@@ -5610,9 +5689,10 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
+#define GCKPTI_CURVE_FLAGS (GCKPTI_UNARY_FLAGS | GCKPTI_BY_ELEMENT)
 /* Row and builder of an op without attributes. */
-#define GCKPTI_UNARY(name, shape, flops, needs)                                                    \
-    GCKPTI_ROW(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, needs);                        \
+#define GCKPTI_UNARY(name, shape, flops, portions, needs)                                          \
+    GCKPTI_ROW(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS | (portions), needs);           \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
@@ -5628,7 +5708,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
     }                                                                                              \
-    GCKPTI_UNARY(name, gckpti_unary_shape, flops, needs)
+    GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -5640,7 +5720,7 @@ static void gckpti_relu_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
 }
-GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPT_OUT)
+GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
@@ -5751,7 +5831,7 @@ static void gckpti_pow_backward(const gckpt_call *call)
                                e * gckpti_power(call->in[0].data[i], e - 1.0f),
                                call->in[0].accumulate);
 }
-GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
+GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
@@ -5794,7 +5874,7 @@ static void gckpti_clamp_backward(const gckpt_call *call)
         gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
     }
 }
-GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
+GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
     gckpti_clamp o = { low, high };
@@ -5810,7 +5890,7 @@ static void gckpti_detach_forward(const gckpt_call *call)
 /* clang-format off */
 static const gckpt_op gckpti_op_detach = {
     "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
-    GCKPT_INPLACE(0) | GCKPTI_OWN_detach, NULL, NULL, NULL
+    GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT | GCKPTI_OWN_detach, NULL, NULL, NULL
 };
 /* clang-format on */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
@@ -5850,7 +5930,7 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     return gckpti_unary_shape(call);
 }
 
-GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
 
 /* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
  * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
@@ -5877,7 +5957,7 @@ static void gckpti_log_softmax_backward(const gckpt_call *call)
             gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
     }
 }
-GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
@@ -5896,7 +5976,7 @@ static void gckpti_scale_backward(const gckpt_call *call)
 {
     gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
-GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_CURVE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
@@ -6113,7 +6193,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
-               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
+               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags), __VA_ARGS__);    \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
         gckpt_tensor *in[2] = { a, b };                                                            \
@@ -6345,9 +6425,13 @@ static void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    const gckpti_stored *stored = gckpti_stored_of(call);
     begin += p->moves ? call->position : 0;
-    gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
-                      n, 0);
+    if (stored)
+        stored->packing->read(&stored->u, begin * v.inner, n, call->out);
+    else
+        gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner,
+                          v.outer, n, 0);
 }
 /* g goes to where the forward read; all else is 0. */
 static void gckpti_slice_backward(const gckpt_call *call)
@@ -6374,8 +6458,11 @@ static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, i
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     p.moves = moves;
-    return gckpt_apply(&gckpti_op_slice, &x, 1, &p,
-                       moves ? sizeof p : offsetof(gckpti_slice, moves));
+    gckpt_tensor *t =
+        gckpt_apply(&gckpti_op_slice, &x, 1, &p, moves ? sizeof p : offsetof(gckpti_slice, moves));
+    if (t && axis == 0)
+        x->floats--;
+    return t;
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
@@ -6608,7 +6695,9 @@ enum {
     GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
     GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
     GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
-    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB: on the stack */
+    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
+    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b; links at */
+    GCKPTI_MIXED_LINKS = 256 /* a time */
 };
 
 static int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -6633,41 +6722,58 @@ static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
            GCKPTI_PANEL * 16;
 }
 
-/* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
- * panels of GCKPTI_PANEL columns. */
-static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_multiple(n, 16); }
+/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
+ * rows x GCKPTI_NC columns rest, if there are more links. */
+static int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 4194304.0)
+        return 0;
+    int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
+    int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_MIXED_LINKS);
+    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC)
+                             : (int64_t)8 * GCKPTI_PANEL;
+    return (rows + GCKPTI_PANEL) * links / 2 + rest;
+}
 
 /* Either, as the call's plan needs it; in floats for all threads. */
 static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (GCKPTI_LEAN || call->plain)
         return 0;
-    return gckpti_is_mixed(call) ? gckpti_words(n, k)
-                                 : call->threads * gckpti_product_room(m, n, k);
+    return call->threads *
+           (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
 }
 
-/* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
- * plans have room in any case. */
-static void gckpti_matmul_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
+/* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
+ * f32 plans have room in any case. */
+static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    int mixed = gckpti_is_mixed(call);
-    int turned = mixed ? *(const int *)call->attributes : k > n;
-    int64_t forward = gckpti_product_scratch(call, m, n, k);
+    int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
     int64_t da = gckpti_product_scratch(call, m, k, n);
     int64_t db =
         turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
-    size_t unit = (size_t)(mixed ? matrices : 1) * sizeof(float);
-    call->work_forward = (size_t)forward * unit;
-    call->work_backward = (size_t)(da > db ? da : db) * unit;
+    call->work_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
+    call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
 
-/* Attention: blocks of 64 queries or keys, rows of a head's d columns in whole vectors. */
-static int64_t gckpti_attention_wide(int64_t d) { return gckpti_multiple(d, 32); }
-
-static int64_t gckpti_attention_room(int64_t d, int backward)
+/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
+ * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
+ * less: in a bf16 plan rows of what is narrow. */
+static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
 {
-    int64_t across = GCKPTI_KEY_TILE * (d + 16), along = GCKPTI_KEY_TILE * gckpti_attention_wide(d);
-    int64_t scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
+}
+
+static int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+{
+    int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
+    int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    if (call->plain)
+        return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
+    if (gckpti_is_mixed(call))
+        return backward
+                   ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
+                   : 2 * along + scores;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
@@ -6742,11 +6848,14 @@ static void gckpti_embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
-        const float *from = call->in[0].data + call->in[1].index[r] * n;
-        if (call->out)
-            memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
+        const gckpti_stored *stored = gckpti_stored_of(call);
+        const int64_t at = call->in[1].index[r] * n;
+        if (stored)
+            stored->packing->read(&stored->u, at, n, call->out + r * n);
+        else if (call->out)
+            memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
         else
-            gckpti_to_bf16s(from, call->out_bf16 + r * n, n);
+            gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
     }
 }
 
@@ -6780,7 +6889,10 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
                            "embed: the table %T depends on the batch; it must be a "
                            "function of parameters",
                            table);
-    return gckpt_apply(&gckpti_op_embed, in, 2, NULL, 0);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_embed, in, 2, NULL, 0);
+    if (t)
+        table->floats--;
+    return t;
 }
 
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
@@ -6821,7 +6933,7 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     call->shape = *a;
     call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
     gckpti_sizes sizes = gckpti_matmul_sizes(call);
-    gckpti_matmul_work(call, sizes.matrices, sizes.m, sizes.n, sizes.k);
+    gckpti_matmul_work(call, sizes.m, sizes.n, sizes.k);
     return GCKPT_OK;
 }
 
@@ -6831,17 +6943,18 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
 typedef struct gckpti_factor {
     const float *f32;
-    const uint16_t *bf16;    /* one of the two */
-    int64_t row, step, next; /* to the next row of c (column for b), link, matrix */
+    const uint16_t *bf16;        /* one of the two, */
+    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
+    const gckpti_stored *stored; /* or this, of one matrix */
 } gckpti_factor;
-typedef struct {
+typedef struct gckpti_factors {
     int64_t batch, m, n, k;
     gckpti_factor a, b;
     const float *start;
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
-    uint32_t *words;  /* scratch of the fast kernels: call->work */
+    void *room;       /* scratch of the fast kernels: call->work */
 } gckpti_factors;
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
@@ -6885,14 +6998,15 @@ static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
 static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row, int64_t step,
                                       int64_t next)
 {
-    gckpti_factor x = { arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row,
-                        step, next };
+    gckpti_factor x = {
+        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
+    };
     return x;
 }
 
 static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
 {
-    gckpti_factor y = { x.f32, x.bf16, x.step, x.row, x.next };
+    gckpti_factor y = { x.f32, x.bf16, x.step, x.row, x.next, x.stored };
     return y;
 }
 
@@ -6900,7 +7014,7 @@ static gckpti_factors gckpti_factors_of(const gckpt_call *call, int64_t batch, i
                                         int64_t k, gckpti_factor a, gckpti_factor b, float *c,
                                         uint16_t *c_bf16)
 {
-    gckpti_factors t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
+    gckpti_factors t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, call->work };
     return t;
 }
 
@@ -6913,13 +7027,39 @@ static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, in
     run(call, &t);
 }
 
+/* The same where b is read as it is stored, 64 elements of a row of it at a time. */
+static void gckpti_fp32_stored(const gckpti_factors *t)
+{
+    const gckpt_unpacking *u = &t->b.stored->u;
+    const int links = t->b.row != 1; /* what lies side by side */
+    const int64_t width = links ? t->k : t->n;
+    float w[64];
+    for (int64_t i = 0; i < t->m * t->n; i++)
+        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
+    for (int64_t at = 0, n; at < u->n; at += n) {
+        const int64_t row = at / width, first = at % width;
+        n = gckpti_min(64, width - first);
+        t->b.stored->packing->read(u, at, n, w);
+        for (int64_t i = 0; i < t->m; i++) {
+            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
+            float *c = t->c + i * t->n + (links ? row : first);
+            if (!links)
+                gckpti_link(*a, w, n, c);
+            for (int64_t p = 0; links && p < n; p++)
+                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
+        }
+    }
+}
+
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
 static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     float *c = t->c;
     (void)call;
-    for (int64_t matrix = 0; matrix < t->batch; matrix++)
+    if (!GCKPTI_LEAN && t->b.stored)
+        t->b.stored->packing->product(t);
+    for (int64_t matrix = 0; matrix < t->batch && !t->b.stored; matrix++)
         for (int64_t i = 0; i < t->m; i++, c += t->n) {
             const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
             const float *b = t->b.f32 + matrix * t->b.next;
@@ -6945,6 +7085,7 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
     gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s.n, s.n * s.k);
     if (*(const int *)call->attributes) /* transposed */
         b.row = s.k, b.step = 1;
+    b.stored = gckpti_stored_of(call);
     return b;
 }
 
@@ -6964,7 +7105,7 @@ static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run r
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
-    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
+    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
     gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
     gckpti_factors da =
         gckpti_factors_of(call, s.matrices, s.m, s.k, s.n, g,
@@ -7003,7 +7144,10 @@ static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckp
                                        gckpt_tensor *bias, int transposed)
 {
     gckpt_tensor *in[3] = { a, b, bias };
-    return gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    gckpt_tensor *t = gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    if (t && b->shape.n == 2)
+        b->floats--;
+    return t;
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
@@ -7034,7 +7178,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     call->shape = *x;
     call->shape.d[x->n - 1] = outputs;
     call->mixes_rows = x->n < 2;
-    gckpti_matmul_work(call, 1, gckpti_rows(x), outputs, inner);
+    gckpti_matmul_work(call, gckpti_rows(x), outputs, inner);
     return GCKPT_OK;
 }
 
@@ -7199,9 +7343,9 @@ static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_fo
 static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
-GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
@@ -7268,67 +7412,80 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    if (!call->plain) { /* more columns than `most`: what they need is refused as well */
-        int64_t unit = call->threads * (int64_t)sizeof(float), most = INT64_MAX / 1024 / unit;
-        int64_t d = gckpti_min(q->d[2] / o->heads, most);
-        call->work_forward = (size_t)(gckpti_attention_room(d, 0) * unit);
-        call->work_backward = (size_t)(gckpti_attention_room(d, 1) * unit);
+    if (!call->plain || gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
+        int64_t unit =
+            call->plain ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
+        int64_t most = INT64_MAX / 4096 / unit;
+        int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
+        call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);
+        call->work_backward = (size_t)(gckpti_attention_room(call, t, d, 1) * unit);
     }
     return GCKPT_OK;
 }
 
-/* out[j] = chain of a (D) and row j of b from +0, for n rows that are C apart. */
-static void gckpti_attention_dots(const gckpt_call *call, const float *a, const float *b, int64_t c,
-                                  int64_t n, int64_t d, float *out)
+/* out[j] = chain of a (D) and row j of b from +0, for n rows. */
+static void gckpti_attention_dots(const gckpt_call *call, const gckpti_factor *a, int64_t at,
+                                  const gckpti_factor *b, int64_t from, int64_t n, int64_t d,
+                                  float *out)
 {
     gckpti_start(out, n, 0);
     if (!gckpti_is_mixed(call))
-        gckpti_chains(a, 1, b, c, n, d, out);
-    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++)
+        gckpti_chains(a->f32 + at, 1, b->f32 + from, b->row, n, d, out);
+    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++, from += b->row)
         for (int64_t p = 0; p < d; p++)
-            out[j] = gckpti_mixed_link(gckpti_to_bf16(a[p]), gckpti_to_bf16(b[j * c + p]), out[j]);
+            out[j] = gckpti_mixed_link(gckpti_factor_at(a, at + p), gckpti_factor_at(b, from + p),
+                                       out[j]);
 }
 
 /* The next link of d chains: gckpti_link, or that of a bf16 plan. */
-static void gckpti_attention_link(const gckpt_call *call, float s, const float *x, int64_t d,
-                                  float *out)
+static void gckpti_attention_link(const gckpt_call *call, float s, const gckpti_factor *x,
+                                  int64_t at, int64_t d, float *out)
 {
     if (!gckpti_is_mixed(call))
-        gckpti_link(s, x, d, out);
+        gckpti_link(s, x->f32 + at, d, out);
     for (int64_t e = 0; gckpti_is_mixed(call) && e < d; e++)
-        out[e] = gckpti_mixed_link(gckpti_to_bf16(s), gckpti_to_bf16(x[e]), gckpti_flush(out[e]));
+        out[e] =
+            gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
 }
 
-/* Queries first..end-1, numbered through heads and rows. */
-static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end)
+/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
+static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+                                     float *rest)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
     gckpti_sight sight = gckpti_attention_keys(call);
+    gckpti_factor q = gckpti_factor_of(&call->in[0], 0, c, 1, 0);
+    gckpti_factor k = gckpti_factor_of(&call->in[1], 0, c, 1, 0);
+    gckpti_factor v = gckpti_factor_of(&call->in[2], 0, c, 1, 0);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
+    const int narrow = !GCKPTI_LEAN && call->out_bf16;
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
-        int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
-        const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
-        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
+        int64_t at = (row * t + i % t) * c + column, key = row * s * c + column;
+        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : NULL;
         int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
+        if (call->out)
+            out = call->out + at;
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            gckpti_attention_dots(call, call->in[0].data + at, k + j0 * c, c, n, d, p);
+            gckpti_attention_dots(call, &q, at, &k, key + j0 * c, n, d, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], scale);
             float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_attention_link(call, p[j], v + (j0 + j) * c, d, out);
+                gckpti_attention_link(call, p[j], &v, key + (j0 + j) * c, d, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
             out[e] /= sum;
+        if (narrow)
+            gckpti_to_bf16s(out, call->out_bf16 + at, d);
         if (call->aux)
             ((float *)call->aux)[i] = max + gckpti_log(sum);
     }
@@ -7343,46 +7500,97 @@ static int64_t gckpti_attention_all(const gckpt_call *call)
 
 static void gckpti_attention_forward(const gckpt_call *call)
 {
-    gckpti_attention_queries(call, 0, gckpti_attention_all(call));
+    gckpti_attention_queries(call, 0, gckpti_attention_all(call), (float *)call->work);
 }
 
-/* What queries first..end-1 add to gradients that have begun. */
-static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, int64_t end)
+/* Where chains of n rows of a gradient are, *row apart: in place, or begun in rest[from..], D
+ * apart, from which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
+static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
+                                    int64_t d, float *rest, int64_t from, int64_t *row)
+{
+    *row = arg->grad ? c : d;
+    if (GCKPTI_LEAN || arg->grad || !arg->grad_bf16)
+        return arg->grad ? arg->grad + at : NULL;
+    for (int64_t i = 0; i < n; i++)
+        if (arg->accumulate)
+            gckpti_from_bf16s(arg->grad_bf16 + at + i * c, rest + from + i * d, d);
+        else
+            gckpti_start(rest + from + i * d, d, 0);
+    return rest + from;
+}
+
+static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
+                                   int64_t d, const float *rest)
+{
+    for (int64_t i = 0; !GCKPTI_LEAN && arg->grad_bf16 && i < n; i++)
+        gckpti_to_bf16s(rest + i * d, arg->grad_bf16 + at + i * c, d);
+}
+
+/* sum(g out) of a query; of bf16 by copies in `rest`. */
+static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t d, float *rest)
+{
+    const float *g, *out;
+    if (GCKPTI_LEAN || call->grad_out)
+        g = call->grad_out + at;
+    else
+        g = rest, gckpti_from_bf16s(call->grad_out_bf16 + at, rest, d);
+    if (GCKPTI_LEAN || call->out)
+        out = call->out + at;
+    else
+        out = rest + d, gckpti_from_bf16s(call->out_bf16 + at, rest + d, d);
+    return gckpti_dot(g, out, d);
+}
+
+/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
+ * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
+static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2];
-    int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], s = call->in[1].shape.d[1];
+    int64_t d = c / o->heads, tile = GCKPTI_KEY_TILE * d, q_row, k_row, v_row;
+    int64_t at_q = head / o->heads * t * c + head % o->heads * d;
+    int64_t at_k = head / o->heads * s * c + head % o->heads * d;
+    const gckpt_arg *in = call->in;
+    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
+                             call->grad_out_bf16, NULL };
     gckpti_sight sight = gckpti_attention_keys(call);
+    gckpti_factor q = gckpti_factor_of(&in[0], 0, c, 1, 0);
+    gckpti_factor k = gckpti_factor_of(&in[1], 0, c, 1, 0);
+    gckpti_factor v = gckpti_factor_of(&in[2], 0, c, 1, 0);
+    gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
-    float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
-    for (int64_t i = first; i < end; i++) {
-        int64_t row = i / t / heads, column = i / t % heads * d;
-        int64_t at = (row * t + i % t) * c + column;
-        const float *q = call->in[0].data + at, *g = call->grad_out + at;
-        float lse = ((const float *)call->aux)[i], delta = 0.0f;
-        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
-        if (dq || dk)
-            delta = gckpti_dot(g, call->out + at, d);
-        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            int64_t key = (row * s + j0) * c + column;
-            gckpti_attention_dots(call, q, call->in[1].data + key, c, n, d, score);
-            if (dq || dk)
-                gckpti_attention_dots(call, g, call->in[2].data + key, c, n, d, dp);
-            for (int64_t j = 0; j < n; j++, key += c) {
+    float *dq = gckpti_attention_open(&in[0], at_q, t, c, d, rest, 2 * tile + 2 * d, &q_row);
+    for (int64_t j0 = 0; j0 < sight.keys; j0 += GCKPTI_KEY_TILE) {
+        int64_t all = gckpti_min(sight.keys - j0, GCKPTI_KEY_TILE), key = at_k + j0 * c;
+        float *dk = gckpti_attention_open(&in[1], key, all, c, d, rest, 2 * d, &k_row);
+        float *dv = gckpti_attention_open(&in[2], key, all, c, d, rest, tile + 2 * d, &v_row);
+        for (int64_t i = 0; i < t; i++) {
+            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + sight.ahead - j0);
+            float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
+            if (n <= 0)
+                continue;
+            gckpti_attention_dots(call, &q, at, &k, key, n, d, score);
+            if (dq || dk) {
+                delta = gckpti_attention_delta(call, at, d, rest);
+                gckpti_attention_dots(call, &g, at, &v, key, n, d, dp);
+            }
+            for (int64_t j = 0; j < n; j++) {
                 float p = gckpti_exp(gckpti_mul(score[j], scale) - lse);
                 if (dv)
-                    gckpti_attention_link(call, p, g, d, dv + key);
+                    gckpti_attention_link(call, p, &g, at, d, dv + j * v_row);
                 if (!dq && !dk)
                     continue;
                 float ds = p * (dp[j] - delta) * scale;
                 if (dq)
-                    gckpti_attention_link(call, ds, call->in[1].data + key, d, dq + at);
+                    gckpti_attention_link(call, ds, &k, key + j * c, d, dq + i * q_row);
                 if (dk)
-                    gckpti_attention_link(call, ds, q, d, dk + key);
+                    gckpti_attention_link(call, ds, &q, at, d, dk + j * k_row);
             }
         }
+        gckpti_attention_close(&in[1], key, all, c, d, dk);
+        gckpti_attention_close(&in[2], key, all, c, d, dv);
     }
+    gckpti_attention_close(&in[0], at_q, t, c, d, dq);
 }
 
 static void gckpti_attention_start(const gckpt_call *call)
@@ -7396,7 +7604,8 @@ static void gckpti_attention_start(const gckpt_call *call)
 static void gckpti_attention_backward(const gckpt_call *call)
 {
     gckpti_attention_start(call);
-    gckpti_attention_gradients(call, 0, gckpti_attention_all(call));
+    for (int64_t i = 0; i * call->shape.d[1] < gckpti_attention_all(call); i++)
+        gckpti_attention_gradients(call, i, (float *)call->work);
 }
 
 /* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
@@ -7417,7 +7626,7 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 }
 
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, GCKPTI_CACHED,
+                gckpti_attention_flops_backward, NULL, GCKPTI_CACHED | GCKPTI_NARROW,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
@@ -7671,6 +7880,7 @@ typedef struct {
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    float (*exp)(float x), (*log)(float x);
 } gckpti_loss_kernels;
 
 static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
@@ -7709,7 +7919,9 @@ static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
                                gckpti_plain_surprisal,
                                gckpti_plain_classes,
                                gckpti_from_bf16s,
-                               gckpti_to_bf16s };
+                               gckpti_to_bf16s,
+                               gckpti_exp,
+                               gckpti_log };
     return by;
 }
 
@@ -7725,9 +7937,11 @@ typedef struct {
     const float *weights;           /* NULL: none */
     int64_t share;                  /* rows to a weight */
     float smoothing;
-    const float *x; /* the block's logits (rows,n) */
-    float *d;       /* backward: their gradient; may be x; NULL: not wanted */
-    float *aux;     /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    const float *x;         /* the block's logits (rows,n) */
+    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    uint16_t *d_bf16;
+    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
@@ -7744,10 +7958,11 @@ static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
     return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
 }
 
-/* The loss of a row that is not left out, before its weight. */
-static float gckpti_loss_of(const gckpti_loss *l, int64_t r, float logit, float max, float log_sum)
+/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
+ * are soft or smoothed. */
+static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
+                            float log_sum)
 {
-    const float *x = l->x + r * l->n;
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
     if (l->soft) {
         c.targets = l->soft + (l->row + r) * l->v;
@@ -7759,25 +7974,42 @@ static float gckpti_loss_of(const gckpti_loss *l, int64_t r, float logit, float 
                                : loss;
 }
 
-/* The forward of row r: its classes so far, and these. */
+/* The forward of row r: its classes before `first`, and the n of x. */
+static void gckpti_loss_forward_classes(gckpti_loss *l, int64_t r, const float *x, int64_t first,
+                                        int64_t n)
+{
+    int64_t at = gckpti_loss_target(l, r) - first;
+    if (at >= 0 && at < n)
+        l->hit[r] = x[at];
+    for (int64_t j = 0; j < n; j += GCKPTI_LOSS_CHUNK)
+        l->by.online(x + j, NULL, gckpti_min(n - j, GCKPTI_LOSS_CHUNK), first + j == 0, &l->max[r],
+                     &l->sum[r]);
+    if (first + n < l->v)
+        return;
+    gckpti_softmax_end(&l->max[r], &l->sum[r]);
+    l->sum[r] = l->by.log(l->sum[r]);
+    l->hit[r] = gckpti_loss_of(l, r, x, l->hit[r], l->max[r], l->sum[r]);
+}
+
 static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
-    const float *x = l->x + r * l->n;
-    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
     (void)worker;
-    if (target < 0)
-        return;
-    if (at >= 0 && at < l->n)
-        l->hit[r] = x[at];
-    for (int64_t j = 0; j < l->n; j += GCKPTI_LOSS_CHUNK)
-        l->by.online(x + j, NULL, gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
-                     &l->max[r], &l->sum[r]);
-    if (l->first + l->n < l->v)
-        return;
-    gckpti_softmax_end(&l->max[r], &l->sum[r]);
-    l->sum[r] = gckpti_log(l->sum[r]);
-    l->hit[r] = gckpti_loss_of(l, r, l->hit[r], l->max[r], l->sum[r]);
+    if (gckpti_loss_target(l, r) >= 0)
+        gckpti_loss_forward_classes(l, r, l->x + r * l->n, l->first, l->n);
+}
+
+/* As above, of bf16 logits; all their classes. */
+static void gckpti_loss_forward_narrow(void *context, int64_t r, int64_t worker)
+{
+    gckpti_loss *l = (gckpti_loss *)context;
+    float x[GCKPTI_LOSS_CHUNK];
+    (void)worker;
+    for (int64_t j = 0, n; j < l->v && gckpti_loss_target(l, r) >= 0; j += n) {
+        n = gckpti_min(l->v - j, GCKPTI_LOSS_CHUNK);
+        l->by.widen(l->x_bf16 + r * l->v + j, x, n);
+        gckpti_loss_forward_classes(l, r, x, j, n);
+    }
 }
 
 /* The gradient of a row's soft targets. */
@@ -7791,23 +8023,22 @@ static void gckpti_loss_soft_row(const gckpti_loss *l, const float *x, float *d,
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* The backward of row r: d from x, the target's apart. */
-static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
+/* The backward of row r, of n classes from `first` on: d from x, the target's apart. */
+static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const float *x, float *d,
+                                         int64_t first, int64_t n)
 {
-    const gckpti_loss *l = (const gckpti_loss *)context;
-    const float *x = l->x + r * l->n, *aux = l->aux + 2 * r;
-    float *d = l->d ? l->d + r * l->n : NULL, logit = 0.0f, held = 0.0f;
+    const float *aux = l->aux + 2 * r;
+    float logit = 0.0f, held = 0.0f;
     float w = gckpti_loss_weight(l, r), other = l->smoothing / (float)l->v;
-    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
-    int here = !l->soft && at >= 0 && at < l->n;
+    int64_t target = gckpti_loss_target(l, r), at = target - first;
+    int here = !l->soft && at >= 0 && at < n;
     gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
-    (void)worker;
     c.scale = w * l->call->loss_scale;
     if (l->soft && l->call->in[1].grad)
         gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
     if (!d || target < 0 || w == 0.0f) {
         if (d)
-            gckpti_start(d, l->n, l->accumulate);
+            gckpti_start(d, n, l->accumulate);
         return;
     }
     if (l->soft) {
@@ -7816,12 +8047,40 @@ static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
     }
     if (here) /* d may be x; what it held the target's own contribution is added to */
         logit = x[at], held = d[at];
-    l->by.gradient(x, d, l->n, &c);
+    l->by.gradient(x, d, n, &c);
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at],
-                           gckpti_exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
+                           l->by.exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
                            c.scale, l->accumulate);
+    }
+}
+
+static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    float *d = l->d ? l->d + r * l->n : NULL;
+    (void)worker;
+    gckpti_loss_backward_classes(l, r, l->x + r * l->n, d, l->first, l->n);
+}
+
+/* As above, where logits or their gradient are bf16 (the other may be f32); all their classes. */
+static void gckpti_loss_backward_narrow(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    float wide[GCKPTI_LOSS_CHUNK], gradient[GCKPTI_LOSS_CHUNK];
+    (void)worker;
+    for (int64_t j = 0, n; j < l->v; j += n) {
+        int64_t at = r * l->v + j;
+        n = gckpti_min(l->v - j, GCKPTI_LOSS_CHUNK);
+        if (l->x_bf16)
+            l->by.widen(l->x_bf16 + at, wide, n);
+        if (l->d_bf16 && l->accumulate)
+            l->by.widen(l->d_bf16 + at, gradient, n);
+        gckpti_loss_backward_classes(l, r, l->x_bf16 ? wide : l->x + at,
+                                     l->d_bf16 ? gradient : l->d + at, j, n);
+        if (l->d_bf16)
+            l->by.narrow(gradient, l->d_bf16 + at, n);
     }
 }
 
@@ -7834,9 +8093,9 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     (void)worker;
     for (int64_t i = 0; i < l->share; i++) {
         int64_t r = k * l->share + i, target = gckpti_loss_target(l, r);
+        const float *x = l->x + r * l->n;
         if (target >= 0)
-            lane[i & 31] +=
-                gckpti_loss_of(l, r, l->x[r * l->n + target], l->aux[2 * r], l->aux[2 * r + 1]);
+            lane[i & 31] += gckpti_loss_of(l, r, x, x[target], l->aux[2 * r], l->aux[2 * r + 1]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
@@ -7902,6 +8161,8 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 /* The logits are the input: a chunk is all classes. */
 static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
+    void (*body)(void *context, int64_t i, int64_t worker) =
+        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), weights = 0;
     gckpti_loss l;
@@ -7914,12 +8175,15 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     }
     if (call->attributes)
         l.smoothing = *(const float *)call->attributes;
-    int wanted = !backward || x->grad || call->in[1].grad;
+    int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
+    if (!GCKPTI_LEAN && (x->bf16 || x->grad_bf16))
+        body = backward ? gckpti_loss_backward_narrow : gckpti_loss_forward_narrow;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
-        l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
-        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_backward_row : gckpti_loss_forward_row,
-                &l);
+        l.x = x->data ? x->data + row * v : NULL, l.d = x->grad ? x->grad + row * v : NULL;
+        l.x_bf16 = x->bf16 ? x->bf16 + row * v : NULL;
+        l.d_bf16 = x->grad_bf16 ? x->grad_bf16 + row * v : NULL;
+        by.each(call, l.rows, 16 * v, body, &l);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -7944,7 +8208,8 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
-                gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
+                gckpti_cross_entropy_classes,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
@@ -8051,7 +8316,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
     for (l->first = 0; l->first < v; l->first += l->n) {
         l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
-        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { l->d, NULL, l->n, 1, 0 };
+        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { l->d, NULL, l->n, 1, 0, NULL };
         gckpti_factor b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, l->rows, l->n, c, a, b, l->d, 0);
@@ -9827,7 +10092,9 @@ static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int 
                                gckpti_operands *o)
 {
     stored += ins->operands;
-    memset(o, 0xff, sizeof *o); /* all GCKPTI_NONE */
+    o->out = o->aux = o->work = o->gradient = o->shard = GCKPTI_NONE;
+    for (int i = 0; i < inputs; i++)
+        o->in[i].value = o->in[i].gradient = o->in[i].total = GCKPTI_NONE;
     if (ins->kind != GCKPT_UPDATE && ins->kind != GCKPT_REDUCE) {
         o->out = *stored++;
         o->aux = *stored++;
@@ -10300,7 +10567,7 @@ typedef struct gckpti_planner {
     const gckpt_term *terms;
     gckpti_variant variant;
     uint64_t least_work; /* of a step that computes nothing twice, whatever the variant */
-    int term_count, n, threads, plain, looped, inference, staged;
+    int term_count, n, threads, plain, looped, inference;
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -10360,13 +10627,15 @@ static int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
     return t->kind == GCKPTI_PARAM && gckpti_array_cut(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
-/* A parameter that ops read in the arena: packed and gathered ones, or by desc.stage_parameters
- * all. */
+/* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
+ * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
 static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_PARAM &&
-           (p->staged || p->g->store->params[t->index].p.storage != GCKPT_STORED_F32 ||
-            gckpti_is_gathered(p, t));
+    const gckpt_plan_desc *d = p->desc;
+    if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
+        return t->kind == GCKPTI_PARAM;
+    return p->g->store->params[t->index].p.storage != GCKPT_STORED_F32 &&
+           (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
 }
 
 /* Bytes of the largest share of a tensor's floats: rank 0's. All plan with that. */
@@ -10441,13 +10710,33 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 }
 
 /* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
- * gradient; 1 + i: input i), and the low parts of sums that it begins and ends (1 + i). The last is
- * always written to its end. */
+ * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
+ * written to its end. */
 typedef struct {
     size_t value[1 + GCKPT_MAX_INPUTS], gradient[1 + GCKPT_MAX_INPUTS]; /* offsets, or NONE */
-    size_t low[1 + GCKPT_MAX_INPUTS];
     size_t bytes;
+    int portions; /* no copies, but the kernel is to run in portions */
 } gckpti_copies;
+
+/* Floats of an operand's portion, of all (at most six; three if they are rows), and of a row. */
+enum {
+    GCKPTI_PORTION = 2048,
+    GCKPTI_PORTION_ROOM = 6 * GCKPTI_PORTION,
+    GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
+};
+
+/* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
+ * bf16. */
+static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *rounding,
+                               const int64_t *n, int64_t row)
+{
+    const int narrow = GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+    int portions = op->flags & GCKPTI_OWN_ROW && op->flags & (GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW);
+    for (int i = 0; i < inputs && portions; i++)
+        portions =
+            op->flags & GCKPTI_BY_ROW ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
+    return portions && (!(op->flags & GCKPTI_BY_ROW) || row <= GCKPTI_PORTION_ROW);
+}
 
 static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
 {
@@ -10455,19 +10744,23 @@ static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
     c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
-/* rounding, n (elements): by index as above. precision: what the op computes in. backward: `reads`
- * has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input i's gradient is, `sums` where that
- * ends a sum. An op that takes bf16 itself (inputs 0 and 1; fast kernels: all) leaves only what is
- * rounded by chance to the executor. */
+/* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
+ * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
+ * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
+ * the processor: all) leaves only what is rounded by chance to the executor. */
 static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding, const int64_t *n,
-                             gckpt_precision precision, int backward, unsigned reads,
-                             unsigned wanted, unsigned sums, gckpti_copies *c)
+                             int64_t row, int made_for, gckpt_precision precision, int backward,
+                             unsigned reads, unsigned wanted, gckpti_copies *c)
 {
     int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
-    int takes = fast || op->flags & GCKPT_TAKES_BF16, out = !takes || by_chance;
-    int most = fast ? GCKPT_MAX_INPUTS : 1; /* the last input it takes so */
+    int own = made_for <= GCKPTI_FOR_PLAIN && precision != GCKPT_FP32;
+    int portions = own && gckpti_has_portions(op, inputs, rounding, n, row);
+    int all = fast || portions || (own && op->flags & GCKPTI_NARROW && op->flags & GCKPTI_OWN_ROW);
+    int takes = all || op->flags & GCKPT_TAKES_BF16, out = !takes || by_chance;
+    int most = all ? GCKPT_MAX_INPUTS : 1; /* the last input it takes so */
     memset(c, 0xff, sizeof *c);
     c->bytes = 0;
+    c->portions = portions;
     out = out && rounding[0] & GCKPTI_NARROW_VALUE;
     for (int i = 0; i < inputs && !backward && out && !takes; i++)
         if (op->flags & GCKPT_INPLACE(i) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
@@ -10490,9 +10783,6 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding
             gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
     if (backward && !takes && rounding[0] & GCKPTI_NARROW_GRADIENT)
         gckpti_copy_add(c, &c->gradient[0], n[0]);
-    for (int i = 0; i < inputs; i++)
-        if (sums >> i & 1)
-            gckpti_copy_add(c, &c->low[1 + i], n[1 + i]);
 }
 
 /* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
@@ -10529,22 +10819,23 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
 {
     int rounding[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned wanted = 0, sums = 0;
+    unsigned wanted = 0;
+    size_t low;
     gckpti_copies c;
     for (int i = -1; i < t->inputs; i++) {
         const gckpt_tensor *q = i < 0 ? t : t->in[i];
         rounding[1 + i] = p->rounding[q->base->id];
         n[1 + i] = gckpti_elements(&q->shape);
-        if (i < 0 || !p->active[q->base->id])
-            continue;
-        if (!gckpti_repeats(t, i))
+        if (i >= 0 && p->active[q->base->id] && !gckpti_repeats(t, i))
             wanted |= 1u << i;
-        if (backward && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
-            sums |= 1u << i;
     }
-    gckpti_copies_of(t->op, t->inputs, rounding, n,
+    gckpti_copies_of(t->op, t->inputs, rounding, n, gckpti_last(&t->shape),
+                     gckpti_made_for(p->desc->backend, p->plain),
                      gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
-                     gckpti_needs(p, t), wanted, sums, &c);
+                     gckpti_needs(p, t), wanted, &c);
+    for (int i = 0; i < t->inputs && backward; i++)
+        if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
+            gckpti_copy_add(&c, &low, n[1 + i]);
     return c.bytes;
 }
 
@@ -13055,7 +13346,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
 /* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
 static int gckpti_counted(const gckpt_op *op)
 {
-    int i = GCKPT_MAX_INPUTS - 1;
+    int i = (op->flags & GCKPTI_OWN_ROW ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_BY_ROW .. */
     while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
         i--;
     return i;
@@ -16731,7 +17022,6 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
     p->leaves = d->leaves ? d->leaves : 1;
     p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
-    p->staged = d->stage_parameters;
     if (!p->inference && !d->update_in_backward && !variant.near)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
@@ -17865,6 +18155,23 @@ typedef struct { /* to += from, or if that is NULL, to = word */
     int64_t n;
 } gckpti_filling;
 
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
+
+/* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
+static void gckpti_cpu_clear(void *to, int64_t n, int far)
+{
+    float *x = (float *)to;
+#if GCKPTI_X86
+    if (far && (uintptr_t)x % 16 == 0) {
+        for (; n >= 4; n -= 4, x += 4)
+            _mm_stream_ps(x, _mm_setzero_ps());
+        _mm_sfence();
+    }
+#endif
+    (void)far;
+    memset(x, 0, (size_t)n * sizeof *x);
+}
+
 static void gckpti_cpu_fill_item(void *context, int64_t i)
 {
     const gckpti_filling *f = (const gckpti_filling *)context;
@@ -17873,7 +18180,7 @@ static void gckpti_cpu_fill_item(void *context, int64_t i)
     if (f->from)
         gckpti_add_into((float *)to, f->from + at, n);
     else if (!f->word)
-        memset(to, 0, 4 * (size_t)n);
+        gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
     for (int64_t k = 0; f->word && k < n; k++)
         memcpy(f->to + 4 * (at + k), &f->word, 4);
 }
@@ -17943,10 +18250,11 @@ static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c
  *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
  *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
  *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ *             (Loshchilov & Hutter 2019)
  * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
  * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
 static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                               const gckpti_adamw *a)
+                               const gckpt_rates *a)
 {
     for (int64_t k = 0; k < n; k++) {
         float d = g[k] * a->scale;
@@ -17957,30 +18265,13 @@ static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int
     }
 }
 
-static void gckpti_plain_divide(float *x, float by, int64_t n)
-{
-    for (int64_t k = 0; k < n; k++)
-        x[k] /= by;
-}
-
-static float gckpti_plain_square_sum(const float *x, int64_t n) { return gckpti_dot(x, x, n); }
-
-typedef struct { /* a pass, and what an instruction set has for it */
-    const gckpt_pass *pass;
-    void (*divide)(float *x, float by, int64_t n);
-    float (*square_sum)(const float *x, int64_t n);
-    void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
-    int64_t each; /* blocks of an item */
-} gckpti_passing;
-
 /* The optimisers, by the formulas above, on a block whose gradient is g. */
-static void gckpti_update_values(const gckpti_passing *s, const float *g, int64_t at, int64_t n)
+static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
 {
-    const gckpt_pass *p = s->pass;
     const gckpt_rates *a = &p->rates;
     float *w = p->values + at, *m = p->state[0];
     switch (p->optimiser) {
-    case GCKPT_ADAMW: s->adamw(w, g, m + at, p->state[1] + at, n, a); break;
+    case GCKPT_ADAMW: gckpti_plain_adamw(w, g, m + at, p->state[1] + at, n, a); break;
     case GCKPT_MOMENTUM:
         m += at;
         for (int64_t k = 0; k < n; k++) {
@@ -17995,51 +18286,64 @@ static void gckpti_update_values(const gckpti_passing *s, const float *g, int64_
     }
 }
 
-/* The blocks of item i. room: floats for a divided block that need not be kept, which spares the
- * memory a write; NULL: it is divided where it lies. */
-static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *room)
+/* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
+ * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
+static float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
+                                       int64_t n, int update)
 {
+    float *g = p->gradient + at;
+    if (more)
+        gckpti_add_into(g, more, n);
+    for (int64_t k = 0; k < n && p->count > 0; k++)
+        g[k] /= p->count;
+    if (update)
+        gckpti_update_values(p, g, at, n);
+    return p->squares ? gckpti_dot(g, g, n) : 0.0f;
+}
+
+typedef struct { /* a pass, and what an instruction set has for it */
+    const gckpt_pass *pass;
+    void (*add)(float *to, const float *from, int64_t n);
+    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    int64_t each; /* blocks of an item */
+} gckpti_passing;
+
+static void gckpti_cpu_update_item(void *context, int64_t i)
+{
+    const gckpti_passing *s = (const gckpti_passing *)context;
     const gckpt_pass *p = s->pass;
     const int64_t size = GCKPT_UPDATE_BLOCK;
+    const int update = p->update && !(p->unless && *p->unless);
     for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
         int64_t at = b * size, n = gckpti_min(p->elements - at, size);
-        float *g = p->gradient + at;
+        const float *last = NULL;
         for (int u = 0; u < p->adds; u++) {
             const void *more = (const char *)p->base + p->more[u];
-            gckpti_add_into(g, (const float *)more + at, n);
+            if (last)
+                s->add(p->gradient + at, last, n);
+            last = (const float *)more + at;
         }
-        if (p->count > 0) {
-            if (room && !p->write_back)
-                g = (float *)memcpy(room, g, (size_t)n * sizeof *g);
-            s->divide(g, p->count, n);
-        }
+        float squares = s->block(p, last, at, n, update);
         if (p->squares)
-            p->squares[b] = s->square_sum(g, n);
-        if (p->update && !(p->unless && *p->unless))
-            gckpti_update_values(s, g, at, n);
+            p->squares[b] = squares;
     }
 }
 
-static void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s,
-                            void (*item)(void *context, int64_t i))
+static void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
 {
     int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    gckpt_call c = *call;
     s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-    c.threads = n > 4 ? c.threads : 1;
-    gckpti_job(&c, (n + s->each - 1) / s->each, item, s);
-}
-
-static void gckpti_plain_update_item(void *context, int64_t i)
-{
-    gckpti_cpu_update_blocks((const gckpti_passing *)context, i, NULL);
+    if (!GCKPTI_LEAN && n > 4)
+        gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
+    else
+        for (int64_t i = 0; i * s->each < n; i++)
+            gckpti_cpu_update_item(s, i);
 }
 
 static void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    gckpti_passing s = { pass, gckpti_plain_divide, gckpti_plain_square_sum, gckpti_plain_adamw,
-                         0 };
-    gckpti_cpu_pass(call, &s, gckpti_plain_update_item);
+    gckpti_passing s = { pass, gckpti_add_into, gckpti_plain_update_block, 0 };
+    gckpti_cpu_pass(call, &s);
 }
 
 static const char *gckpti_cpu_finish(void *context)
@@ -18406,6 +18710,8 @@ struct gckpt_exec {
     gckpt_hyper hyper;
     float clip_scale;
     double grad_norm;
+    uint64_t unbiased;              /* 0, or the update's number that these are of: */
+    double rest[2];                 /* 1 - beta^number */
     int pc, finished;               /* finished: it came to its end */
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
@@ -18748,10 +19054,13 @@ static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
     return gckpti_resize(&e->memory, NULL, 0, bytes);
 }
 
-/* A call without op or inputs, for what is done between ops. */
-static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+/* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
+ * set: to clear them all would take longer than a small update. */
+static void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
 {
-    memset(c, 0, sizeof *c);
+    const size_t rest = offsetof(gckpt_call, shape);
+    c->inputs = 0;
+    memset((unsigned char *)c + rest, 0, sizeof *c - rest);
     c->seed = e->store->seed;
     c->step = e->step;
     c->threads = e->plan->threads;
@@ -18760,6 +19069,13 @@ static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
     c->runner = &e->runner;
     c->kernels = e->kernels;
     c->backend = gckpti_on(e)->context;
+}
+
+/* The same, to become that of an op. */
+static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+{
+    memset(c->in, 0, sizeof c->in);
+    gckpti_call_between(e, c);
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -19470,12 +19786,33 @@ static void *gckpti_cache_at(const gckpt_exec *e, int id)
     return caches + ((const unsigned char *)e->nodes[id].data - caches);
 }
 
-/* Shapes, attributes and everything else that does not come from the arena. */
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                              gckpt_call *c)
+/* As a bare call, of one that an earlier instruction of this run has left, where `inputs` are set
+ * next: clearing all of it would take longer than many an op. */
+static void gckpti_call_clear(gckpt_call *c, int inputs)
+{
+    for (int i = inputs; i < c->inputs; i++)
+        memset(&c->in[i], 0, sizeof c->in[i]);
+    for (int i = 0; i < inputs; i++) {
+        gckpt_arg *arg = &c->in[i];
+        arg->data = NULL, arg->index = NULL, arg->grad = NULL, arg->low = NULL;
+        arg->accumulate = 0;
+        arg->bf16 = NULL, arg->grad_bf16 = NULL;
+    }
+    c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
+    c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
+    c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
+    c->rounded = 0, c->packed = NULL;
+}
+
+/* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
+static void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                             gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
-    gckpti_bare_call(e, c);
+    if (GCKPTI_LEAN)
+        gckpti_bare_call(e, c);
+    else
+        gckpti_call_clear(c, node->inputs);
     c->inputs = node->inputs;
     c->shape = gckpti_node_shape(e, node, rows);
     for (int i = 0; i < node->inputs; i++)
@@ -19486,10 +19823,18 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-    for (int i = 0; i < node->inputs; i++)
+    for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+}
+
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                              gckpt_call *c)
+{
+    if (!GCKPTI_LEAN)
+        gckpti_bare_call(e, c);
+    gckpti_call_next(e, node, id, rows, c);
 }
 
 /* The values of input i: in the arena, where it has been brought there, else a leaf's. */
@@ -19505,6 +19850,20 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int 
         arg->index = (const int32_t *)data;
     else
         arg->data = (const float *)data;
+}
+
+/* Where it is in no arena: the packed parameter that this op reads. */
+static void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                               gckpti_stored *stored)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+        if (q->kind != GCKPTI_PARAM || c->in[i].data)
+            continue;
+        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
+        stored->packing = e->plan->packing;
+        c->packed = stored;
+    }
 }
 
 /* What a loss adds to now; regularisers have no leaves. */
@@ -19553,15 +19912,22 @@ static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
                            p->looped);
 }
 
-/* Where the copies and low parts of this instruction are. */
+/* Where the copies of this instruction are. Without bf16 there are none, and asking for them takes
+ * as long as many an op. */
 static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                              gckpti_copies *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
+    c->bytes = 0;
+    c->portions = 0;
+    for (int i = 0; i <= node->inputs && !GCKPTI_LEAN; i++)
+        c->value[i] = c->gradient[i] = GCKPTI_NONE;
+    if (GCKPTI_LEAN || p->precision == GCKPT_FP32)
+        return;
     int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
     int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned reads = backward && o->out != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0, sums = 0;
+    unsigned reads = backward && o->out != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0;
     rounding[0] = node->rounding;
     n[0] = gckpti_elements(&node->shape);
     for (int i = 0; i < node->inputs; i++) {
@@ -19569,15 +19935,11 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const g
         n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
         if (backward && o->in[i].value != GCKPTI_NONE)
             reads |= GCKPT_IN(i);
-        if (!backward || o->in[i].gradient == GCKPTI_NONE)
-            continue;
-        if (o->in[i].total == GCKPTI_NONE)
+        if (backward && o->in[i].gradient != GCKPTI_NONE && o->in[i].total == GCKPTI_NONE)
             wanted |= 1u << i;
-        if (gckpti_sums_of(p, node, i) == GCKPTI_SUM_HERE)
-            sums |= 1u << i;
     }
-    gckpti_copies_of(node->op, node->inputs, rounding, n, e->nodes[ins->id].precision, backward,
-                     reads, wanted, sums, c);
+    gckpti_copies_of(node->op, node->inputs, rounding, n, gckpti_last(&node->shape), p->made_for,
+                     e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
 static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
@@ -19665,12 +20027,123 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
     return GCKPT_OK;
 }
 
-static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
+/* ---- kernels in portions ---- */
+typedef struct {
+    const gckpt_exec *e;
+    const gckpt_call *call;
+    gckpt_kernel kernel;
+    int backward, sums; /* sums: portions come in turn, and add to gradients that have none */
+    int64_t n, row;     /* elements of a portion; of a row, 0: they do not matter */
+    size_t aux;         /* bytes a row */
+} gckpti_portions;
+
+/* n floats at *next, which moves on: those of `narrow`, if they are read. */
+static float *gckpti_portion_open(const gckpti_portions *s, const gckpt_call *c,
+                                  const uint16_t *narrow, int read, float **next)
+{
+    int64_t n = gckpti_elements(&c->shape);
+    float *x = *next;
+    if (!narrow)
+        return NULL;
+    if (read)
+        gckpti_widen(s->e, c, GCKPT_WIDEN, narrow, x, n);
+    *next += gckpti_multiple(n, 16);
+    return x;
+}
+
+static void gckpti_portion_close(const gckpti_portions *s, const gckpt_call *c, float *x,
+                                 uint16_t *narrow)
+{
+    if (narrow)
+        gckpti_round(s->e, c, 0, x, narrow, gckpti_elements(&c->shape));
+}
+
+/* Portion i, as a call of its own. It knows where its bf16 are, too: fast kernels fetch those of
+ * the next one, which lie behind them, meanwhile. */
+static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_portions *s = (const gckpti_portions *)context;
+    const gckpt_call *call = s->call;
+    float room[GCKPTI_PORTION_ROOM], *next = room;
+    int64_t all = gckpti_elements(&call->shape), at = i * s->n, n = gckpti_min(all - at, s->n);
+    gckpt_call c = *call;
+    (void)worker;
+    c.shape = s->row ? gckpt_shape2(n / s->row, s->row) : gckpt_shape1(n);
+    c.aux = c.aux ? (unsigned char *)c.aux + (size_t)(at / s->row) * s->aux : NULL;
+    c.threads = 1;
+    c.out_bf16 = c.out_bf16 ? c.out_bf16 + at : NULL;
+    c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + at : NULL;
+    c.out = c.out ? c.out + at : gckpti_portion_open(s, &c, c.out_bf16, s->backward, &next);
+    float *g = gckpti_portion_open(s, &c, c.grad_out_bf16, 1, &next);
+    c.grad_out = c.grad_out ? c.grad_out + at : g;
+    for (int k = 0; k < c.inputs; k++) {
+        gckpt_arg *in = &c.in[k];
+        if (gckpti_elements(&in->shape) != all) {
+            in->grad = s->sums ? in->grad : NULL;
+            in->accumulate |= i > 0;
+            continue;
+        }
+        in->shape = c.shape;
+        in->bf16 = in->bf16 ? in->bf16 + at : NULL;
+        in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + at : NULL;
+        in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
+        in->low = in->low ? in->low + at : NULL;
+        if (in->grad)
+            in->grad += at;
+        else
+            in->grad = gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
+    }
+    s->kernel(&c);
+    if (!s->backward)
+        gckpti_portion_close(s, &c, c.out, c.out_bf16);
+    for (int k = 0; k < c.inputs; k++)
+        gckpti_portion_close(s, &c, c.in[k].grad, c.in[k].grad_bf16);
+}
+
+/* Fast kernels sum over all rows at once, when all portions are done. */
+static void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
+                                gckpt_kernel kernel)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpt_op *op = node->op;
+    int64_t all = gckpti_elements(&call->shape), row = gckpti_last(&call->shape);
+    gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
+    gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
+    int parts = !s.backward, sums = 0;
+    for (int i = 0; i < call->inputs; i++) {
+        gckpt_arg *in = &own.in[i];
+        int part = gckpti_elements(&in->shape) == all;
+        if (op->flags & GCKPT_PASSES(i) && in->grad_bf16 == own.grad_out_bf16)
+            in->grad_bf16 = NULL;
+        parts |= part && (in->grad || in->grad_bf16);
+        sums |= !part && in->grad;
+        if (part)
+            rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;
+    }
+    s.sums = sums && kernel == op->backward;
+    if (op->flags & GCKPTI_BY_ROW) {
+        s.row = row;
+        s.n = row > s.n ? row : s.n / row * row;
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+    }
+    int64_t items = (all + s.n - 1) / s.n;
+    for (int64_t i = 0; i < items && s.sums; i++)
+        gckpti_portion_item(&s, i, 0);
+    if (parts && !s.sums)
+        gckpt_parallel(call, items, 4 * s.n, gckpti_portion_item, &s); /* each fetches the next */
+    if (sums && !s.sums)
+        kernel(&rest);
+}
+
+static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                              int portions)
 {
     const gckpti_exec_node *n = &e->nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (GCKPTI_LEAN || kernel)
+    if (!GCKPTI_LEAN && portions)
+        gckpti_run_portions(e, ins, c, kernel);
+    else if (GCKPTI_LEAN || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -19708,12 +20181,12 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to)
 }
 
 /* A parameter comes into the arena, or an op is computed. */
-static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
+static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_call c;
+    gckpti_stored stored;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
         gckpti_run_stage(e, node, gckpti_at(e, o.out));
@@ -19724,29 +20197,33 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
-    gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = (float *)out;
-    c.aux = gckpti_at(e, o.aux);
-    c.work = gckpti_at(e, o.work);
+    gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
+    int portions = 0;
+    c->out = (float *)out;
+    c->aux = gckpti_at(e, o.aux);
+    c->work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (gckpti_is_mixed(&c)) {
+        gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
+    if (p->packing)
+        gckpti_call_stored(e, node, c, &stored);
+    if (gckpti_is_mixed(c)) {
         gckpti_copies copies;
         gckpti_copies_at(e, ins, &o, &copies);
-        gckpti_widen_inputs(e, &c, &copies);
+        gckpti_widen_inputs(e, c, &copies);
         if (narrow)
-            c.out = gckpti_copy_at(&c, copies.value[0]);
-        c.out_bf16 = c.out ? NULL : narrow;
-        gckpti_own_work(&c, &copies);
+            c->out = gckpti_copy_at(c, copies.value[0]);
+        c->out_bf16 = c->out ? NULL : narrow;
+        gckpti_own_work(c, &copies);
+        portions = copies.portions;
     }
     if (term >= 0) {
-        c.loss_sum = &gckpti_loss_at(e, term)->sum;
-        c.loss_count = &gckpti_loss_at(e, term)->count;
+        c->loss_sum = &gckpti_loss_at(e, term)->sum;
+        c->loss_count = &gckpti_loss_at(e, term)->count;
     }
-    gckpti_run_kernel(e, ins, &c);
-    if (c.out && node->rounding & GCKPTI_ROUNDED)
-        gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
-    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
+    gckpti_run_kernel(e, ins, c, portions);
+    if (c->out && node->rounding & GCKPTI_ROUNDED)
+        gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
+    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
 /* Waits, before what comes next, for moves that were begun. */
@@ -19881,15 +20358,17 @@ static float gckpti_loss_scale(gckpt_exec *e, int term)
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
  * is passed on is the gradient that came in. */
 static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  const gckpti_copies *copies, gckpt_call *c, int i)
+                                  gckpti_copies *copies, gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     gckpt_arg *arg = &c->in[i];
     int64_t n = gckpti_elements(&arg->shape);
+    size_t low;
     arg->accumulate = (ins->accumulate >> i) & 1;
     arg->grad = gckpti_at(e, o->in[i].gradient);
-    if (copies->gradient[1 + i] != GCKPTI_NONE) {
+    int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
+    if (!GCKPTI_LEAN && copies->gradient[1 + i] != GCKPTI_NONE) {
         const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
         arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
         if (arg->accumulate)
@@ -19897,16 +20376,18 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
                  gckpti_same_shape(&arg->shape, &c->shape))
             arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+    } else if (!GCKPTI_LEAN && arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT &&
+               o->in[i].total == GCKPTI_NONE) {
         arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
         arg->grad = NULL;
     }
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
-    arg->low = gckpti_copy_at(c, copies->low[1 + i]);
-    if (arg->low)
+    if (sums == GCKPTI_SUM_HERE) {
+        gckpti_copy_add(copies, &low, n);
+        arg->low = gckpti_copy_at(c, low);
         gckpti_on(e)->fill(c, arg->low, 0, n);
-    else if (arg->grad && gckpti_sums_of(e->plan, node, i) == GCKPTI_SUM_ON)
+    } else if (arg->grad && sums == GCKPTI_SUM_ON)
         arg->low = arg->grad + n;
 }
 
@@ -19914,6 +20395,8 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
 static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                 gckpt_call *c, int i)
 {
+    if (e->plan->precision == GCKPT_FP32 && o->in[i].total == GCKPTI_NONE)
+        return;
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     int64_t n = gckpti_elements(&c->in[i].shape);
@@ -19931,50 +20414,49 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
 }
 
 /* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
-static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
+static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
     gckpti_copies copies;
-    gckpt_call c;
-    gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
+    gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     gckpti_copies_at(e, ins, &o, &copies);
-    c.out = gckpti_at(e, o.out);
-    c.aux = gckpti_at(e, o.aux);
-    c.work = gckpti_at(e, o.work);
+    c->out = gckpti_at(e, o.out);
+    c->aux = gckpti_at(e, o.aux);
+    c->work = gckpti_at(e, o.work);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
-    c.grad_out = grad_out;
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+    c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
-    if (gckpti_is_mixed(&c)) {
-        int64_t n = gckpti_elements(&c.shape);
-        gckpti_widen_inputs(e, &c, &copies);
-        if (c.out && node->rounding & GCKPTI_NARROW_VALUE) {
+        gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
+    if (gckpti_is_mixed(c)) {
+        int64_t n = gckpti_elements(&c->shape);
+        gckpti_widen_inputs(e, c, &copies);
+        if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
             const uint16_t *narrow = gckpti_at_bf16(e, o.out);
-            c.out = gckpti_widen_copy(e, &c, copies.value[0], &narrow, n);
-            c.out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
+            c->out = gckpti_widen_copy(e, c, copies.value[0], &narrow, n);
+            c->out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
         }
-        if (c.grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
-            c.grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
-            c.grad_out = gckpti_widen_copy(e, &c, copies.gradient[0], &c.grad_out_bf16, n);
+        if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
+            c->grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
+            c->grad_out = gckpti_widen_copy(e, c, copies.gradient[0], &c->grad_out_bf16, n);
         }
     }
     for (int i = 0; i < node->inputs; i++)
-        gckpti_gradient_start(e, ins, &o, &copies, &c, i);
-    gckpti_own_work(&c, &copies);
+        gckpti_gradient_start(e, ins, &o, &copies, c, i);
+    gckpti_own_work(c, &copies);
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
-        c.loss_scale = gckpti_loss_scale(e, term);
-        c.loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
+        c->loss_scale = gckpti_loss_scale(e, term);
+        c->loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
     }
-    gckpti_run_kernel(e, ins, &c);
+    gckpti_run_kernel(e, ins, c, copies.portions);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_gradient_end(e, ins, &o, &c, i);
+        gckpti_gradient_end(e, ins, &o, c, i);
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
@@ -20040,7 +20522,7 @@ static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_pass pass;
-    gckpti_bare_call(e, &c);
+    gckpti_call_between(e, &c);
     gckpti_pass_start(e, ins, &pass);
     gckpti_on(e)->update(&c, &pass);
 }
@@ -20072,8 +20554,8 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
 
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
  * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_pass_rates(const gckpt_exec *e, const gckpti_plan_param *param,
-                              const gckpti_param *q, uint64_t step, gckpt_pass *pass)
+static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
+                              uint64_t step, gckpt_pass *pass)
 {
     const gckpt_hyper *h = &e->hyper;
     gckpt_rates *a = &pass->rates;
@@ -20092,8 +20574,13 @@ static void gckpti_pass_rates(const gckpt_exec *e, const gckpti_plan_param *para
     a->beta2 = beta2;
     a->rest2 = (float)(1 - (double)beta2);
     a->eps = gckpti_setting(h->eps, 1e-8f);
-    a->rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
-    a->correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+    if (e->unbiased != step) { /* most parameters have the same */
+        e->unbiased = step;
+        e->rest[0] = 1 - gckpti_powi((double)beta1, step);
+        e->rest[1] = 1 - gckpti_powi((double)beta2, step);
+    }
+    a->rate = (float)((double)lr / e->rest[0]);
+    a->correct2 = (float)(1 / e->rest[1]);
 }
 
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
@@ -20118,7 +20605,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
             gckpti_ranking_of(p)->updated(e, q);
         return;
     }
-    gckpti_bare_call(e, &c);
+    gckpti_call_between(e, &c);
     gckpti_pass_start(e, ins, &pass);
     if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
         pass.adds = 0;
@@ -20205,6 +20692,24 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
     }
 }
 
+/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
+static int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
+{
+    const gckpti_node *node = &e->plan->nodes[id];
+    float x[64];
+    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
+        e->plan->params[node->index].storage == GCKPT_STORED_F32)
+        return 0;
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    for (int64_t at = 0, n; at < q->p.elements; at += n) {
+        n = gckpti_min(q->p.elements - at, 64);
+        e->plan->packing->unpack_piece(q, at, n, x);
+        for (int64_t i = 0; i < n; i++)
+            gckpti_see(s, (double)x[i], id, 0, at + i);
+    }
+    return 1;
+}
+
 /* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
 static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
                             int gradient, int scratch)
@@ -20212,7 +20717,7 @@ static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, 
     const gckpti_node *q = &e->plan->nodes[id];
     gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
     int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
-    if (q->type == GCKPT_F32)
+    if ((x || gradient || !gckpti_see_stored(e, s, id)) && q->type == GCKPT_F32)
         gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
@@ -20331,7 +20836,8 @@ static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
 {
     gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
     s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
-    gckpti_see_all(e, &s, e->plan->nodes[id].type == GCKPT_F32 ? values : NULL, 0, n, id, 0);
+    if (!gckpti_see_stored(e, &s, id))
+        gckpti_see_all(e, &s, e->plan->nodes[id].type == GCKPT_F32 ? values : NULL, 0, n, id, 0);
     return s.id < 0 ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_DATA,
                                    "finite: \"%s\" is %g at position %I: an earlier step, or "
@@ -20751,7 +21257,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
         int cut = gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-        if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && q->p.storage == GCKPT_STORED_F32 &&
+        if (gckpti_debug(e) & GCKPT_DEBUG_FINITE &&
             gckpti_check_leaf(e, p->params[i].node, *data, cut ? q->p.first : 0,
                               cut ? q->p.count : q->p.elements, p->params[i].trained) != GCKPT_OK)
             return GCKPT_E_DATA;
@@ -20790,6 +21296,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
         return result;
     if (hyper)
         e->hyper = *hyper;
+    e->unbiased = 0;
     e->step = e->store->step;
     e->packs = e->store->packs;
     e->streamed = 0;
@@ -20952,7 +21459,7 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
 
-static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     gckpti_look read = { 0, 0, -1, 0, 0, 0 };
     gckpt_result result = GCKPT_OK;
@@ -20960,9 +21467,9 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
     if (finite)
         gckpti_see_operands(e, &read, ins, 0);
     if (ins->kind == GCKPT_FORWARD)
-        result = gckpti_run_forward(e, ins);
+        result = gckpti_run_forward(e, ins, c);
     else if (ins->kind == GCKPT_BACKWARD)
-        gckpti_run_backward(e, ins);
+        gckpti_run_backward(e, ins, c);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
@@ -20975,9 +21482,9 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 /* How far a run goes: the whole step, what comes before its first update, or all but updates. */
 typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
 
-/* Runs one instruction and moves on. Returns MORE, OK at the end of the extent (or of the rows at
- * hand when streaming), CANCELLED or an error. */
-static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
+/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
+ * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
+static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
@@ -21014,7 +21521,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
-        result = gckpti_run_instruction(e, ins);
+        result = gckpti_run_instruction(e, ins, c);
     if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
         gckpti_join(e);
         gckpti_paint_dead(e);
@@ -21043,8 +21550,11 @@ typedef struct {
 static void gckpti_run_here(void *context)
 {
     gckpti_running *r = (gckpti_running *)context;
+    gckpt_call c;
+    if (!GCKPTI_LEAN)
+        gckpti_bare_call(r->e, &c);
     for (int64_t i = 0; i < r->instructions && r->result == GCKPT_MORE; i++)
-        r->result = gckpti_advance(r->e, r->extent);
+        r->result = gckpti_advance(r->e, r->extent, &c);
 }
 
 /* As gckpti_advance, but many instructions, with a team. */
@@ -22492,14 +23002,16 @@ static void gckpti_time_step(void *context)
     gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
     double *rest = &t->spent[p->length], micro;
+    gckpt_call c;
     memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
+    gckpti_bare_call(e, &c);
     micro = (double)(gckpti_ranking_of(p) && result == GCKPT_OK
                          ? gckpti_ranking_of(p)->batches(e, t->batch.rows)
                          : t->batch.rows / p->rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
-        result = gckpti_advance(e, GCKPTI_GRADIENTS);
+        result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
@@ -25342,6 +25854,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
         r->picks[i].gradient = gckpti_get_below(r, 2);
     }
+    r->p.desc = d;
     gckpti_read_list(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
@@ -25960,6 +26473,7 @@ typedef struct gckpti_product {
     int64_t from_row;
     float *c;
     int64_t c_row;
+    const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
 } gckpti_product;
 
 /* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
@@ -26062,6 +26576,7 @@ enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row 
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
        GCKPTI_LINKS_TO,    /* links 0..i + d */
        GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
@@ -26077,7 +26592,24 @@ typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int edge, fresh;
     int64_t diagonal;
+    const float *factor; /* f32: NULL, or what each row of c is multiplied by before its links */
+    const gckpti_heads *of;
+    const float *next; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
 } gckpti_band;
+
+/* What a head's backward in a bf16 plan works with: blocks of p, ds, dk and dv, dq's chains of all
+ * queries, a sum (g out) of each; what is multiplied: rows of words of two columns (q, k, v, g) or
+ * columns of words of two rows (pairs_); and the bands that do it. */
+typedef struct {
+    const gckpti_heads *h;
+    gckpti_factor q, k, v, g, pairs_q, pairs_k, pairs_g;
+    gckpti_band scores, over_queries, over_keys;
+    int64_t at_q; /* the head's first element, of q and of out */
+    int to_q, to_k, to_v;
+    const float *lse;
+    float *p, *ds, *dk, *dv, *dq, *delta;
+    uint32_t *along, *kt, *vt, *k_words, *rows; /* of ds by keys; of k and v; any other rows' */
+} gckpti_words;
 
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
 typedef struct {
@@ -26102,31 +26634,39 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
-/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
- * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
- * even one at -0. */
-static inline void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                                     uint16_t odd, uint32_t *d, int64_t width)
-{
-    for (int64_t p = 0; p < k; p += 2, d += width)
-        for (int64_t i = 0; i < width; i++) {
-            int64_t first = at + i * x->row + p * x->step;
-            d[i] = 0;
-            if (i < n)
-                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
-                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
-        }
-}
+/* What of b is packed next: `rows` of `width` bytes, fetched into L2 line by line from `at` on. */
+typedef struct {
+    const char *x;
+    int64_t row, rows, width, at;
+} gckpti_mixed_fetch;
 
-/* Of bf16 plans. pack: as gckpti_mixed_pack. tile: 8 rows of c, `width` columns (16, 32 or 48), +=
- * the chains of a and b, packed; NULL: gckpti_mixed_plain. */
+/* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
+ * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
+ * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
+typedef struct {
+    int64_t pairs, a_row, a_step, width, from_row, c_row;
+    const uint16_t *a;
+    const uint32_t *b;
+    const float *from;
+    float *c;
+    uint16_t *c_bf16;          /* one of the two */
+    const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
+    gckpti_mixed_fetch *fetch; /* is this */
+} gckpti_mixed_tile;
+
+/* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
+ * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
+ * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
+ * which change no chain, not even one at -0. */
 typedef struct gckpti_mixed_kernels {
-    void (*tile)(int64_t pairs, const uint32_t *a, int64_t a_step, const uint32_t *b, int64_t width,
-                 float *c, int64_t c_row);
-    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, uint16_t odd,
-                 uint32_t *d, int64_t width);
+    void (*tile)(const gckpti_mixed_tile *t);
+    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
+                 int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
+                              float *room);
+    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
 
 static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
@@ -26134,15 +26674,31 @@ static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
     return (const gckpti_kernels *)call->kernels;
 }
 
-/* What the backward of a norm adds up over a row: u h. */
+/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
+ * bytes an element: that portion's neighbours; or `here`, which is there already. */
+typedef struct {
+    const char *x, *y, *z;
+} gckpti_ahead;
+
+static inline gckpti_ahead gckpti_ahead_of(const gckpt_call *call, const float *here,
+                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    const gckpti_ahead a = { x ? (const char *)(x + n) : (const char *)here,
+                             y ? (const char *)(y + n) : (const char *)here,
+                             z ? (const char *)(z + n) : (const char *)here };
+    return a;
+}
+
+/* What the backward of a norm adds up over a row: u h. x, y: NULL where they are bf16. */
 static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
     int64_t at = r * gckpti_last(&call->shape);
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    row.x = call->in[0].data + at;
-    row.y = call->grad_out + at;
+    row.x = call->in[0].data ? call->in[0].data + at : NULL;
+    row.y = call->grad_out ? call->grad_out + at : NULL;
     row.z = o->gain ? call->in[o->gain].data : NULL;
     if (o->center) {
         row.first = *aux++;
@@ -26150,28 +26706,6 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     }
     row.rstd = *aux;
     return row;
-}
-
-/* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
- * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
-typedef struct {
-    void (*body)(void *context, int64_t item, int64_t worker);
-    void *context;
-    int64_t n, next, block;
-} gckpti_items;
-
-/* What a worker does: it claims `block` items at a time until none is left. */
-static void gckpti_work_on(void *context, int64_t worker)
-{
-    gckpti_items *s = (gckpti_items *)context;
-    for (;;) {
-        int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
-        int64_t end = i + gckpti_min(s->n - i, s->block);
-        if (i >= s->n)
-            return;
-        for (; i < end; i++)
-            s->body(s->context, i, worker);
-    }
 }
 
 /* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
@@ -26202,7 +26736,7 @@ static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call
 /* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 typedef struct {
     const gckpt_call *call;
-    gckpti_product t;
+    const gckpti_product *t;
     int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
     int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
     float *pack;
@@ -26235,21 +26769,27 @@ static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i
 /* Piece i of all products: from its number to its rows and columns. */
 static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
 {
-    gckpti_product t = s->t;
+    const gckpti_product *t = s->t;
+    gckpti_product next;
     int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
     int64_t j0 = i % s->across * s->cols;
-    t.a += at * s->a_next, t.b += at * s->b_next, t.c += at * s->c_next;
-    if (t.from && t.from_row)
-        t.from += at * s->c_next;
-    int64_t i1 = i0 + gckpti_min(t.m - i0, s->rows), j1 = j0 + gckpti_min(t.n - j0, s->cols);
+    if (at) {
+        next = *t, t = &next;
+        next.a += at * s->a_next, next.c += at * s->c_next;
+        if (!next.stored)
+            next.b += at * s->b_next;
+        if (next.from && next.from_row)
+            next.from += at * s->c_next;
+    }
+    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
-    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
-        (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
-        gckpti_openblas_piece(&t, i0, i1, j0, j1);
+    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
+        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
+        gckpti_openblas_piece(t, i0, i1, j0, j1);
         return;
     }
 #endif
-    gckpti_kernels_of(s->call)->product_piece(&t, i0, i1, j0, j1, pack, room);
+    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
 }
 
 static void gckpti_products_item(void *context, int64_t i, int64_t worker)
@@ -26266,16 +26806,18 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
- * thread, so that one that loses its core delays the others little; 1 if it is small. A b that must
- * be transposed is cut by columns first, lest two pieces do it again; and the part of a must stay
- * in a cache while a piece goes over it for every GCKPTI_NC columns. */
+ * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
+ * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
+ * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
+ * over it for every GCKPTI_NC columns. */
 static void gckpti_products_cut(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
-    const gckpti_product *t = &s->t;
+    const gckpti_product *t = s->t;
     int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
-    int64_t threads = s->call->threads, pieces = small || threads < 2 ? 1 : 4 * threads / s->batch;
+    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
+    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
     s->rows = t->m, s->cols = t->n;
     for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
         if (have < pieces && s->cols > narrow &&
@@ -26294,7 +26836,7 @@ static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t,
 {
     gckpti_products s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.t = *t, s.batch = batch;
+    s.call = call, s.t = t, s.batch = batch;
     s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
     s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
     gckpti_products_cut(&s);
@@ -26309,107 +26851,244 @@ static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
     const float *from = f->accumulate ? f->c : f->start;
     int64_t from_row = f->accumulate ? f->n : 0;
     gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
-                         b->step, b->row, from, from_row, f->c,   f->n };
-    void *pack = f->words;
-    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)pack);
+                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
+    t.stored = b->stored ? &b->stored->u : NULL;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
 }
 
-/* ---- products of bf16 plans: b is packed for all, then an item is up to 32 rows and 288 columns
- * of c. 256 links at a time, a is packed, too; meanwhile the chains rest in `rest`. */
-enum { GCKPTI_MIXED_LINKS = 256, GCKPTI_MIXED_COLS = 288, GCKPTI_MIXED_DOWN = 32 };
+/* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
+ * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
 typedef struct {
+    const gckpt_call *call;
     const gckpti_mixed_kernels *kernels;
     const gckpti_factors *t;
-    int64_t words, packs; /* of b, a matrix; items to pack them */
-    int64_t cols, across, down;
+    int in_place, keeps;                     /* a is not packed; rest has all rows of a panel */
+    int64_t rows, cols, links, down, across; /* of an item; at a time; items below, beside others */
+    int64_t odd;  /* last links, packed even so: the last word would end past a's row */
+    int64_t room; /* of a worker, in floats */
 } gckpti_mixed_job;
 
-/* Of b: a panel, or where columns lie side by side 16 links of all panels. */
-static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_factors *t = s->t;
-    int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
-    int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
-    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_min(t->n - j0, GCKPTI_PANEL);
-    int64_t k = t->b.row == 1 ? gckpti_min(t->k - p, 16) : t->k;
-    (void)worker;
-    for (int64_t j = j0, n; j < j1; j += n) {
-        n = gckpti_min(j1 - j, GCKPTI_PANEL);
-        s->kernels->pack(&t->b, matrix * t->b.next + j * t->b.row + p * t->b.step, n, k, 0,
-                         t->words + matrix * s->words + j * pairs + p / 2 * gckpti_multiple(n, 16),
-                         gckpti_multiple(n, 16));
-    }
-}
+/* What of an item is worked on. */
+typedef struct {
+    gckpti_mixed_tile tile;
+    int64_t matrix, i, m, p, j, n; /* rows i.. (m of them), links p.., columns j.. (n) */
+    int last;                      /* no links come after these */
+    float *rest;
+} gckpti_mixed_panel;
 
-/* Rows of c from `at` on: into rest, where their chains start, or back at the end. */
-static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, int64_t n,
-                              float *rest, int end)
+/* n columns of a row of c, `at` in it: where their chains start or go on, or back to c. */
+static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t at,
+                             float *rest, int end)
 {
     const gckpti_factors *t = s->t;
-    size_t bytes = (size_t)n * sizeof *rest;
+    size_t bytes = (size_t)w->n * sizeof *rest;
     if (end && t->c)
         memcpy(t->c + at, rest, bytes);
     else if (end)
-        s->kernels->narrow(rest, t->c_bf16 + at, n);
-    else if (t->accumulate && t->c)
+        s->kernels->narrow(rest, t->c_bf16 + at, w->n);
+    else if (t->c && (t->accumulate || w->p > 0))
         memcpy(rest, t->c + at, bytes);
     else if (t->accumulate)
-        s->kernels->widen(t->c_bf16 + at, rest, n);
+        s->kernels->widen(t->c_bf16 + at, rest, w->n);
     else if (t->start)
-        memcpy(rest, t->start + j, bytes);
+        memcpy(rest, t->start + w->j, bytes);
+    else
+        memset(rest, 0, bytes);
 }
 
-/* Chains of such a piece of c go on in `rest` over the packed a and b, 256 links at a time. */
+/* 8 rows of a panel from row r on. If a is read in place and there are fewer, the tile begins with
+ * rows before them (where odd links are packed: with whatever is there), which are not stored
+ * again. A tile at an edge of c works in `rest`, as all do whose c is bf16 until the last link. */
+static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t r)
+{
+    const gckpti_factors *t = s->t;
+    gckpti_mixed_tile tile = w->tile;
+    int64_t past = w->i + r + 8 - t->m, skip = s->in_place && past > 0 ? past : 0;
+    int64_t end = skip ? 8 : gckpti_min(w->m - r, 8);
+    int64_t at = (w->matrix * t->m + w->i + r - skip) * t->n + w->j;
+    int first = w->p == 0, edge = end - skip < 8 || w->n < tile.width;
+    int load = edge ? first || t->c : first && t->accumulate && !t->c;
+    float *rest = w->rest + (s->keeps ? r * GCKPTI_PANEL : 0);
+    if (!s->in_place && t->a.step != 1) /* strips */
+        tile.a += r / GCKPTI_STRIP * tile.pairs * tile.a_step + r % GCKPTI_STRIP * 2;
+    else
+        tile.a += (r - skip) * tile.a_row;
+    tile.from = tile.c = rest, tile.from_row = tile.c_row = GCKPTI_PANEL;
+    if (!edge && first && !t->accumulate)
+        tile.from = t->start ? t->start + w->j : NULL, tile.from_row = 0;
+    else if (!edge && t->c)
+        tile.from = t->c + at, tile.from_row = t->n;
+    if (!edge && t->c)
+        tile.c = t->c + at, tile.c_row = t->n,
+        tile.next = r + 16 <= w->m ? tile.c + 8 * t->n : NULL;
+    else if (!edge && w->last)
+        tile.c_bf16 = t->c_bf16 + at, tile.c_row = t->n;
+    for (int64_t q = skip; q < end && load; q++)
+        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 0);
+    s->kernels->tile(&tile);
+    for (int64_t q = skip; q < end && edge && (t->c || w->last); q++)
+        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 1);
+}
+
+/* The links of a that an item takes next: where they are, or packed to d. Rows stay rows. */
+static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int64_t k, void *d)
+{
+    const gckpti_factor *a = &s->t->a;
+    int64_t at = w->matrix * a->next + w->i * a->row + w->p * a->step;
+    int64_t high = gckpti_multiple(w->m, 8), row = gckpti_multiple(k, 2);
+    uint16_t *to = (uint16_t *)d;
+    w->tile.a = to, w->tile.a_row = row, w->tile.a_step = 2;
+    if (s->in_place && k % 2 == 0) {
+        w->tile.a = a->bf16 + at, w->tile.a_row = a->row;
+    } else if (a->step != 1) {
+        w->tile.a_row = 2, w->tile.a_step = 2 * GCKPTI_STRIP;
+        s->kernels->pack(a, at, w->m, k, 1, (uint32_t *)d, GCKPTI_STRIP);
+    } else {
+        for (int64_t i = 0; i < w->m; i++, at += a->row, to += row) {
+            to[row - 1] = 0x8000;
+            if (a->bf16)
+                memcpy(to, a->bf16 + at, (size_t)k * sizeof *to);
+            else
+                s->kernels->narrow(a->f32 + at, to, k);
+        }
+        memset(to, 0, (size_t)((high - w->m) * row) * sizeof *to);
+    }
+}
+
+/* What of b comes next: the panel beside this one, links after these, or, as it is expected to
+ * work on the next item but the other threads', that. */
+static gckpti_mixed_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                            int64_t j0, int64_t j1, int64_t k)
+{
+    const gckpti_factor *b = &s->t->b;
+    int64_t p = w->p, j = w->j + GCKPTI_PANEL, size = b->bf16 ? 2 : 4;
+    if (j >= j1 && !w->last)
+        p += k, j = j0;
+    else if (j >= j1)
+        p = 0, j = j0 + s->call->threads * s->cols;
+    int64_t at = w->matrix * b->next + j * b->row + p * b->step;
+    int64_t n = gckpti_min(s->t->n - j, GCKPTI_PANEL), links = gckpti_min(s->t->k - p, s->links);
+    const char *x = b->bf16 ? (const char *)(b->bf16 + at) : (const char *)(b->f32 + at);
+    gckpti_mixed_fetch side = { x, b->step * size, n > 0 ? links : 0, n * size, 0 };
+    gckpti_mixed_fetch down = { x, b->row * size, n, links * size, 0 };
+    return b->row == 1 ? side : down;
+}
+
+/* What of a is packed in strips next, if it is another part: links after these or, as above, those
+ * of the next item. */
+static gckpti_mixed_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                             int64_t item, int64_t k)
+{
+    const gckpti_factor *a = &s->t->a;
+    int64_t next = w->last ? item + s->call->threads : item, p = w->last ? 0 : w->p + k;
+    int64_t i = next / s->across % s->down * s->rows, size = a->bf16 ? 2 : 4;
+    int64_t at = w->matrix * a->next + i * a->row + p * a->step;
+    const char *x = a->bf16 ? (const char *)(a->bf16 + at) : (const char *)(a->f32 + at);
+    gckpti_mixed_fetch f = { x, a->step * size, 0, gckpti_min(s->t->m - i, s->rows) * size, 0 };
+    if (a->step != 1 && next < s->across * s->down && (i != w->i || p != w->p))
+        f.rows = gckpti_min(s->t->k - p, s->links);
+    return f;
+}
+
+static void gckpti_mixed_piece(const gckpti_mixed_job *s, int64_t item, float *room)
+{
+    const gckpti_factors *t = s->t;
+    gckpti_mixed_panel w;
+    memset(&w, 0, sizeof w);
+    int64_t j0 = item % s->across * s->cols, j1 = j0 + gckpti_min(t->n - j0, s->cols);
+    w.matrix = item / (s->across * s->down), w.i = item / s->across % s->down * s->rows;
+    w.m = gckpti_min(t->m - w.i, s->rows);
+    float *rest = room;
+    room += s->keeps ? s->rows * s->cols : 8 * GCKPTI_PANEL;
+    void *a = room + GCKPTI_PANEL / 2 * s->links, *b = room;
+    w.tile.b = (const uint32_t *)b;
+    for (int64_t k; w.p < t->k; w.p += k) {
+        k = gckpti_min(t->k - (w.p < t->k - s->odd ? s->odd : 0) - w.p, s->links);
+        w.tile.pairs = (k + 1) / 2, w.last = w.p + k == t->k;
+        gckpti_mixed_a(s, &w, k, a);
+        gckpti_mixed_fetch ahead = gckpti_mixed_ahead(s, &w, item, k);
+        for (w.j = j0; w.j < j1; w.j += w.n) {
+            w.n = gckpti_min(j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
+            w.rest = rest + (s->keeps ? s->rows * (w.j - j0) : 0);
+            s->kernels->pack(&t->b, w.matrix * t->b.next + w.j * t->b.row + w.p * t->b.step, w.n, k,
+                             0, (uint32_t *)b, w.tile.width);
+            gckpti_mixed_fetch fetch = gckpti_mixed_next(s, &w, j0, j1, k);
+            w.tile.fetch = &fetch;
+            for (int64_t r = 0; r < w.m; r += 8) {
+                gckpti_mixed_rows(s, &w, r);
+                if (fetch.rows <= 0)
+                    w.tile.fetch = &ahead;
+            }
+        }
+    }
+}
+
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_factors *t = s->t;
-    uint32_t packed[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
-    float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
-    int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
-    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_min(t->n - j0, s->cols);
-    int64_t m = gckpti_min(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
-    int64_t wide = gckpti_multiple(cols, 16), high = gckpti_multiple(m, 8), pairs = (t->k + 1) / 2;
-    const uint32_t *b = t->words + matrix * s->words + j0 * pairs;
-    (void)worker;
-    memset(rest, 0, (size_t)(high * wide) * sizeof *rest);
-    for (int64_t r = 0; r < m; r++)
-        gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 0);
-    for (int64_t p = 0, k; p < t->k; p += k) {
-        k = gckpti_min(t->k - p, GCKPTI_MIXED_LINKS);
-        s->kernels->pack(&t->a, matrix * t->a.next + i * t->a.row + p * t->a.step, m, k, 0x8000,
-                         packed, high);
-        for (int64_t j = 0; j < wide; j += GCKPTI_PANEL) {
-            int64_t width = gckpti_min(wide - j, GCKPTI_PANEL);
-            for (int64_t r = 0; r < high; r += 8)
-                s->kernels->tile((k + 1) / 2, packed + r, high, b + j * pairs + p / 2 * width,
-                                 width, rest + r * wide + j, wide);
-        }
-    }
-    for (int64_t r = 0; r < m; r++)
-        gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
+    gckpti_mixed_piece(s, item, (float *)s->t->room + worker * s->room);
 }
 
-/* As few items across as may be, of equal width; where there is no tile for bf16, plainly. */
+static void gckpti_mixed_small_item(void *context, int64_t item, int64_t worker)
+{
+    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_mixed_piece((const gckpti_mixed_job *)context, item, room);
+}
+
+/* Rows and columns of an item, and links at a time, that `room` floats are enough for; in even
+ * parts. */
+static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
+{
+    const gckpti_factors *t = s->t;
+    int64_t fit = 0, most = gckpti_multiple(t->k, 16), k = t->k - s->odd;
+    s->rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
+    s->cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
+    room -= s->odd ? 8 * s->rows : 0;
+    for (s->keeps = 0; s->keeps < 2; s->keeps++) {
+        fit = (room - (s->keeps ? s->rows * s->cols : (int64_t)8 * GCKPTI_PANEL)) /
+              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->rows / 2)) / 16 * 16;
+        fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS);
+        if ((fit >= k && !s->odd) || t->c)
+            break;
+    }
+    s->keeps = (fit < k || s->odd) && !t->c;
+    s->links = gckpti_multiple(k / ((k + fit - 1) / fit), 16);
+    s->links = gckpti_min(gckpti_min(s->links, fit), most);
+}
+
+/* c is cut into 4 items for each thread, if it is large; where there is no tile, plainly. */
 static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
-    gckpti_mixed_job s = {
-        gckpti_kernels_of(call)->mixed, t, gckpti_words(t->n, t->k), 0, 0, 0, 0
-    };
-    int64_t unit = GCKPTI_PANEL, most = GCKPTI_MIXED_COLS;
+    gckpti_mixed_job s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.kernels = gckpti_kernels_of(call)->mixed, s.t = t;
     if (!s.kernels->tile) {
         gckpti_mixed_plain(call, t);
         return;
     }
-    s.across = (t->n + most - 1) / most;
-    s.cols = gckpti_multiple((t->n + s.across - 1) / s.across, unit);
-    s.across = (t->n + s.cols - 1) / s.cols;
-    s.down = (t->m + GCKPTI_MIXED_DOWN - 1) / GCKPTI_MIXED_DOWN;
-    s.packs = t->b.row == 1 ? (t->k + 15) / 16 : (t->n + unit - 1) / unit;
-    gckpt_parallel(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
-    gckpt_parallel(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
-                   gckpti_mixed_item, &s);
+    s.in_place =
+        t->a.bf16 && t->a.step == 1 && t->m >= 8 && (t->k % 2 == 0 || t->k > GCKPTI_MIXED_LINKS);
+    s.odd = s.in_place && t->k % 2 ? t->k % 16 : 0;
+    s.room = gckpti_mixed_room(t->m, t->n, t->k);
+    if (s.room)
+        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.room);
+    else
+        gckpti_mixed_fit(&s, 64, GCKPTI_PANEL, GCKPTI_SMALL_ROOM);
+    int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
+    for (;;) {
+        s.down = (t->m + s.rows - 1) / s.rows, s.across = (t->n + s.cols - 1) / s.cols;
+        if (t->batch * s.down * s.across >= pieces)
+            break;
+        if (s.cols > GCKPTI_PANEL && (s.in_place || s.cols > s.rows))
+            s.cols = gckpti_multiple(s.cols / 2, GCKPTI_PANEL);
+        else if (s.rows > 64)
+            s.rows = gckpti_multiple(s.rows / 2, GCKPTI_STRIP);
+        else
+            break;
+    }
+    gckpt_parallel(call, t->batch * s.down * s.across, s.rows * s.cols * t->k,
+                   s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
 }
 
 static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
@@ -26480,6 +27159,10 @@ static int gckpti_elementwise(const gckpt_call *call, int kind,
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
+    if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
+        kernel(call, kind);
+        return 1;
+    }
     gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
                    gckpti_piece_item, &s);
     return 1;
@@ -26537,8 +27220,11 @@ enum { GCKPTI_EMBED_ITEM = 64 };
 static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
-    memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
-           (size_t)n * sizeof(float));
+    const float *from = call->in[0].data + call->in[1].index[r] * n;
+    if (call->out)
+        memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
+    else
+        gckpti_kernels_of(call)->mixed->narrow(from, call->out_bf16 + r * n, n);
 }
 
 static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
@@ -26552,14 +27238,19 @@ static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
-                                     call->grad_out + r * n + j, width);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    float wide[GCKPTI_EMBED_ITEM];
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = call->grad_out ? call->grad_out + r * n + j : wide;
+        if (g == wide)
+            k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width);
+        k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
+    }
 }
 
 static void gckpti_fast_embed_forward(const gckpt_call *call)
 {
-    if (call->out_bf16)
+    if (call->packed)
         gckpti_embed_forward(call);
     else
         gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
@@ -26572,10 +27263,6 @@ static void gckpti_fast_embed_backward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
     if (!table->grad)
         return;
-    if (call->grad_out_bf16) {
-        gckpti_embed_backward(call);
-        return;
-    }
     if (!table->accumulate)
         gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
                     gckpti_embed_clear);
@@ -26682,7 +27369,7 @@ static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
     gckpti_products *cut = &s.cut;
     memset(&s, 0, sizeof s);
     s.w = *w;
-    cut->call = call, cut->t = w->t, cut->batch = w->z->window.groups;
+    cut->call = call, cut->t = &w->t, cut->batch = w->z->window.groups;
     cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
     gckpti_products_cut(cut);
     gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
@@ -27086,7 +27773,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        call->in[1].shape.d[1],
                        c,
                        d,
-                       gckpti_attention_wide(d),
+                       gckpti_attention_wide(call, d),
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
                        gckpti_attention_keys(call),
@@ -27095,31 +27782,34 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
     return h;
 }
 
-/* The vector kernels of a bf16 plan want factors that are bf16 already, and a processor that can
- * flush subnormals as x86 does; else the plain ones run, an item being a head. */
+/* Those of a bf16 plan want a processor that can flush subnormals as x86 does; else the plain ones
+ * run, an item being a head. */
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
-    unsigned factors = GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | (call->grad_out ? GCKPT_OUT : 0);
-    return !gckpti_is_mixed(call) ||
-           (gckpti_kernels_of(call)->mixed->tile && (call->rounded & factors) == factors);
+    return !gckpti_is_mixed(call) || gckpti_kernels_of(call)->mixed->attention_forward;
 }
 
 static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
-    (void)worker;
-    (h->call->grad_out ? gckpti_attention_gradients : gckpti_attention_queries)(h->call, i * h->t,
-                                                                                (i + 1) * h->t);
+    int backward = h->call->grad_out || h->call->grad_out_bf16;
+    float *rest =
+        (float *)h->call->work + worker * gckpti_attention_room(h->call, h->t, h->d, backward);
+    if (backward)
+        gckpti_attention_gradients(h->call, i, rest);
+    else
+        gckpti_attention_queries(h->call, i * h->t, (i + 1) * h->t, rest);
 }
 
 static void gckpti_attention_forward_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
-    float *room = (float *)h->call->work + worker * gckpti_attention_room(h->d, 0);
+    const gckpti_kernels *by = gckpti_kernels_of(h->call);
+    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
     int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
     i /= h->blocks;
-    gckpti_kernels_of(h->call)->attention_forward(h, i / h->heads, i % h->heads,
-                                                  block * GCKPTI_BLOCK, room);
+    (h->mixed ? by->mixed->attention_forward : by->attention_forward)(
+        h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
 }
 
 static void gckpti_fast_attention_forward(const gckpt_call *call)
@@ -27127,7 +27817,7 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
         gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
-                       gckpti_min(h.t, GCKPTI_BLOCK) * h.sight.keys * h.d,
+                       (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d, /* 8: to read */
                        gckpti_attention_forward_item, &h);
     else
         gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
@@ -27137,8 +27827,10 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
-    float *room = (float *)h->call->work + worker * gckpti_attention_room(h->d, 1);
-    gckpti_kernels_of(h->call)->attention_backward(h, i / h->heads, i % h->heads, room);
+    const gckpti_kernels *by = gckpti_kernels_of(h->call);
+    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
+    (h->mixed ? by->mixed->attention_backward : by->attention_backward)(
+        h, i / h->heads, i % h->heads, (float *)h->call->work + room);
 }
 
 static void gckpti_fast_attention_backward(const gckpt_call *call)
@@ -27155,10 +27847,15 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = {
-        gckpti_fast_products(call), gckpt_parallel,  k->online,       k->surprisal,
-        k->classes_backward,        k->mixed->widen, k->mixed->narrow
-    };
+    gckpti_loss_kernels by = { gckpti_fast_products(call),
+                               gckpt_parallel,
+                               k->online,
+                               k->surprisal,
+                               k->classes_backward,
+                               k->mixed->widen,
+                               k->mixed->narrow,
+                               k->exp,
+                               k->log };
     return by;
 }
 
@@ -27242,7 +27939,7 @@ static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worke
         const float *p = s->p->data + (first * s->steps + t) * s->gates;
         gckpti_product product = { m, s->gates,    s->units, state, s->state,
                                    1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
-                                   0, a,           s->gates };
+                                   0, a,           s->gates, NULL };
         if (lstm)
             product.from = p, product.from_row = s->steps * s->gates;
         gckpti_unrolled_product(c, &product);
@@ -27286,8 +27983,8 @@ static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t work
     memset(d, 0, (size_t)(m * s->state) * sizeof *d);
     for (int64_t t = s->steps; t-- > 0;) {
         float *da = c->da + at * row + t * s->gates;
-        gckpti_product product = { m,        s->units, s->gates, da,       row, 1,       c->turned,
-                                   s->units, 1,        d,        s->state, d,   s->state };
+        gckpti_product product = { m,        s->units, s->gates, da,       row, 1,        c->turned,
+                                   s->units, 1,        d,        s->state, d,   s->state, NULL };
         for (int64_t r = 0; r < m; r++) {
             gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
                                                 d + r * s->state, da + r * row);
@@ -27308,7 +28005,7 @@ static void gckpti_unrolled_add(const gckpti_unrolled *c)
     int64_t links = c->rows * s->steps;
     float *dwh = s->wh->grad;
     gckpti_product product = { s->units, s->gates, links, c->h,     1,   s->units, c->da,
-                               s->gates, 1,        dwh,   s->gates, dwh, s->gates };
+                               s->gates, 1,        dwh,   s->gates, dwh, s->gates, NULL };
     gckpt_call sums = *c->call;
     sums.shape = gckpt_shape2(links, s->gates);
     sums.grad_out = c->da;
@@ -27385,33 +28082,49 @@ static void gckpti_fast_lstm_backward(const gckpt_call *call)
 #include GRADCKPT_FILE
 #endif
 
+/* Ties, infinities, NaN and subnormals, rounded. */
+static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
+                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
+    float x[25];
+    uint16_t narrow[25];
+    int same = 1;
+    for (int i = 0; i < 25; i++)
+        x[i] = gckpti_float(numbers[i % 9]);
+    kernels->narrow(x, narrow, 25);
+    for (int i = 0; i < 25; i++)
+        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
+    return same;
+}
+
 /* A tile's chains, one of them through subnormals: bf16 instructions that round, order or flush in
  * another way would show here. */
 static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
 {
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint32_t a[8 * 8], b[8 * 16];
+    uint16_t a[8 * 16];
+    uint32_t b[8 * 16];
     float c[8 * 16];
+    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
     int same = 1;
+    if (!kernels->tile)
+        return 1;
     for (int p = 0; p < 8; p++)
         for (int i = 0; i < 16; i++) {
             b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
-            a[8 * p + i % 8] = (uint32_t)numbers[(p + i) % 8] << 16 | numbers[(5 * p + i) % 8];
-            c[16 * p + i] = 1.0f / (float)(p - 20 * i - 1);
+            a[16 * p + i] = numbers[(p * 3 + i + i / 5) % 8];
+            c[16 * p + i] = p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
         }
-    if (!kernels->tile)
-        return 1;
-    for (int i = 0; i < 16; i++)
-        c[i] = 1e-38f;
-    kernels->tile(8, a, 8, b, 16, c, 16);
+    kernels->tile(&t);
     for (int i = 0; i < 8; i++)
         for (int j = 0; j < 16; j++) {
             float d = i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
             for (int p = 0; p < 8; p++) {
-                uint32_t x = a[8 * p + i], y = b[16 * p + j];
-                d = gckpti_mixed_link((uint16_t)(x >> 16), (uint16_t)(y >> 16), d);
-                d = gckpti_mixed_link((uint16_t)x, (uint16_t)y, d);
+                uint32_t y = b[16 * p + j];
+                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
+                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
             }
             same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
         }
@@ -27423,7 +28136,7 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
     float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
-    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N };
+    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N, NULL };
     int same = 1;
     for (int i = 0; i < N * K; i++) {
         b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
@@ -27445,8 +28158,10 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
     float x[N], fast[3][N], plain[3][N], squares[2];
-    gckpti_adamw a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    const gckpt_rates a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    gckpt_pass p;
     gckpt_call c;
+    memset(&p, 0, sizeof p);
     memset(&c, 0, sizeof c);
     c.kernels = kernels;
     c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
@@ -27468,12 +28183,14 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     int same = !memcmp(fast, plain, sizeof fast);
     memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
     memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
-    kernels->adamw(fast[0], x, fast[1], fast[2], N, &a);
-    gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
-    squares[0] = kernels->square_sum(x, N);
-    squares[1] = gckpti_dot(x, x, N);
+    p.gradient = x, p.squares = squares, p.count = 3.0f, p.rates = a;
+    p.values = fast[0], p.state[0] = fast[1], p.state[1] = fast[2];
+    squares[0] = kernels->update(&p, NULL, 0, N, 1);
+    p.values = plain[0], p.state[0] = plain[1], p.state[1] = plain[2];
+    squares[1] = gckpti_plain_update_block(&p, NULL, 0, N, 1);
     return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
-           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
+           gckpti_narrow_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
+           !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -27512,6 +28229,26 @@ static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_ki
     return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
 }
 
+typedef struct {
+    void (*add)(float *to, const float *from, int64_t n);
+    float *to;
+    const float *from;
+    int64_t n;
+} gckpti_adding;
+
+static void gckpti_fast_add_item(void *context, int64_t i)
+{
+    const gckpti_adding *s = (const gckpti_adding *)context;
+    int64_t at = i * GCKPTI_JOB;
+    s->add(s->to + at, s->from + at, gckpti_min(s->n - at, GCKPTI_JOB));
+}
+
+static void gckpti_fast_add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    gckpti_adding s = { gckpti_kernels_of(call)->add, to, from, n };
+    gckpti_cpu_jobs(call, n, gckpti_fast_add_item, &s);
+}
+
 static void gckpti_fast_convert_item(void *context, int64_t item)
 {
     const gckpti_converting *s = (const gckpti_converting *)context;
@@ -27534,23 +28271,17 @@ static void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *
         gckpti_cpu_convert(call, c);
 }
 
-static void gckpti_fast_update_item(void *context, int64_t i)
-{
-    float room[GCKPT_UPDATE_BLOCK];
-    gckpti_cpu_update_blocks((const gckpti_passing *)context, i, room);
-}
-
 static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_passing s = { pass, k->divide, k->square_sum, k->adamw, 0 };
-    gckpti_cpu_pass(call, &s, gckpti_fast_update_item);
+    gckpti_passing s = { pass, k->add, k->update, 0 };
+    gckpti_cpu_pass(call, &s);
 }
 
 /* clang-format off */
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
-    gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
+    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, gckpti_fast_convert, gckpti_fast_update,
     gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
@@ -27571,23 +28302,6 @@ static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kerne
 }
 
 /* ---- what users' kernels have of all this (api-user-ops) ---- */
-GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
-                              void (*item)(void *context, int64_t i, int64_t worker), void *context)
-{
-#if GCKPTI_HAS_FAST
-    if (call && item) {
-        gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work > 0 ? gckpti_min(work, 65536) : 0));
-        int64_t workers = items / s.block + (items % s.block != 0);
-        gckpti_job(call, gckpti_min(workers, call->threads), gckpti_work_on, &s);
-    }
-#else
-    (void)call, (void)work;
-    for (int64_t i = 0; item && i < items; i++)
-        item(context, i, 0);
-#endif
-}
-
 GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
 
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
@@ -27638,7 +28352,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
     if (call->kernels && t.c_col == 1) {
         gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
                              t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
-                             t.c_row, t.c, t.c_row };
+                             t.c_row, t.c, t.c_row, NULL };
         gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
         return;
     }
@@ -27652,6 +28366,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_BF16
 #undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES
+#undef GCKPTI_CURVE_FLAGS
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
 #undef GCKPTI_EXP_MAX
@@ -27934,6 +28649,101 @@ GCKPTI_INLINED FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 }
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
+#if GCKPTI_ISA == 3
+/* gckpti_from_f16: the instruction, but every NaN is the one that we have. */
+GCKPTI_INLINED FLOATS V(half)(__m256i x)
+{
+    const FLOATS a = _mm512_cvtph_ps(x);
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), V(set1)(GCKPTI_NAN));
+}
+#endif
+
+/* Of W words: -128..127, as their lowest 8 bits say, by 2^23 + 128 + that. */
+GCKPTI_INLINED FLOATS V(low_byte)(INTS word)
+{
+    return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
+}
+
+/* gckpti_from_f16 of their lowest 16 bits */
+GCKPTI_INLINED FLOATS V(low_half)(INTS word)
+{
+#if GCKPTI_ISA == 3
+    return V(half)(_mm512_cvtepi32_epi16((__m512i)word));
+#else
+    const FLOATS most = V(set1)(65536.0f), sign = V(floats)((word & 0x8000) << 16);
+    const FLOATS x = V(floats)((word & 0x7fff) << 13) * V(set1)(5.192296858534828e33f);
+    const FLOATS large =
+        V(less)(most, x, V(set1)(GCKPTI_NAN), V(either)(V(set1)(GCKPTI_INFINITY), sign));
+    return V(less)(x, most, V(either)(x, sign), large);
+#endif
+}
+
+/* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
+GCKPTI_INLINED FLOATS V(widened)(int storage, const void *b, FLOATS scale)
+{
+    INTS word;
+#if GCKPTI_ISA == 3
+    if (storage == GCKPT_STORED_I8)
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)b))) *
+               scale;
+    if (storage == GCKPT_STORED_F16)
+        return V(half)(_mm256_loadu_si256((const __m256i *)b));
+    word = (INTS)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)b));
+#elif GCKPTI_ISA == 2
+    if (storage == GCKPT_STORED_I8)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)b))) *
+               scale;
+    word = (INTS)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
+#else
+    unsigned char byte[W];
+    uint16_t half[W];
+    if (storage == GCKPT_STORED_I8) {
+        memcpy(byte, b, sizeof byte);
+        for (int i = 0; i < W; i++)
+            word[i] = byte[i];
+        return V(low_byte)(word) * scale;
+    }
+    memcpy(half, b, sizeof half);
+    for (int i = 0; i < W; i++)
+        word[i] = half[i];
+#endif
+    return storage == GCKPT_STORED_F16 ? V(low_half)(word) : V(floats)(word << 16);
+}
+
+/* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
+GCKPTI_INLINED FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
+{
+    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const unsigned char *x = (const unsigned char *)b + at * each;
+    if (storage == GCKPT_STORED_F32)
+        return V(load_n)((const float *)b + at, left);
+    if (left >= W)
+        return V(widened)(storage, x, scale);
+    unsigned char some[2 * W] = { 0 };
+    for (int64_t i = 0; i < 2 * W && i < left * each; i++)
+        some[i] = x[i];
+    return V(widened)(storage, some, scale);
+}
+
+/* u's elements at..at+n-1, as gckpti_unpack. */
+static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+#define GCKPTI_UNPACK(kind, scale)                                                                 \
+    for (int64_t i = 0; i < n; i += W)                                                             \
+        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
+    const int64_t row = at / u->row;
+    if (u->storage == GCKPT_STORED_BF16) {
+        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
+    } else if (u->storage == GCKPT_STORED_F16) {
+        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
+    } else if (u->scales && at + n <= (row + 1) * u->row) {
+        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
+    } else {
+        gckpti_unpack(u, at, n, x);
+    }
+#undef GCKPTI_UNPACK
+}
+
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
  * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
@@ -27977,14 +28787,16 @@ GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
 #endif
 }
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < W */
-static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+/* d[p * d_row + i] = s[i * row + p] for i < W and p < n, a multiple of 4 */
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, float *d,
+                                       int64_t d_row)
 {
-    for (int q = 0; q < W; q += 4) {
+    for (int64_t q = 0; q < n; q += 4) {
         FLOATS r[4];
         V(turn)(s + q, row, r);
-        for (int p = 0; p < 4; p++, d += d_row)
-            V(store)(d, r[p]);
+        V(store)(d, r[0]), V(store)(d + d_row, r[1]); /* a loop would keep r in memory */
+        V(store)(d + 2 * d_row, r[2]), V(store)(d + 3 * d_row, r[3]);
+        d += 4 * d_row;
     }
 }
 
@@ -28107,18 +28919,18 @@ static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int
         for (int64_t j = 0; j < width; j += W)
             for (int64_t p = 0; p < k; p += W) {
                 const float *s = b + j * col + p;
-                int64_t row = col;
+                int64_t row = col, links = gckpti_min(k - p, W);
                 float edge[W * W];
-                if (n - j < W || k - p < W) {
+                if (n - j < W || links % 4 != 0) {
                     for (int64_t i = 0; i < W; i++) {
                         FLOATS x = V(zero)();
                         if (i < n - j)
                             x = V(load_n)(s + i * col, k - p);
                         V(store)(edge + i * W, x);
                     }
-                    s = edge, row = W;
+                    s = edge, row = W, links = W;
                 }
-                V(transpose)(s, row, d + p * width + j, width);
+                V(transpose)(s, row, links, d + p * width + j, width);
             }
 }
 
@@ -28149,6 +28961,30 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         }
 }
 
+/* The same of all panels, links p.., columns from j on, of b as it is stored. */
+static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
+                                         int64_t k, float *d, int64_t deep)
+{
+    enum { LINKS = 64 };
+    float room[GCKPTI_PANEL * LINKS];
+    const int64_t some = t->b_col == 1 ? 8 : LINKS;
+    for (int64_t l = 0; l < k; l += some)
+        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
+            width = V(panel)(n, q + 1) - at;
+            const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
+            float *to = d + at * deep + l * width;
+            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
+                if (t->b_col == 1) {
+                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
+                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
+                } else {
+                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
+                }
+            if (t->b_col != 1)
+                V(pack)(room, 1, LINKS, cols, links, to, width);
+        }
+}
+
 /* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
 static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
                                         float *d, int64_t deep)
@@ -28172,30 +29008,41 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     const int64_t few = t->b_step % 512 ? 128 : 16;
     const int64_t deepest = gckpti_min(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
-    const int64_t blocks = (t->k + deepest - 1) / deepest;
+    const int64_t blocks = t->k <= deepest ? 1 : (t->k + deepest - 1) / deepest;
     gckpti_blocking by;
-    by.deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
-    by.wide = gckpti_min(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
-                         (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    by.in_place = t->b_col == 1 && (W >= 16 || rows <= few);
+    by.deep = blocks == 1 ? t->k : (t->k + blocks - 1) / blocks;
+    by.deep = t->k ? gckpti_multiple(by.deep, 16) : 16;
+    by.wide = GCKPTI_PANEL;
+    if (t->a_step != 1 || t->k > GCKPTI_KC_ACROSS)
+        by.wide =
+            gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    by.in_place = t->b_col == 1 && !t->stored && (W >= 16 || rows <= few);
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
     return by;
 }
 
 /* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
 #define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n floats. */
-GCKPTI_INLINED void V(sweep_of)(const float *a, int64_t a_step, const float *b, int64_t row,
-                                int links, int64_t n, float *c)
+/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
+ * (V(stored); I8: with `scales`). */
+GCKPTI_INLINED void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                                const void *b, int64_t row, int links, int64_t n, float *c)
 {
-#define GCKPTI_SWEEP_START(p) const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);
+#define GCKPTI_SWEEP_START(p)                                                                      \
+    const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);                               \
+    const FLOATS s##p = V(set1)((p) < links && storage == GCKPT_STORED_I8 ? scales[p] : 0.0f);
 #define GCKPTI_SWEEP_LINK(p)                                                                       \
     if ((p) < links)                                                                               \
-        sum = V(fma)(x##p, V(load_n)(b + (p)*row + j, left), sum);
+        sum = V(fma)(x##p, V(stored)(storage, b, (p)*row + j, s##p, left), sum);
+    const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
+    const char *next = (const char *)b + 8 * row * each;
     GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
     int64_t j = 0, left = W;
     for (; j + W <= n; j += W) {
         FLOATS sum = V(load)(c + j);
+        for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
+             links == 8 && j % 16 == 0 && i < end; i++)
+            __builtin_prefetch(next + (i * row + j / (64 / each) * (64 / each)) * each, 0, 2);
         GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
         V(store)(c + j, sum);
     }
@@ -28212,28 +29059,85 @@ static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *
                                    int64_t k, int64_t n, float *c)
 {
     for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
-        V(sweep_of)(a, a_step, b, row, 8, n, c);
+        V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 8, n, c);
     for (; k > 0; k--, a += a_step, b += row)
-        V(sweep_of)(a, a_step, b, row, 1, n, c);
+        V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 1, n, c);
+}
+
+/* The same of b as it is stored; I8: a scale for each link. */
+static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
+                                          int64_t n, float *c)
+{
+    const gckpt_unpacking *u = t->stored;
+#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
+    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
+    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
+    for (int64_t p = 0, links; p < t->k; p += links) {
+        const float *scale = u->scales ? u->scales + p : NULL;
+        links = t->k - p >= 8 ? 8 : 1;
+        switch ((int)u->storage + (int)links) {
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
+        }
+        a += links * t->a_step, b += links * t->b_step * each;
+    }
+#undef GCKPTI_SWEEP_SOME
+}
+
+/* The next 2 links or 4 (I8), which words of b hold, lowest first. */
+GCKPTI_INLINED FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
+                                    FLOATS sum)
+{
+    const INTS word = V(bits)(words);
+    if (storage == GCKPT_STORED_BF16) {
+        sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
+        return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
+    }
+    if (storage == GCKPT_STORED_F16) {
+        sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
+        return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
+    }
+    sum = V(fma)(V(set1)(x[0]), V(low_byte)(word) * scale, sum);
+    sum = V(fma)(V(set1)(x[1]), V(low_byte)(word >> 8) * scale, sum);
+    sum = V(fma)(V(set1)(x[2]), V(low_byte)(word >> 16) * scale, sum);
+    return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
 }
 
 /* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
- * constant), else at most W. The same number of rows, at `next`, is fetched. */
-GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, int64_t row,
-                               int64_t k, int64_t n, int all, const float *from, float *c,
-                               const float *next)
+ * constant), else at most W. The same number of rows, at `next`, is fetched. storage (a constant):
+ * b has words of what is stored, k, a multiple of 4, in each row; I8: with `scales`. */
+GCKPTI_INLINED void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                               const float *b, int64_t row, int64_t k, int64_t n, int all,
+                               const float *from, float *c, const float *next)
 {
 #define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
 #define GCKPTI_DOT_START(i)                                                                        \
-    FLOATS sum##i = V(zero)();                                                                     \
+    FLOATS sum##i = V(zero)(), scale##i = sum##i;                                                  \
     if (GCKPTI_DOT_HAS(i) && from)                                                                 \
-        sum##i = V(load_n)(from + W * (i), n - W * (i));
+        sum##i = V(load_n)(from + W * (i), n - W * (i));                                           \
+    if (GCKPTI_DOT_HAS(i) && storage == GCKPT_STORED_I8)                                           \
+        scale##i = V(load)(scales + W * (i));
+#define GCKPTI_DOT_TURN(i)                                                                         \
+    if (GCKPTI_DOT_HAS(i))                                                                         \
+        V(turn)(b + W * (i)*row + p, row, r + 4 * (i));
 #define GCKPTI_DOT_LINKS(i)                                                                        \
+    GCKPTI_DOT_TURN(i)                                                                             \
     if (GCKPTI_DOT_HAS(i)) {                                                                       \
-        V(turn)(b + W * (i)*row + p, row, r);                                                      \
-        sum##i = V(fma)(x0, r[0], sum##i), sum##i = V(fma)(x1, r[1], sum##i);                      \
-        sum##i = V(fma)(x2, r[2], sum##i), sum##i = V(fma)(x3, r[3], sum##i);                      \
+        sum##i = V(fma)(x0, r[4 * (i)], sum##i), sum##i = V(fma)(x1, r[4 * (i) + 1], sum##i);      \
+        sum##i = V(fma)(x2, r[4 * (i) + 2], sum##i), sum##i = V(fma)(x3, r[4 * (i) + 3], sum##i);  \
     }
+#define GCKPTI_DOT_WORD(i, q)                                                                      \
+    if (GCKPTI_DOT_HAS(i))                                                                         \
+        sum##i = V(word_links)(storage, r[4 * (i) + (q)], scale##i, x + (q)*each, sum##i);
+#define GCKPTI_DOT_WORD_0(i) GCKPTI_DOT_WORD(i, 0)
+#define GCKPTI_DOT_WORD_1(i) GCKPTI_DOT_WORD(i, 1)
+#define GCKPTI_DOT_WORD_2(i) GCKPTI_DOT_WORD(i, 2)
+#define GCKPTI_DOT_WORD_3(i) GCKPTI_DOT_WORD(i, 3)
 #define GCKPTI_DOT_LINK(i)                                                                         \
     if (GCKPTI_DOT_HAS(i)) {                                                                       \
         float e[W] = { 0.0f };                                                                     \
@@ -28244,16 +29148,25 @@ GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, i
 #define GCKPTI_DOT_STORE(i)                                                                        \
     if (GCKPTI_DOT_HAS(i))                                                                         \
         V(store_n)(c + W * (i), sum##i, n - W * (i));
-    FLOATS r[4];
+    const int each = storage == GCKPT_STORED_I8 ? 4 : storage == GCKPT_STORED_F32 ? 1 : 2;
+    FLOATS r[32];
     int64_t p = 0;
     GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
     for (; n >= W && p + 4 <= k; p += 4) {
-        const float *x = a + p * a_step, *lines = next + p / 16 * 16;
+        const float *x = a + p * each * a_step, *lines = next + p / 16 * 16;
         const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
         const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
         for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
             __builtin_prefetch(lines + i * row, 0, 2);
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+        if (storage == GCKPT_STORED_F32) {
+            GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+            continue;
+        }
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_TURN)
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_0)
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_1)
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_2)
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_3)
     }
     for (; p < k; p++) {
         GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
@@ -28261,6 +29174,12 @@ GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, i
     GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
 #undef GCKPTI_DOT_HAS
 #undef GCKPTI_DOT_START
+#undef GCKPTI_DOT_TURN
+#undef GCKPTI_DOT_WORD
+#undef GCKPTI_DOT_WORD_0
+#undef GCKPTI_DOT_WORD_1
+#undef GCKPTI_DOT_WORD_2
+#undef GCKPTI_DOT_WORD_3
 #undef GCKPTI_DOT_LINKS
 #undef GCKPTI_DOT_LINK
 #undef GCKPTI_DOT_STORE
@@ -28275,28 +29194,91 @@ static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b
     int64_t j = 0, some;
     for (; j + 32 <= n; j += 32)
         V(dots_of)
-    (a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
+    (GCKPT_STORED_F32, NULL, a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
      next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
     for (; some = gckpti_min(n - j, W), j < n; j += some)
-        V(dots_of)(a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j, b);
+        V(dots_of)
+    (GCKPT_STORED_F32, NULL, a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j,
+     b);
+}
+
+/* Columns j.. of a row of c, 32 of them, from rows of b as they are stored, in whole words. 0: they
+ * are not such. */
+static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
+                                        const float *from, float *c)
+{
+    const gckpt_unpacking *u = t->stored;
+    const int bytes = u->storage == GCKPT_STORED_I8;
+    const int64_t words = t->k / (bytes ? 4 : 2), last = t->n - 32;
+    const float *b = (const float *)u->packed, *next = b + gckpti_min(j + 32, last) * words;
+    const uint32_t one = 1;
+    unsigned char low;
+    memcpy(&low, &one, 1);
+#define GCKPTI_DOTS_SOME(kind)                                                                     \
+    if (u->storage == kind)                                                                        \
+        V(dots_of)                                                                                 \
+    (kind, bytes ? u->scales + j : NULL, a, 1, b + j * words, words, words, 32, 1, from, c, next);
+    if (!low || t->a_step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
+        return 0;
+    GCKPTI_DOTS_SOME(GCKPT_STORED_BF16)
+    GCKPTI_DOTS_SOME(GCKPT_STORED_F16)
+    GCKPTI_DOTS_SOME(GCKPT_STORED_I8)
+#undef GCKPTI_DOTS_SOME
+    return 1;
+}
+
+/* V(product_row), b being as it is stored; what is not in the form for that comes as floats to the
+ * stack. */
+static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a, int64_t j0,
+                                        int64_t j1, const float *from, float *c)
+{
+    enum { LINKS = 64, COLS = 32 };
+    const gckpt_unpacking *u = t->stored;
+    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b_step == 1 ? t->k : t->n);
+    float room[LINKS * COLS];
+    for (int64_t j = j0, n; t->b_step == 1 && j < j1;
+         j += n, c += n, from = from ? from + n : NULL) {
+        n = gckpti_min(j1 - j, COLS);
+        if (n == COLS && whole && V(dots_stored)(t, a, j, from, c))
+            continue;
+        for (int64_t p = 0, k; p < t->k; p += k) {
+            k = gckpti_min(t->k - p, LINKS);
+            for (int64_t i = 0; i < n; i++)
+                V(unpack)(u, (j + i) * t->b_col + p, k, room + i * LINKS);
+            V(dots)(a + p * t->a_step, t->a_step, room, LINKS, k, n, p ? c : from, c, NULL);
+        }
+    }
+    if (t->b_step != 1 && whole)
+        V(sweep_stored)(t, a, j0, j1 - j0, c);
+    else
+        for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k) {
+            k = gckpti_min(t->k - p, 8);
+            for (int64_t j = j0, n; j < j1; j += n) {
+                n = gckpti_min(j1 - j, LINKS * COLS / 8);
+                for (int64_t i = 0; i < k; i++)
+                    V(unpack)(u, (p + i) * t->b_step + j, n, room + i * (LINKS * COLS / 8));
+                V(sweep)(a + p * t->a_step, t->a_step, room, LINKS * COLS / 8, k, n, c + (j - j0));
+            }
+        }
 }
 
 /* Columns j0..j1-1 of row i of c. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
 {
-    const float *a = t->a + i * t->a_row, *b = t->b + j0 * t->b_col;
+    const float *a = t->a + i * t->a_row;
     const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
     float *c = t->c + i * t->c_row + j0;
     size_t bytes = (size_t)(j1 - j0) * sizeof *c;
-    if (t->b_step == 1) {
-        V(dots)(a, t->a_step, b, t->b_col, t->k, j1 - j0, from, c, NULL);
-        return;
-    }
-    if (!from)
+    if (t->b_step != 1 && !from)
         memset(c, 0, bytes);
-    else if (from != c)
+    else if (t->b_step != 1 && from != c)
         memcpy(c, from, bytes);
-    V(sweep)(a, t->a_step, b, t->b_step, t->k, j1 - j0, c);
+    if (t->stored)
+        V(stored_row)(t, a, j0, j1, from, c);
+    else if (t->b_step == 1)
+        V(dots)(a, t->a_step, t->b + j0 * t->b_col, t->b_col, t->k, j1 - j0, from, c, NULL);
+    else
+        V(sweep)(a, t->a_step, t->b + j0 * t->b_col, t->b_step, t->k, j1 - j0, c);
 }
 
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
@@ -28320,18 +29302,21 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         return;
     }
     do {
-        const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
+        const float *a = t->a + p * t->a_step;
+        const float *b = t->stored ? NULL : t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k)
+        if (next_p < t->k && !t->stored)
             ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
                                        gckpti_min(j1 - next_j, by.wide),
                                        (i1 - i0 + high - 1) / high * count);
-        if (!by.in_place || n % W)
+        if (t->stored)
+            V(pack_stored)(t, p, j, n, k, panels, by.deep);
+        else if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
@@ -28519,6 +29504,7 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
 GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
 {
     FLOATS p = V(set1)(c[n - 1]);
+#pragma GCC unroll 8
     for (int i = n - 2; i >= 0; i--)
         p = V(fma)(p, x, V(set1)(c[i]));
     return p;
@@ -28529,47 +29515,49 @@ GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
     return V(fma)(V(poly)(gckpti_exp_c, 5, r), r, V(set1)(1.0f));
 }
 
-GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
+/* exp(x) = 2^n exp(r); t holds n as an integer that is rounded off. */
+GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
 {
     const FLOATS round = V(set1)(GCKPTI_ROUND);
-    FLOATS t = V(fma)(x, V(set1)(GCKPTI_LOG2E), round);
-    FLOATS k = t - round;
-    *n = V(bits)(t) - V(bits)(round);
+    *t = V(fma)(x, V(set1)(GCKPTI_LOG2E), round);
+    FLOATS k = *t - round;
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
     *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
     return V(exp_poly)(*r);
 }
+GCKPTI_INLINED INTS V(whole)(FLOATS t) { return V(bits)(t) - V(bits)(V(set1)(GCKPTI_ROUND)); }
 
 /* 2^n = 2^half 2^(n - half), so that neither leaves the range. */
-GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, INTS n)
+GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
 {
-    INTS half = (n + 254) >> 1;
+#if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
+    return _mm512_scalef_ps(V(fma)(r, p, V(set1)(1.0f)), t - V(set1)(GCKPTI_ROUND));
+#else
+    INTS n = V(whole)(t), half = (n + 254) >> 1;
     FLOATS s = V(exponent)(half);
     p = V(fma)(r * s, p, s);
     return V(fma)(p, V(exponent)(n + 254 - half), V(zero)());
+#endif
 }
 
-GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
+/* gckpti_exp of what is not above GCKPTI_EXP_MAX */
+GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
-    FLOATS r, p;
-    INTS n;
-    x = V(max)(V(set1)(GCKPTI_EXP_MIN), x);
-    x = V(min)(V(set1)(GCKPTI_EXP_MAX), x);
-    p = V(exp_reduce)(x, &r, &n);
-    return V(exp_scale)(p, r, n);
+    FLOATS r, t, p = V(exp_reduce)(V(max)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
+    return V(exp_scale)(p, r, t);
 }
+GCKPTI_INLINED FLOATS V(exp)(FLOATS x) { return V(exp_below)(V(min)(V(set1)(GCKPTI_EXP_MAX), x)); }
 
 /* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
 GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
     FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    FLOATS z = a * a, p = V(poly)(gckpti_tanh_c, 7, z), r, s;
+    FLOATS z = a * a, p = V(poly)(gckpti_tanh_c, 7, z), r, s, n;
     FLOATS small = V(fma)(a * z, p, a);
-    INTS n;
     r = V(min)(V(set1)(GCKPTI_TANH_MAX), a + a);
     p = V(exp_reduce)(r, &r, &n);
-    s = V(exponent)(n + 127);
+    s = V(exponent)(V(whole)(n) + 127);
     p = V(fma)(r * s, p, s + one);
     p = one - two / p;
     p = V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p);
@@ -28580,14 +29568,13 @@ GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f);
     FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    FLOATS p = V(poly)(gckpti_erf_c, 7, a * a), b, r, s;
+    FLOATS p = V(poly)(gckpti_erf_c, 7, a * a), b, r, s, n;
     FLOATS small = V(fma)(a, p, a);
-    INTS n;
     b = V(min)(V(set1)(GCKPTI_ERF_MAX), a);
     p = V(poly)(gckpti_erfc_c, 7, b);
     b = V(differ)(b, V(set1)(-0.0f));
     p = V(exp_reduce)(V(fma)(p, b, V(zero)()), &r, &n);
-    s = V(exponent)(n + 127);
+    s = V(exponent)(V(whole)(n) + 127);
     p = V(fnma)(r * s, p, one - s);
     return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
@@ -28617,6 +29604,10 @@ GCKPTI_INLINED FLOATS V(log)(FLOATS x)
     p = V(less)(zero, x, p, V(less)(x, zero, V(set1)(GCKPTI_NAN), zero - inf));
     return V(less)(x, inf, p, x);
 }
+
+/* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
+static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
+static GCKPTI_TARGET float V(log_of)(float x) { return V(log)(V(set1)(x))[0]; }
 
 /* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
  * may be wider than any the processor has). */
@@ -28662,7 +29653,7 @@ GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
     V(wide)(t - V(set1)(GCKPTI_ROUND), &k);
     l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
     r = V(narrow_doubles)(&l);
-    r = V(exp_scale)(V(exp_poly)(r), r, V(bits)(t) - V(bits)(V(set1)(GCKPTI_ROUND)));
+    r = V(exp_scale)(V(exp_poly)(r), r, t);
     r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
     r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
     if (whole == 1)
@@ -28779,7 +29770,7 @@ static GCKPTI_TARGET float V(online)(const float *x, float *p, int64_t n, int fi
     top = first || top > *max ? top : *max;
     row.mean = gckpti_shift(top);
     if (!first)
-        factor = gckpti_exp(*max - row.mean);
+        factor = V(exp_of)(*max - row.mean);
     added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     *max = top;
@@ -28808,27 +29799,64 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
         V(store_n)(to + i, V(load_n)(to + i, n - i) + V(load_n)(from + i, n - i), n - i);
 }
 
-static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
-
-/* gckpti_plain_adamw */
-static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
-                                   const gckpti_adamw *a)
+/* gckpti_plain_update_block in one pass: sum and quotient stay in registers unless they are wanted.
+ * By a power of two it is divided by multiplying, which rounds the same numbers. */
+static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n,
+                                     int update)
 {
+    enum { LANES = 32 / W };
+    const gckpt_rates a = p->rates;
+    const FLOATS by = V(set1)(p->count > 0 ? p->count : 1.0f), part = V(set1)(1.0f) / by;
+    const int exact = !(p->count > 0) || gckpti_bits(p->count) << 9 == 0;
+    const int kind = update ? (int)p->optimiser : -1, back = p->write_back && p->count > 0;
+    const int keep = more && !back && (!update || p->write_back);
+    float *g = p->gradient + at, *w = p->values, *m = p->state[0], *v = p->state[1];
+    FLOATS lane[LANES];
+    for (int i = 0; i < LANES; i++)
+        lane[i] = V(zero)();
     for (int64_t i = 0; i < n; i += W) {
         int64_t left = n - i;
-        FLOATS d = V(load_n)(g + i, left) * V(set1)(a->scale);
-        FLOATS w1 = V(load_n)(w + i, left);
-        FLOATS m1 = V(set1)(a->rest1) * d;
-        FLOATS v1 = V(set1)(a->rest2) * (d * d);
-        m1 = V(fma)(V(set1)(a->beta1), V(load_n)(m + i, left), m1);
-        v1 = V(fma)(V(set1)(a->beta2), V(load_n)(v + i, left), v1);
-        d = V(sqrt)(v1 * V(set1)(a->correct2));
-        d = m1 / (d + V(set1)(a->eps));
-        w1 = V(fnma)(V(set1)(a->decay), w1, w1);
-        V(store_n)(m + i, m1, left);
-        V(store_n)(v + i, v1, left);
-        V(store_n)(w + i, V(fnma)(V(set1)(a->rate), d, w1), left);
+        FLOATS x = V(load_n)(g + i, left), w1, m1, v1;
+        if (more)
+            x = x + V(load_n)(more + i, left);
+        if (keep)
+            V(store_n)(g + i, x, left);
+        x = exact ? x * part : x / by;
+        lane[i / W % LANES] = V(fma)(x, x, lane[i / W % LANES]);
+        if (back)
+            V(store_n)(g + i, x, left);
+        if (kind < 0)
+            continue;
+        w1 = V(load_n)(w + at + i, left);
+        w1 = V(fnma)(V(set1)(a.decay), w1, w1);
+        x = x * V(set1)(a.scale);
+        if (kind == GCKPT_ADAMW) {
+            m1 = V(fma)(V(set1)(a.beta1), V(load_n)(m + at + i, left), V(set1)(a.rest1) * x);
+            v1 = V(set1)(a.rest2) * (x * x);
+            v1 = V(fma)(V(set1)(a.beta2), V(load_n)(v + at + i, left), v1);
+            V(store_n)(v + at + i, v1, left);
+            V(store_n)(m + at + i, m1, left);
+            x = m1 / (V(sqrt)(v1 * V(set1)(a.correct2)) + V(set1)(a.eps));
+        } else if (kind == GCKPT_MOMENTUM) {
+            x = V(fma)(V(set1)(p->momentum), V(load_n)(m + at + i, left), x);
+            V(store_n)(m + at + i, x, left);
+        }
+        V(store_n)(w + at + i, V(fnma)(V(set1)(a.rate), x, w1), left);
     }
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = lane[i + half] + lane[i];
+    return V(fold_sum)(lane[0]);
+}
+
+/* What is ahead of elements at..at+W-1, a line at a time. */
+GCKPTI_INLINED void V(fetch)(const gckpti_ahead *a, int64_t at)
+{
+    if (at & 31 & -W)
+        return;
+    __builtin_prefetch(a->x + 2 * at, 0, 2);
+    __builtin_prefetch(a->y + 2 * at, 0, 2);
+    __builtin_prefetch(a->z + 2 * at, 0, 2);
 }
 
 /* ---- elementwise ops ---- */
@@ -28928,10 +29956,13 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
     const float *o = (const float *)call->attributes;
     float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
+    const gckpti_ahead ahead = gckpti_ahead_of(call, x, call->in[0].bf16, call->out_bf16,
+                                               kind < GCKPTI_PAIR ? NULL : call->in[1].bf16);
 #define GCKPTI_KIND(name)                                                                          \
     case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < n; j += W) {                                                       \
             const int k = GCKPTI_KIND_##name;                                                      \
+            V(fetch)(&ahead, j);                                                                   \
             FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_PAIR ? u : V(load_n)(y + j, n - j); \
             V(store_n)(out + j, V(value)(k, u, v, o), n - j);                                      \
         }                                                                                          \
@@ -28991,12 +30022,18 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
     int accumulate = call->in[i].accumulate;
+    const gckpti_ahead ahead = gckpti_ahead_of(
+        call, g,
+        at_out >> kind & 1 ? call->out_bf16 : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].bf16,
+        call->grad_out_bf16, call->in[i].grad_bf16);
 #define GCKPTI_KIND(name)                                                                          \
     case GCKPTI_KIND_##name:                                                                       \
-        for (int64_t j = 0; j < n; j += W)                                                         \
+        for (int64_t j = 0; j < n; j += W) {                                                       \
+            V(fetch)(&ahead, j);                                                                   \
             V(put_slope)                                                                           \
-        (GCKPTI_KIND_##name, i, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),           \
-         V(load_n)(y + j, n - j), o, accumulate, n - j);                                           \
+            (GCKPTI_KIND_##name, i, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),       \
+             V(load_n)(y + j, n - j), o, accumulate, n - j);                                       \
+        }                                                                                          \
         break;
     switch (kind) {
         GCKPTI_CURVES(GCKPTI_KIND)
@@ -29046,7 +30083,7 @@ static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t
     float max, sum, *y = call->out + r * n;
     V(online)(x, NULL, n, 1, &max, &sum);
     gckpti_softmax_end(&max, &sum);
-    const FLOATS top = V(set1)(max), rest = V(set1)(gckpti_log(sum));
+    const FLOATS top = V(set1)(max), rest = V(set1)(V(log_of)(sum));
     for (int64_t j = 0; j < n; j += W)
         V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
 }
@@ -29081,7 +30118,10 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first);
+    const gckpti_ahead ahead =
+        gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
+        V(fetch)(&ahead, r * n + j);
         FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd;
         if (gain)
             h = h * rstd, y = V(load_n)(gain + j, n - j);
@@ -29111,7 +30151,10 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n);
     const FLOATS a = V(set1)(sum / (float)n);
     const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
+    const gckpti_ahead ahead = gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16,
+                                               call->grad_out_bf16, call->in[0].grad_bf16);
     for (int64_t j = 0; j < n; j += W) {
+        V(fetch)(&ahead, r * n + j);
         FLOATS h = V(load_n)(row.x + j, n - j) - first;
         FLOATS u = V(load_n)(row.y + j, n - j);
         if (row.z)
@@ -29125,21 +30168,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    float wide[W] = { 0.0f };
-#if GCKPTI_ISA == 3
-    if (n >= 16) {
-        __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x));
-        return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
-    }
-#elif GCKPTI_ISA == 2
-    if (n >= 8) {
-        __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)x));
-        return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
-    }
-#endif
-    for (int64_t i = 0; i < W && i < n; i++)
-        wide[i] = gckpti_from_bf16(x[i]);
-    return V(load)(wide);
+    return V(stored)(GCKPT_STORED_BF16, x, 0, V(zero)(), n);
 }
 
 static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
@@ -29173,40 +30202,94 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 }
 
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-/* 8 rows of c, `width` columns (16, 32 or 48): a pair of links a word; the first one is the upper
- * half. Subnormals are flushed (x86 does so after rounding, as its bf16 instructions do). */
-static GCKPTI_TARGET void V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
-                                        const uint32_t *b, int64_t width, float *c, int64_t c_row)
+/* As gckpti_mixed_kernels says. Subnormals are flushed (x86 does so after rounding, as its bf16
+ * instructions do). */
+static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t)
 {
+    enum { THREE = W > 8 }; /* vectors of 4 rows, as registers allow; else two */
     const FLOATS upper = V(set1)(gckpti_float(0xffff0000u));
     const unsigned mode = _mm_getcsr();
+    const int64_t row = t->a_row;
+    float c[8 * GCKPTI_PANEL];
     _mm_setcsr(mode | 0x8040u);
     for (int64_t i = 0; i < 8; i += 4)
-        for (int64_t j = 0; j < width; j += W) {
-            const uint32_t *at = a + i, *of = b + j;
-            float *to = c + i * c_row + j;
-            FLOATS c0 = V(load)(to), c1 = V(load)(to + c_row);
-            FLOATS c2 = V(load)(to + 2 * c_row), c3 = V(load)(to + 3 * c_row);
-            for (int64_t p = 0; p < pairs; p++, at += a_step, of += width) {
-                float words[W];
-                memcpy(words, of, sizeof words);
-                FLOATS both = V(load)(words), h = V(both)(both, upper);
-                FLOATS l = V(floats)(V(bits)(both) << 16);
-#define GCKPTI_MIXED_ROW(r)                                                                        \
-    c##r = V(fma)(V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);                            \
-    c##r = V(fma)(V(set1)(gckpti_float(at[r] << 16)), l, c##r);
-                GCKPTI_MIXED_ROW(0)
-                GCKPTI_MIXED_ROW(1)
-                GCKPTI_MIXED_ROW(2)
-                GCKPTI_MIXED_ROW(3)
-#undef GCKPTI_MIXED_ROW
+        for (int64_t j = 0; j < t->width; j += (2 + THREE) * W) {
+            const int64_t second = j + W < t->width ? W : 0;
+            const int64_t third = THREE && j + 2 * W < t->width ? 2 * W : second;
+            const uint16_t *a = t->a + i * row;
+            const uint32_t *b = t->b + j;
+#define GCKPTI_MIXED_EACH(X) X(0) X(1) X(2) X(3)
+#define GCKPTI_MIXED_LOAD(r)                                                                       \
+    FLOATS c##r = V(zero)(), d##r = c##r, e##r = c##r;                                             \
+    if (t->from) {                                                                                 \
+        const float *from = t->from + (i + r) * t->from_row + j;                                   \
+        c##r = V(load)(from), d##r = V(load)(from + second), e##r = V(load)(from + third);         \
+    }
+#define GCKPTI_MIXED_STEP(r)                                                                       \
+    memcpy(&word, a + r * row, sizeof word);                                                       \
+    x = V(set1)(word), y = V(floats)(V(bits)(x) << 16), x = V(both)(x, upper);                     \
+    c##r = V(fma)(y, h0, c##r), d##r = V(fma)(y, h1, d##r);                                        \
+    c##r = V(fma)(x, l0, c##r), d##r = V(fma)(x, l1, d##r);                                        \
+    if (THREE)                                                                                     \
+        e##r = V(fma)(x, l2, V(fma)(y, h2, e##r));
+#define GCKPTI_MIXED_STORE(r)                                                                      \
+    to = c + (i + r) * GCKPTI_PANEL + j;                                                           \
+    V(store)(to, c##r), V(store)(to + second, d##r);                                               \
+    if (THREE)                                                                                     \
+        V(store)(to + third, e##r);
+            GCKPTI_MIXED_EACH(GCKPTI_MIXED_LOAD)
+            for (int64_t p = 0; p < t->pairs; p++, a += t->a_step, b += t->width) {
+                FLOATS x, y, h0, h1, h2;
+                float word;
+                memcpy(&h0, b, sizeof h0), memcpy(&h1, b + second, sizeof h1);
+                memcpy(&h2, b + third, sizeof h2);
+                FLOATS l0 = V(floats)(V(bits)(h0) << 16), l1 = V(floats)(V(bits)(h1) << 16);
+                FLOATS l2 = V(floats)(V(bits)(h2) << 16);
+                h0 = V(both)(h0, upper), h1 = V(both)(h1, upper), h2 = V(both)(h2, upper);
+                GCKPTI_MIXED_EACH(GCKPTI_MIXED_STEP)
             }
-            V(store)(to, c0);
-            V(store)(to + c_row, c1);
-            V(store)(to + 2 * c_row, c2);
-            V(store)(to + 3 * c_row, c3);
+            float *to;
+            GCKPTI_MIXED_EACH(GCKPTI_MIXED_STORE)
+#undef GCKPTI_MIXED_EACH
+#undef GCKPTI_MIXED_LOAD
+#undef GCKPTI_MIXED_STEP
+#undef GCKPTI_MIXED_STORE
         }
     _mm_setcsr(mode);
+    for (int64_t i = 0; i < 8; i++)
+        if (t->c_bf16)
+            V(narrow)(c + i * GCKPTI_PANEL, t->c_bf16 + i * t->c_row, t->width);
+        else
+            memcpy(t->c + i * t->c_row, c + i * GCKPTI_PANEL, (size_t)t->width * sizeof *c);
+}
+
+/* As gckpti_mixed_kernels says: 8 lanes of 32 links at a time, as they lie, then as words. */
+static GCKPTI_TARGET void V(mixed_pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                                        int as_a, uint32_t *d, int64_t width)
+{
+    const int64_t lane = x->row == 1 ? 1 : 32, link = x->row == 1 ? 8 : 1;
+    for (int64_t p = 0; p < k; p += 32)
+        for (int64_t i = 0; i < gckpti_multiple(n, width); i += 8) {
+            uint16_t u[8 * 32] = { 0 }, *line = u;
+            int64_t links = gckpti_min(k - p, 32), lanes = i < n ? gckpti_min(n - i, 8) : 0;
+            int64_t from = at + i * x->row + p * x->step, run = lane == 1 ? lanes : links;
+            for (int64_t l = lane == 1 ? links : lanes; l > 0; l--, line += lane == 1 ? 8 : 32) {
+                if (x->bf16)
+                    memcpy(line, x->bf16 + from, (size_t)run * sizeof *u);
+                else
+                    V(narrow)(x->f32 + from, line, run);
+                from += lane == 1 ? x->step : x->row;
+            }
+            for (int64_t l = 0; l < 8 && links % 2 && as_a; l++)
+                u[l * lane + links * link] = 0x8000;
+            uint32_t *to = d + (i / width * ((k + 1) / 2) + p / 2) * width + i % width;
+            for (int64_t q = 0; q < (links + 1) / 2; q++, to += width)
+                for (int64_t l = 0; l < 8; l++) {
+                    const uint16_t *first = u + l * lane + 2 * q * link;
+                    to[l] = as_a ? first[0] | (uint32_t)first[link] << 16
+                                 : first[link] | (uint32_t)first[0] << 16;
+                }
+        }
 }
 #endif
 
@@ -29214,32 +30297,71 @@ static GCKPTI_TARGET void V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
 #define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
-/* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint32_t *a,
-                                                      int64_t a_step, const uint32_t *b,
-                                                      int64_t width, float *c, int64_t c_row)
+/* As gckpti_to_bf16: subnormals become zeros, NaN stays NaN. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
 {
-#define GCKPTI_MIXED_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#define GCKPTI_MIXED_LOAD(i)                                                                       \
-    __m512 l##i = _mm512_loadu_ps(c + (i)*c_row), m##i = _mm512_loadu_ps(c + (i)*c_row + second),  \
-           h##i = _mm512_loadu_ps(c + (i)*c_row + third);
-#define GCKPTI_MIXED_STEP(i)                                                                       \
-    x = (__m512bh)_mm512_set1_epi32((int)a[i]);                                                    \
+    const __m256i words = (__m256i)_mm512_cvtneps_pbh(x);
+    memcpy(to, &words, sizeof words);
+}
+
+/* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. So a's
+ * words are turned round, in a general register: vectors have no unit to spare here. */
+static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
+{
+    const int64_t second = t->width > 16 ? 16 : 0, third = t->width > 32 ? 32 : second;
+    const int64_t row = t->a_row, step = t->a_step, width = t->width;
+    const uint16_t *a = t->a, *a3 = a + 3 * row;
+    const uint32_t *b = t->b;
+    gckpti_mixed_fetch f = { NULL, 0, 0, 0, 0 };
+    if (t->fetch)
+        f = *t->fetch;
+    for (int64_t i = 0; i < 8 && t->next; i++)
+        for (int64_t j = 0; j < width; j += 16)
+            __builtin_prefetch(t->next + i * t->c_row + j);
+#define GCKPTI_MIXED_EACH(X)                                                                       \
+    X(0, a)                                                                                        \
+    X(1, a + row)                                                                                  \
+    X(2, a + 2 * row)                                                                              \
+    X(3, a3) X(4, a + 4 * row) X(5, a3 + 2 * row) X(6, a + 6 * row) X(7, a3 + 4 * row)
+#define GCKPTI_MIXED_LOAD(i, at)                                                                   \
+    __m512 l##i = _mm512_setzero_ps(), m##i = l##i, h##i = l##i;                                   \
+    if (t->from) {                                                                                 \
+        const float *from = t->from + (i)*t->from_row;                                             \
+        l##i = _mm512_loadu_ps(from), m##i = _mm512_loadu_ps(from + second);                       \
+        h##i = _mm512_loadu_ps(from + third);                                                      \
+    }
+#define GCKPTI_MIXED_STEP(i, at)                                                                   \
+    memcpy(&word, at, sizeof word);                                                                \
+    x = (__m512bh)_mm512_set1_epi32((int)(word << 16 | word >> 16));                               \
     l##i = _mm512_dpbf16_ps(l##i, x, (__m512bh)b0);                                                \
     m##i = _mm512_dpbf16_ps(m##i, x, (__m512bh)b1);                                                \
     h##i = _mm512_dpbf16_ps(h##i, x, (__m512bh)b2);
-#define GCKPTI_MIXED_STORE(i)                                                                      \
-    _mm512_storeu_ps(c + (i)*c_row, l##i);                                                         \
-    _mm512_storeu_ps(c + (i)*c_row + second, m##i);                                                \
-    _mm512_storeu_ps(c + (i)*c_row + third, h##i);
-    const int64_t second = width > 16 ? 16 : 0, third = width > 32 ? 32 : second;
-    __m512bh x;
+#define GCKPTI_MIXED_STORE(i, at)                                                                  \
+    if (t->c_bf16) {                                                                               \
+        uint16_t *to = t->c_bf16 + (i)*t->c_row;                                                   \
+        gckpti_mixed_store(to, l##i), gckpti_mixed_store(to + second, m##i);                       \
+        gckpti_mixed_store(to + third, h##i);                                                      \
+    } else {                                                                                       \
+        float *to = t->c + (i)*t->c_row;                                                           \
+        _mm512_storeu_ps(to, l##i), _mm512_storeu_ps(to + second, m##i);                           \
+        _mm512_storeu_ps(to + third, h##i);                                                        \
+    }
     GCKPTI_MIXED_EACH(GCKPTI_MIXED_LOAD)
-    for (; pairs > 0; pairs--, a += a_step, b += width) {
+    for (int64_t pairs = t->pairs; pairs > 0; pairs--, a += step, a3 += step, b += width) {
         __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + second);
         __m512i b2 = _mm512_loadu_si512(b + third);
+        __m512bh x;
+        uint32_t word;
+        if (f.rows > 0) {
+            __builtin_prefetch(f.x + f.at, 0, 2);
+            f.at += 64;
+            if (f.at >= f.width)
+                f.at = 0, f.x += f.row, f.rows--;
+        }
         GCKPTI_MIXED_EACH(GCKPTI_MIXED_STEP)
     }
+    if (t->fetch)
+        *t->fetch = f;
     GCKPTI_MIXED_EACH(GCKPTI_MIXED_STORE)
 #undef GCKPTI_MIXED_EACH
 #undef GCKPTI_MIXED_LOAD
@@ -29247,108 +30369,106 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint3
 #undef GCKPTI_MIXED_STORE
 }
 
-/* 32 elements from x[at] (n < 32: then zeros) as bf16, element 2 q in the lower half of word q. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at, int64_t n)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
 {
-    const __mmask32 mask = n >= 32 ? 0xffffffffu : (__mmask32)((1u << n) - 1u);
+    for (; n >= 16; n -= 16, x += 16, y += 16)
+        gckpti_mixed_store(y, _mm512_loadu_ps(x));
+    V(narrow)(x, y, n);
+}
+
+/* 16 elements from x[low] where `mask` says so, then 16 from x[high]; 0 for the others. */
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t low, int64_t high,
+                                              __mmask16 mask, __mmask16 high_mask)
+{
     if (x->bf16)
-        return _mm512_maskz_loadu_epi16(mask, x->bf16 + at);
-    return (__m512i)_mm512_cvtne2ps_pbh(
-        _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x->f32 + at + 16),
-        _mm512_maskz_loadu_ps((__mmask16)mask, x->f32 + at));
+        return _mm512_inserti64x4(
+            _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, x->bf16 + low)),
+            _mm256_maskz_loadu_epi16(high_mask, x->bf16 + high), 1);
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high_mask, x->f32 + high),
+                                        _mm512_maskz_loadu_ps(mask, x->f32 + low));
 }
 
-/* d[q * width + i]: word q of row i, for 8 rows and `pairs` (at most 16) words of each. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs, uint32_t *d,
-                                           int64_t width)
+GCKPTI_INLINED_BF16 __mmask16 gckpti_mixed_mask(int64_t n)
 {
-    __m512i u[8];
-    uint32_t edge[16 * 8], *to = pairs < 16 ? edge : d;
-    int64_t step = pairs < 16 ? 8 : width;
-    for (int i = 0; i < 2; i++) {
-        __m512i l01 = _mm512_unpacklo_epi32(r[4 * i], r[4 * i + 1]);
-        __m512i h01 = _mm512_unpackhi_epi32(r[4 * i], r[4 * i + 1]);
-        __m512i l23 = _mm512_unpacklo_epi32(r[4 * i + 2], r[4 * i + 3]);
-        __m512i h23 = _mm512_unpackhi_epi32(r[4 * i + 2], r[4 * i + 3]);
-        u[4 * i] = _mm512_unpacklo_epi64(l01, l23), u[4 * i + 1] = _mm512_unpackhi_epi64(l01, l23);
-        u[4 * i + 2] = _mm512_unpacklo_epi64(h01, h23);
-        u[4 * i + 3] = _mm512_unpackhi_epi64(h01, h23);
-    }
-    for (int q = 0; q < 4; q++) {
-        __m512i low = _mm512_shuffle_i32x4(u[q], u[4 + q], 0x44);
-        __m512i high = _mm512_shuffle_i32x4(u[q], u[4 + q], 0xee);
-        low = _mm512_shuffle_i32x4(low, low, 0xd8), high = _mm512_shuffle_i32x4(high, high, 0xd8);
-        _mm256_storeu_si256((__m256i *)(void *)(to + q * step), _mm512_castsi512_si256(low));
-        _mm256_storeu_si256((__m256i *)(void *)(to + (4 + q) * step),
-                            _mm512_extracti64x4_epi64(low, 1));
-        _mm256_storeu_si256((__m256i *)(void *)(to + (8 + q) * step), _mm512_castsi512_si256(high));
-        _mm256_storeu_si256((__m256i *)(void *)(to + (12 + q) * step),
-                            _mm512_extracti64x4_epi64(high, 1));
-    }
-    for (int64_t q = 0; q < pairs && pairs < 16; q++)
-        memcpy(d + q * width, edge + 8 * q, 8 * sizeof *d);
+    return n >= 16 ? (__mmask16)0xffff : n > 0 ? (__mmask16)((1u << n) - 1u) : (__mmask16)0;
 }
 
-/* Words of one pair of links: 16 lanes of `first` in the upper halves, of `second` in the lower. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
+/* 4 lanes of 32 links, those of a word turned round: v[w], 128 bits q: word 4 q + w of each. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_factor *x, int64_t at, int64_t lanes,
+                                           int64_t links, __m512i *v)
 {
-    return _mm512_or_si512(_mm512_slli_epi32(_mm512_cvtepu16_epi32(first), 16),
-                           _mm512_cvtepu16_epi32(second));
+    const __mmask16 low = gckpti_mixed_mask(links), high = gckpti_mixed_mask(links - 16);
+#define GCKPTI_MIXED_LANE(l)                                                                       \
+    _mm512_rol_epi32(gckpti_mixed_load(x, at + (l)*x->row, at + (l)*x->row + 16,                   \
+                                       (l) < lanes ? low : (__mmask16)0,                           \
+                                       (l) < lanes ? high : (__mmask16)0),                         \
+                     16)
+    __m512i r0 = GCKPTI_MIXED_LANE(0), r1 = GCKPTI_MIXED_LANE(1);
+    __m512i r2 = GCKPTI_MIXED_LANE(2), r3 = GCKPTI_MIXED_LANE(3);
+#undef GCKPTI_MIXED_LANE
+    __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
+    __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
+    v[0] = _mm512_unpacklo_epi64(l01, l23), v[1] = _mm512_unpackhi_epi64(l01, l23);
+    v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
 }
 
-/* gckpti_mixed_pack: lanes that lie side by side two links at a time, else 8 lanes of 32 links. */
+/* Words 0, 4, 8 and 12 of 16 lanes from v[w] of these, of `pairs` that there are. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_turn(__m512i v0, __m512i v1, __m512i v2, __m512i v3,
+                                           int64_t pairs, uint32_t *d, int64_t width)
+{
+    __m512i l01 = _mm512_shuffle_i32x4(v0, v1, 0x44), h01 = _mm512_shuffle_i32x4(v0, v1, 0xee);
+    __m512i l23 = _mm512_shuffle_i32x4(v2, v3, 0x44), h23 = _mm512_shuffle_i32x4(v2, v3, 0xee);
+    if (pairs > 0)
+        _mm512_storeu_si512(d, _mm512_shuffle_i32x4(l01, l23, 0x88));
+    if (pairs > 4)
+        _mm512_storeu_si512(d + 4 * width, _mm512_shuffle_i32x4(l01, l23, 0xdd));
+    if (pairs > 8)
+        _mm512_storeu_si512(d + 8 * width, _mm512_shuffle_i32x4(h01, h23, 0x88));
+    if (pairs > 12)
+        _mm512_storeu_si512(d + 12 * width, _mm512_shuffle_i32x4(h01, h23, 0xdd));
+}
+
+/* As gckpti_mixed_kernels says; where links lie side by side, it is one panel. */
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, int64_t at, int64_t n,
-                                                      int64_t k, uint16_t odd, uint32_t *d,
+                                                      int64_t k, int as_a, uint32_t *d,
                                                       int64_t width)
 {
-    const __m512i none = _mm512_set1_epi16((short)odd);
-    for (int64_t p = 0; p < k && x->row == 1; p += 2, d += width)
-        for (int64_t i = 0; i < width; i += 32) {
-            int64_t lanes = gckpti_min(n - i, 32), from = at + i + p * x->step;
-            __m512i first = gckpti_mixed_load(x, from, lanes);
-            __m512i second = p + 1 < k ? gckpti_mixed_load(x, from + x->step, lanes) : none;
-            __m512i low =
-                gckpti_mixed_pair(_mm512_castsi512_si256(first), _mm512_castsi512_si256(second));
-            if (width == 8)
-                _mm256_storeu_si256((__m256i *)(void *)d, _mm512_castsi512_si256(low));
-            else
-                _mm512_storeu_si512(d + i, low);
-            if (width - i > 16)
-                _mm512_storeu_si512(d + i + 16,
-                                    gckpti_mixed_pair(_mm512_extracti64x4_epi64(first, 1),
-                                                      _mm512_extracti64x4_epi64(second, 1)));
-        }
-    for (int64_t i = 0; i < width && x->row != 1; i += 8)
-        for (int64_t p = 0; p < k; p += 32) {
-            __m512i r[8];
-            for (int64_t l = 0; l < 8; l++) {
-                r[l] = _mm512_setzero_si512();
-                if (i + l < n)
-                    r[l] = gckpti_mixed_load(x, at + (i + l) * x->row + p, k - p);
-                r[l] = _mm512_rol_epi32(r[l], 16);
-                if (k - p < 32 && k % 2)
-                    r[l] = _mm512_mask_or_epi32(r[l], (__mmask16)(1u << (k - p) / 2), r[l],
-                                                _mm512_set1_epi32(odd));
+    /* half l of a word of lane l comes from element l of the one link, the other from 16 + l */
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
+                                          _mm512_set1_epi32(as_a ? 16 << 16 : 16));
+    const __m512i odd = _mm512_set1_epi32(as_a && k % 2 ? (int)0x80000000u : 0);
+    for (int64_t first = 0; first < n && x->row == 1; first += width)
+        for (int64_t p = 0; p < k; p += 2, d += width)
+            for (int64_t i = 0; i < width; i += 16) {
+                int64_t from = at + first + i + p * x->step;
+                __mmask16 mask = gckpti_mixed_mask(n - first - i);
+                __m512i words = gckpti_mixed_load(x, from, from + x->step, mask,
+                                                  p + 1 < k ? mask : (__mmask16)0);
+                words = _mm512_permutexvar_epi16(pair, words);
+                if (p + 1 == k)
+                    words = _mm512_or_si512(words, odd);
+                _mm512_storeu_si512(d + i, words);
             }
-            gckpti_mixed_turn(r, gckpti_min((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
+    for (int64_t i = 0; i < width && x->row != 1; i += 16)
+        for (int64_t p = 0; p < k; p += 32) {
+            int64_t from = at + i * x->row + p, pairs = (k - p + 1) / 2;
+            uint32_t *to = d + p / 2 * width + i;
+            __m512i v[4], u[4], y[4], z[4];
+            gckpti_mixed_four(x, from, n - i, k - p, v);
+            gckpti_mixed_four(x, from + 4 * x->row, n - i - 4, k - p, u);
+            gckpti_mixed_four(x, from + 8 * x->row, n - i - 8, k - p, y);
+            gckpti_mixed_four(x, from + 12 * x->row, n - i - 12, k - p, z);
+            gckpti_mixed_turn(v[0], u[0], y[0], z[0], pairs, to, width);
+            gckpti_mixed_turn(v[1], u[1], y[1], z[1], pairs - 1, to + width, width);
+            gckpti_mixed_turn(v[2], u[2], y[2], z[2], pairs - 2, to + 2 * width, width);
+            gckpti_mixed_turn(v[3], u[3], y[3], z[3], pairs - 3, to + 3 * width, width);
         }
 }
 
-static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = { gckpti_mixed_tile_bf16,
-                                                                gckpti_mixed_pack_bf16, V(widen),
-                                                                V(narrow) };
 #undef GCKPTI_TARGET_BF16
 #undef GCKPTI_INLINED_BF16
 #endif
-
-static const gckpti_mixed_kernels V(mixed_kernels) = {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    V(mixed_tile),
-#else
-    NULL,
-#endif
-    gckpti_mixed_pack, V(widen), V(narrow)
-};
 
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
  * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
@@ -29376,7 +30496,7 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
     const float *g = s->call->grad_out;
-    const uint16_t *narrow = s->call->grad_out_bf16;
+    const uint16_t *narrow = s->call->grad_out_bf16, *x_narrow = s->call->in[0].bf16;
     int64_t at = j;
 #define GCKPTI_LEFT(i) (n - W * (i))
 #define GCKPTI_SUM_START(i)                                                                        \
@@ -29391,7 +30511,8 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
         if (bias)                                                                                  \
             V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
         if (gain) {                                                                                \
-            FLOATS h = V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i));                             \
+            FLOATS h = row.x ? V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i))                      \
+                             : V(load_bf16)(x_narrow + at + W * (i), GCKPTI_LEFT(i));              \
             h = h - first - mean;                                                                  \
             x = V(fma)(x, h * rstd, zero);                                                         \
             V(sum_add)(&gain##i, &gain_low##i, x);                                                 \
@@ -29559,13 +30680,13 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
 #define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #endif
 
-/* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
- * columns: k links, and at the diagonal a corner of links that not all rows have: row i the links
- * 0..i - late of it, after the others, or i - late.. of it, before them. b is read in whole
- * vectors. */
-GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                               int64_t corner, int64_t late, const float *a, const float *b,
-                               float *c)
+/* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and `vectors` (1
+ * or 2, a constant) of columns: k links, and at the diagonal a corner of links that not all rows
+ * have: row i the links 0..i - late of it, after the others, or i - late.. of it, before them. b is
+ * read in whole vectors. */
+GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int vectors, int64_t n,
+                               int64_t k, int64_t corner, int64_t late, const float *a,
+                               const float *b, float *c, const float *factor)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
@@ -29573,25 +30694,29 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
     FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
     if (!s->fresh && (i) < rows) {                                                                 \
         l##i = V(load_n)(c + (i)*c_row, n);                                                        \
-        if (n > W)                                                                                 \
+        if (vectors > 1)                                                                           \
             h##i = V(load_n)(c + (i)*c_row + W, n - W);                                            \
+        if (factor)                                                                                \
+            l##i = l##i * V(set1)(factor[i]), h##i = h##i * V(set1)(factor[i]);                    \
     }
 #define GCKPTI_ROW_LINK(i)                                                                         \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
-    l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
+    l##i = V(fma)(x, b0, l##i);                                                                    \
+    if (vectors > 1)                                                                               \
+        h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
     if (s->edge == GCKPTI_LINKS_TO ? p + late <= (i) : p + late >= (i))                            \
-        l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
+        l##i = V(fma)(x, b0, l##i), h##i = vectors > 1 ? V(fma)(x, b1, h##i) : h##i;
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
         V(store_n)(c + (i)*c_row, l##i, n);                                                        \
-        if (n > W)                                                                                 \
+        if (vectors > 1)                                                                           \
             V(store_n)(c + (i)*c_row + W, h##i, n - W);                                            \
     }
 #define GCKPTI_LINKS(count, ROW)                                                                   \
     for (int64_t p = 0; p < (count); p++, b += b_step) {                                           \
-        FLOATS x, b0 = V(load)(b), b1 = V(load)(b + W);                                            \
+        FLOATS x, b0 = V(load)(b), b1 = vectors > 1 ? V(load)(b + W) : b0;                         \
         GCKPTI_EACH_ROW(ROW)                                                                       \
     }
     GCKPTI_EACH_ROW(GCKPTI_ROW_START)
@@ -29610,12 +30735,25 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
                                   int64_t corner, int64_t late, const float *a, const float *b,
-                                  float *c)
+                                  float *c, const float *factor)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
-        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, late, a, b, c);
+        V(band_of)(s, GCKPTI_BAND, 2, 2 * W, k, corner, late, a, b, c, factor);
+    else if (rows == GCKPTI_BAND && n == W)
+        V(band_of)(s, GCKPTI_BAND, 1, W, k, corner, late, a, b, c, factor);
+    else if (n > W)
+        V(band_of)(s, rows, 2, n, k, corner, late, a, b, c, factor);
     else
-        V(band_of)(s, rows, n, k, corner, late, a, b, c);
+        V(band_of)(s, rows, 1, n, k, corner, late, a, b, c, factor);
+}
+
+/* Columns from..end-1 of rows of a token of the head each, into L2. */
+GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t rows, int64_t from,
+                                  int64_t end)
+{
+    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->c)
+        for (int64_t j = from; j < end; j += 16)
+            __builtin_prefetch(x + j, 0, 2);
 }
 
 /* The same for what the diagonal leaves of c (m,n). */
@@ -29637,10 +30775,13 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         if (links + corner == 0 && !s->fresh)
             continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
-        for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
+        for (int64_t j = at / W * W; j < n; j += 2 * W) {
+            if (s->next)
+                V(fetch_rows)(s->of, s->next + i * s->of->c, rows, j, j + 2 * W);
             V(band)
-        (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-         c + i * s->c_row + j);
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+             c + i * s->c_row + j, s->factor ? s->factor + i : NULL);
+        }
     }
 }
 
@@ -29652,56 +30793,83 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* In chains of bf16 plans subnormals are flushed, between these two. */
-GCKPTI_INLINED unsigned V(flush)(const gckpti_heads *h)
+/* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
+ * constant): by the processor's instructions. ---- */
+GCKPTI_INLINED INTS V(words)(const uint32_t *x)
 {
-    unsigned mode = 0;
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    if (h->mixed) {
-        mode = _mm_getcsr();
-        _mm_setcsr(mode | 0x8040u);
+    INTS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_INLINED INTS V(word)(uint32_t x) { return V(bits)(V(set1)(gckpti_float(x))); }
+GCKPTI_INLINED void V(store_words)(uint32_t *x, INTS a) { memcpy(x, &a, sizeof a); }
+
+/* Two links of chains. */
+GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
+{
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+    if (bf16) {
+        __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
+        return c;
     }
-    __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
 #endif
-    (void)h; /* without them bf16 plans do not come here */
-    return mode;
+    (void)bf16;
+    c = V(fma)(V(floats)(a & 0xffff0000u), V(floats)(b & 0xffff0000u), c);
+    return V(fma)(V(floats)(a << 16), V(floats)(b << 16), c);
 }
 
-GCKPTI_INLINED void V(flush_end)(const gckpti_heads *h, unsigned mode)
+/* gckpti_to_bf16, in the upper halves */
+GCKPTI_INLINED INTS V(halve)(FLOATS x)
 {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    __asm__ volatile("" ::: "memory");
-    if (h->mixed)
-        _mm_setcsr(mode);
-#endif
-    (void)h, (void)mode;
+    INTS u = V(bits)(x), kept = u + 0x7fff + (u >> 16 & 1), nan = (INTS)(x != x);
+    INTS normal = (INTS)((u & 0x7f800000u) != 0);
+    kept = (normal & kept) | (u & 0x80000000u);
+    return (nan & (u | 0x400000u)) | (~nan & kept);
 }
 
-static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
-                                        int64_t n, int64_t k, const float *a, const float *b,
-                                        float *c)
+/* Words of a (upper halves) and b. */
+GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
 {
-    const unsigned mode = V(flush)(h);
-    V(bands)(s, m, n, k, a, b, c);
-    V(flush_end)(h, mode);
-}
-
-/* n rows of [64][64] factors, rounded in bf16 plans. */
-static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
-{
-    uint16_t narrow[GCKPTI_BLOCK];
-    for (int64_t j = 0; h->mixed && j < n; j++, x += GCKPTI_BLOCK) {
-        V(narrow)(x, narrow, GCKPTI_BLOCK);
-        V(widen)(narrow, x, GCKPTI_BLOCK);
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+    if (bf16) {
+        const __m512i order =
+            _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                             22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        __m512i both;
+        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(a), "v"(b));
+        return (INTS)_mm512_permutexvar_epi16(order, both);
     }
+#endif
+    (void)bf16;
+    return (V(halve)(a) & 0xffff0000u) | V(halve)(b) >> 16;
 }
 
-/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
- * their exponentials. Column i sees the rows 0..i+diagonal only. */
-static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
-                                         int first, float *max, float *sum, float *factor)
+/* Words of the 2 W neighbours a, b. */
+GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
 {
-    const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
+    uint32_t x[2 * W], y[W];
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+    if (bf16) {
+        __m512i both;
+        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(b), "v"(a));
+        return (INTS)_mm512_rol_epi32(both, 16);
+    }
+#endif
+    (void)bf16;
+    V(store_words)(x, V(halve)(a));
+    V(store_words)(x + W, V(halve)(b));
+    for (int i = 0; i < W; i++)
+        y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
+    return V(words)(y);
+}
+
+/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
+ * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
+ * 0..i+diagonal only. */
+GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
+                                 float *max, float *sum, float *factor, int words, int bf16)
+{
+    const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
     FLOATS top = least, other = least, shift, e[16], change = zero;
     n = diagonal + W < n ? diagonal + W : n;
     if (n <= 0) { /* none */
@@ -29710,35 +30878,39 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, 
     }
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
-        s = V(fma)(s, V(set1)(scale), zero);
         if (j > diagonal)
             s = V(upto)(j - diagonal, least, s);
-        V(store)(x + j * GCKPTI_BLOCK, s);
         if (j & 1)
             other = V(max)(s, other);
         else
             top = V(max)(s, top);
     }
-    top = V(max)(top, other);
+    top = V(fma)(V(max)(top, other), times, zero);
     if (!first) {
         other = V(load)(max);
         top = V(max)(top, other);
     }
     shift = V(less)(least, top, top, zero);
     if (!first)
-        change = V(exp)(other - shift);
-    for (int64_t j = 0; j < n; j++) {
-        FLOATS s = V(exp)(V(load)(x + j * GCKPTI_BLOCK) - shift);
-        if (j > diagonal)
-            s = V(upto)(j - diagonal, zero, s);
-        V(store)(x + j * GCKPTI_BLOCK, s);
-    }
-    for (int64_t j = n; j < GCKPTI_BLOCK; j++)
-        V(store)(x + j * GCKPTI_BLOCK, zero);
+        change = V(exp_below)(other - shift);
     /* the 32 lanes of a column's sum: l has rows l and l + 32; the first fold adds lane l + 16 */
-    for (int l = 0; l < 16; l++, x += GCKPTI_BLOCK)
-        e[l] = V(load)(x) + V(load)(x + 32 * GCKPTI_BLOCK) +
-               (V(load)(x + 16 * GCKPTI_BLOCK) + V(load)(x + 48 * GCKPTI_BLOCK));
+    for (int l = 0; l < 16; l += 2) {
+        FLOATS s[8];
+        for (int i = 0; i < 8; i++) {
+            const int64_t j = l + i / 2 * 16 + i % 2;
+            s[i] = V(set1)(-0.0f); /* none: changes no sum and, against a +0, no chain */
+            if (j < n)
+                s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_BLOCK), times, zero) - shift);
+            if (j < n && j > diagonal)
+                s[i] = V(upto)(j - diagonal, zero, s[i]);
+            if (!words)
+                V(store)(x + j * GCKPTI_BLOCK, s[i]);
+            if (words && i % 2)
+                V(store)(x + (j - 1) * GCKPTI_BLOCK, V(floats)(V(pair)(s[i - 1], s[i], bf16)));
+        }
+        e[l] = s[0] + s[4] + (s[2] + s[6]);
+        e[l + 1] = s[1] + s[5] + (s[3] + s[7]);
+    }
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++)
             e[l] = e[l] + e[l + half];
@@ -29747,6 +30919,12 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, 
     V(store)(max, top);
     V(store)(sum, e[0]);
     V(store)(factor, change);
+}
+
+static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
+                                         int first, float *max, float *sum, float *factor)
+{
+    V(online_of)(x, n, diagonal, scale, first, max, sum, factor, 0, 0);
 }
 
 /* out *= factor, of a query */
@@ -29771,9 +30949,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
         memset(out, 0, (size_t)h->d * sizeof *out);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        unsigned mode = V(flush)(h);
         V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
-        V(flush_end)(h, mode);
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
         float factor = V(online)(p, p, n, j == 0, &max, &sum);
@@ -29781,16 +30957,27 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
             continue;
         if (j)
             V(rescale)(out, factor, h->d);
-        V(head_factors)(h, p, 1);
-        mode = V(flush)(h);
         V(sweep)(p, 1, v, h->c, n, h->d, out);
-        V(flush_end)(h, mode);
     }
     gckpti_softmax_end(&max, &sum);
     if (out)
         V(divide)(out, sum, h->d);
     if (aux)
-        aux[(row * h->heads + head) * h->t + i] = max + gckpti_log(sum);
+        aux[(row * h->heads + head) * h->t + i] = max + V(log_of)(sum);
+}
+
+/* m queries from `first` on have seen all: their sums, and aux */
+static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_t head,
+                                      int64_t first, int64_t m, float *max, float *sum)
+{
+    float *aux = (float *)h->call->aux;
+    for (int64_t r = 0; r < m; r++)
+        gckpti_softmax_end(&max[r], &sum[r]);
+    if (!aux)
+        return;
+    aux += (row * h->heads + head) * h->t + first;
+    for (int64_t i = 0; i < m; i += W)
+        V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
 }
 
 /* Queries `first`.. of a head. */
@@ -29798,45 +30985,41 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
-    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
+                           NULL, h, NULL };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0, NULL, h, NULL };
     int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
     int64_t seen = gckpti_min(h->sight.keys, ahead + m);
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
-    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    float *out = call->out ? call->out + at : NULL;
     if (m <= 3) { /* more fill vectors */
         for (int64_t r = 0; r < m; r++)
             V(attention_query)(h, row, head, first + r);
         return;
     }
+    V(fetch_rows)(h, call->in[1].data + keys, gckpti_min(seen, GCKPTI_BLOCK), 0, h->d);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        const float *k = call->in[1].data + keys + j * h->c;
         scores.diagonal = values.diagonal = ahead - j;
-        V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
+        scores.next = out ? call->in[2].data + keys + j * h->c : NULL;
+        V(bands)(&scores, n, m, h->d, k, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_down)
         (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++)
-            V(rescale)(out + r * h->c, factor[r], h->d);
-        V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
-        values.fresh = j == 0;
-        V(head_bands)(h, &values, m, h->d, n, p, v, out);
+        values.fresh = j == 0, values.factor = factor;
+        values.next = seen - j - GCKPTI_BLOCK >= m ? k + GCKPTI_BLOCK * h->c : NULL;
+        V(bands)(&values, m, h->d, n, p, v, out);
     }
-    for (int64_t r = 0; r < m; r++)
-        gckpti_softmax_end(&max[r], &sum[r]);
+    V(head_end)(h, row, head, first, m, max, sum);
     for (int64_t r = 0; out && r < m; r++)
         V(divide)(out + r * h->c, sum[r], h->d);
-    if (!aux)
-        return;
-    aux += (row * h->heads + head) * h->t + first;
-    for (int64_t i = 0; i < m; i += W)
-        V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
 }
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
@@ -29846,7 +31029,7 @@ static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, 
 {
     const FLOATS scale = V(set1)(factor), zero = V(zero)();
     for (int64_t i = from; i < m; i += W) {
-        FLOATS x = V(exp)(V(fma)(V(load)(p + i), scale, zero) - V(load)(lse + i));
+        FLOATS x = V(exp_below)(V(fma)(V(load)(p + i), scale, zero) - V(load)(lse + i));
         V(store)(p + i, x);
         if (ds)
             V(store)(ds + i, x * (V(load)(ds + i) - V(load)(delta + i)) * scale);
@@ -29859,9 +31042,13 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
-    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0 };
-    gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
+                           NULL, h, NULL };
+    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0,
+                                 NULL,         h, NULL };
+    gckpti_band over_keys = {
+        1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0, NULL, h, NULL
+    };
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -29884,35 +31071,436 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * c;
+            int whole = h->sight.keys - j >= 2 * GCKPTI_BLOCK; /* the next one, too */
             scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
-            V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
+            scores.next = dq || dk ? call->in[2].data + key : NULL;
+            V(bands)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
+            scores.next = dv ? dv + key : NULL;
             if (dq || dk)
-                V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
+                V(bands)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
                 V(head_slopes)(h->scale, from - from % W, m, lse, delta, pr, dr);
             }
-            V(head_factors)(h, p, n);
-            if (dq || dk)
-                V(head_factors)(h, ds, n);
             /* chains start with the first block a query meets, and with the first one of queries
              * that meets a block of keys (those of it that meet none yet get +0) */
             int first_met = first == 0 || j >= ahead;
             over_queries.fresh = first_met && !call->in[2].accumulate;
+            over_queries.next = dk ? dk + key : NULL;
             if (dv)
-                V(head_bands)(h, &over_queries, n, h->d, m, p, g, dv + key);
+                V(bands)(&over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
                 V(gather)(h, call->in[1].data + key, n, k);
-                V(head_bands)(h, &over_keys, m, h->d, n, ds, k, dq + at);
+                V(bands)(&over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
+            over_queries.next = whole ? call->in[1].data + key + GCKPTI_BLOCK * c : NULL;
             if (dk)
-                V(head_bands)(h, &over_queries, n, h->d, m, ds, q, dk + key);
+                V(bands)(&over_queries, n, h->d, m, ds, q, dk + key);
         }
     }
 }
+
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+/* ---- attention of bf16 plans: chains of words. bf16: else flushing subnormals as the instructions
+ * do ---- */
+#if GCKPTI_ISA == 3
+#define GCKPTI_PAIRED 8
+#define GCKPTI_EACH_PAIRED(X)                                                                      \
+    X(0, a)                                                                                        \
+    X(1, a + row)                                                                                  \
+    X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
+#else
+#define GCKPTI_PAIRED         4
+#define GCKPTI_EACH_PAIRED(X) X(0, a) X(1, a + row) X(2, a + 2 * row) X(3, a + row3)
+#endif
+
+/* d[i * pairs + p]: links 2 p and 2 p + 1 of n rows of k. */
+GCKPTI_INLINED void V(word_rows)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                                 uint32_t *d, int bf16)
+{
+    void *to = d;
+    float *words = (float *)to;
+    for (int64_t i = 0; i < n; i++, at += x->row, words += (k + 1) / 2)
+        for (int64_t p = 0; p < k; p += 2 * W) {
+            const int64_t left = k - p;
+            uint16_t edge[2 * W];
+            INTS a;
+            if (x->f32 && left >= 2 * W) {
+                const float *from = x->f32 + at + p;
+                a = V(neighbours)(V(load)(from), V(load)(from + W), bf16);
+                V(store)(words + p / 2, V(floats)(a));
+                continue;
+            }
+            for (int64_t e = 0; e < 2 * W && left < 2 * W; e++)
+                edge[e] = e < left ? gckpti_factor_at(x, at + p + e) : 0x8000;
+            memcpy(&a, left < 2 * W ? edge : x->bf16 + at + p, sizeof a);
+            V(store_n)(words + p / 2, V(floats)(a << 16 | a >> 16), (left + 1) / 2);
+        }
+}
+
+/* The chains of GCKPTI_PAIRED rows and `vectors` (1 or 2) vectors go on: pairs from[1]..from[2]-1
+ * of links by all rows; before and after them those to from[3]-1 by rows that have such links: row
+ * i from `edge` + i on (LINKS_FROM), or those below (LINKS_TO). Half a pair goes with -0 x +0,
+ * which changes no chain. */
+GCKPTI_INLINED void V(words_tile)(const gckpti_band *s, int vectors, int bf16, const int64_t *from,
+                                  int64_t edge, const uint32_t *a, const uint32_t *b, float *c)
+{
+    const int64_t row = s->a_row, row3 = 3 * row, a_step = s->a_step, b_step = s->b_step;
+    const int to = s->edge == GCKPTI_LINKS_TO;
+    const INTS kept = V(word)(to ? 0xffff0000u : 0xffffu), none = V(word)(to ? 0x8000u : 1u << 31);
+    const uint32_t *a4 = a + 4 * row;
+    int64_t p = from[0];
+    a += p * a_step, a4 += p * a_step, b += p * b_step;
+    (void)a4;
+#define GCKPTI_PAIRED_START(i, at)                                                                 \
+    FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
+    if (!s->fresh) {                                                                               \
+        l##i = V(load)(c + (i)*s->c_row);                                                          \
+        if (vectors > 1)                                                                           \
+            h##i = V(load)(c + (i)*s->c_row + W);                                                  \
+    }
+#define GCKPTI_PAIRED_LINKS(i, at)                                                                 \
+    x = V(word)(*(at));                                                                            \
+    l##i = V(two_links)(x, b0, l##i, bf16);                                                        \
+    if (vectors > 1)                                                                               \
+        h##i = V(two_links)(x, b1, h##i, bf16);
+#define GCKPTI_PAIRED_CORNER(i, at)                                                                \
+    links = to ? edge + (i)-2 * p : 2 * p + 2 - edge - (i);                                        \
+    if (links >= 2) {                                                                              \
+        GCKPTI_PAIRED_LINKS(i, at)                                                                 \
+    } else if (links == 1) {                                                                       \
+        x = (V(word)(*(at)) & kept) | none;                                                        \
+        l##i = V(two_links)(x, b0 & kept, l##i, bf16);                                             \
+        if (vectors > 1)                                                                           \
+            h##i = V(two_links)(x, b1 & kept, h##i, bf16);                                         \
+    }
+#define GCKPTI_PAIRED_STORE(i, at)                                                                 \
+    V(store)(c + (i)*s->c_row, l##i);                                                              \
+    if (vectors > 1)                                                                               \
+        V(store)(c + (i)*s->c_row + W, h##i);
+#define GCKPTI_PAIRED_OVER(end, ROW)                                                               \
+    for (; p < (end); p++, a += a_step, a4 += a_step, b += b_step) {                               \
+        const INTS b0 = V(words)(b), b1 = vectors > 1 ? V(words)(b + W) : b0;                      \
+        INTS x;                                                                                    \
+        GCKPTI_EACH_PAIRED(ROW)                                                                    \
+    }
+    int64_t links;
+    GCKPTI_EACH_PAIRED(GCKPTI_PAIRED_START)
+    GCKPTI_PAIRED_OVER(from[1], GCKPTI_PAIRED_CORNER)
+    GCKPTI_PAIRED_OVER(from[2], GCKPTI_PAIRED_LINKS)
+    GCKPTI_PAIRED_OVER(from[3], GCKPTI_PAIRED_CORNER)
+    GCKPTI_EACH_PAIRED(GCKPTI_PAIRED_STORE)
+#undef GCKPTI_PAIRED_START
+#undef GCKPTI_PAIRED_LINKS
+#undef GCKPTI_PAIRED_CORNER
+#undef GCKPTI_PAIRED_STORE
+#undef GCKPTI_PAIRED_OVER
+}
+
+/* What the diagonal leaves of c (m,n), k links; rows and columns are filled up to whole tiles. */
+GCKPTI_INLINED void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, int64_t n, int64_t k,
+                                   const uint32_t *a, const uint32_t *b, float *c)
+{
+    const int64_t pairs = (k + 1) / 2;
+    unsigned mode = 0;
+    if (!bf16) {
+        mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040u);
+        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
+    }
+    for (int64_t i = 0; i < m; i += GCKPTI_PAIRED) {
+        int64_t edge = 0, end = n, j = 0, from[4] = { 0, 0, pairs, pairs };
+        if (s->edge == GCKPTI_COLUMNS_TO)
+            end = gckpti_min(n, i + GCKPTI_PAIRED + s->diagonal);
+        if (s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal)
+            j = (i - s->diagonal) / W * W;
+        if (s->edge == GCKPTI_LINKS_TO) {
+            edge = i + s->diagonal + 1;
+            from[2] = edge < 0 ? 0 : gckpti_min(edge / 2, pairs);
+            from[3] = edge + GCKPTI_PAIRED < 0 ? 0 : gckpti_min((edge + GCKPTI_PAIRED) / 2, pairs);
+        }
+        if (s->edge == GCKPTI_LINKS_FROM) {
+            edge = i - s->diagonal;
+            from[0] = edge < 0 ? 0 : gckpti_min(edge / 2, pairs);
+            from[1] = edge + GCKPTI_PAIRED < 0 ? 0 : gckpti_min((edge + GCKPTI_PAIRED) / 2, pairs);
+        }
+        for (; j < end; j += 2 * W)
+            if (end - j > W)
+                V(words_tile)
+        (s, 2, bf16, from, edge, a + i * s->a_row, b + j, c + i * s->c_row + j);
+        else V(words_tile)(s, 1, bf16, from, edge, a + i * s->a_row, b + j, c + i * s->c_row + j);
+    }
+    if (!bf16) {
+        __asm__ volatile("" ::: "memory");
+        _mm_setcsr(mode);
+    }
+}
+
+/* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
+GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpt_arg *g, const gckpt_arg *out,
+                                   int64_t at, int64_t ahead)
+{
+#define GCKPTI_DELTA_START(p) FLOATS lane##p = V(zero)();
+#define GCKPTI_DELTA_ADD(p)                                                                        \
+    i = at + e + W * (p), left = h->d - e - W * (p);                                               \
+    if (left > 0) {                                                                                \
+        x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->data + i, left);              \
+        y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->data + i, left);        \
+        lane##p = V(upto)(left, V(fma)(x, y, lane##p), lane##p);                                   \
+    }
+    FLOATS x, y;
+    GCKPTI_EACH_LANE(GCKPTI_DELTA_START)
+    for (int64_t e = 0, i, left; e < h->d; e += 32) {
+        if (g->bf16)
+            __builtin_prefetch(g->bf16 + at + e + ahead, 0, 3);
+        if (out->bf16)
+            __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
+        GCKPTI_EACH_LANE(GCKPTI_DELTA_ADD)
+    }
+    return V(fold_sum)(GCKPTI_LANES(add));
+#undef GCKPTI_DELTA_START
+#undef GCKPTI_DELTA_ADD
+}
+
+/* d[i * wide + e]: n rows of a gradient, where chains start; at `end` they go back. */
+static GCKPTI_TARGET void V(head_gradient)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                           int64_t n, float *d, int end)
+{
+    const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
+    const size_t bytes = (size_t)h->d * sizeof *d;
+    for (int64_t i = 0; (end || arg->accumulate) && i < n; i++, at += h->c, d += h->wide)
+        if (end && arg->grad)
+            memcpy(arg->grad + at, d, bytes);
+        else if (end)
+            by->narrow(d, arg->grad_bf16 + at, h->d);
+        else if (arg->grad)
+            memcpy(d, arg->grad + at, bytes);
+        else
+            by->widen(arg->grad_bf16 + at, d, h->d);
+}
+
+/* As V(attention_forward). */
+GCKPTI_INLINED void V(words_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                     int64_t first, float *room, int bf16)
+{
+    const gckpt_call *call = h->call;
+    const gckpti_mixed_kernels *by = gckpti_kernels_of(call)->mixed;
+    const gckpti_factor q = gckpti_factor_of(&call->in[0], 0, h->c, 1, 0);
+    const gckpti_factor k = gckpti_factor_of(&call->in[1], 0, h->c, 1, 0);
+    const gckpti_factor v = gckpti_factor_of(&call->in[2], 0, 1, h->c, 0);
+    gckpti_band scores = { (h->d + 1) / 2, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
+                           NULL,           h, NULL };
+    gckpti_band values = { 1,   2 * GCKPTI_BLOCK, h->wide, h->wide, GCKPTI_LINKS_TO, 0, 0, NULL, h,
+                           NULL };
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
+    int64_t seen = gckpti_min(h->sight.keys, ahead + m), half = GCKPTI_BLOCK / 2 * h->wide;
+    int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    float *p = room, *out = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
+    void *rest = out + GCKPTI_BLOCK * h->wide, *words = p;
+    uint32_t *across = (uint32_t *)rest, *rows = across + half;
+    float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
+    by->pack(&q, at, m, h->d, 0, across, GCKPTI_BLOCK);
+    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        scores.diagonal = values.diagonal = ahead - j;
+        V(word_rows)(&k, keys + j * h->c, n, h->d, rows, bf16);
+        V(words_bands)(&scores, bf16, n, m, h->d, rows, across, p);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_of)
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i, 1, bf16);
+        if (!call->out && !call->out_bf16)
+            continue;
+        for (int64_t r = 0; j && r < m; r++)
+            V(rescale)(out + r * h->wide, factor[r], h->d);
+        by->pack(&v, keys + j * h->c, h->d, n, 0, rows, h->wide);
+        values.fresh = j == 0;
+        V(words_bands)(&values, bf16, m, h->d, n, (const uint32_t *)words, rows, out);
+    }
+    V(head_end)(h, row, head, first, m, max, sum);
+    for (int64_t r = 0; r < m; r++, at += h->c, out += h->wide) {
+        if (call->out || call->out_bf16)
+            V(divide)(out, sum[r], h->d);
+        if (call->out)
+            memcpy(call->out + at, out, (size_t)h->d * sizeof *out);
+        else if (call->out_bf16)
+            by->narrow(out, call->out_bf16 + at, h->d);
+    }
+}
+
+/* Scores of a query and the next one (b: gradients of probabilities, or NULL) over n keys become
+ * words of both queries' probabilities and ds; `along` and, of the second one, along +
+ * GCKPTI_BLOCK / 2 get ds as words of two keys. `second`: there is one; lse, delta: of both. */
+GCKPTI_INLINED void V(words_slopes)(const gckpti_heads *h, int64_t n, int second, const float *lse,
+                                    const float *delta, float *a, float *b, uint32_t *along,
+                                    int bf16)
+{
+    const FLOATS scale = V(set1)(h->scale), zero = V(zero)(), none = V(set1)(-0.0f);
+    void *p = a, *ds = b;
+    for (int64_t j = 0; j < n; j += 2 * W) {
+        FLOATS x[4], y[4]; /* this query's keys, then the next one's */
+        for (int i = 0; i < 4; i++) {
+            const int64_t to = i / 2 * GCKPTI_BLOCK + j + i % 2 * W;
+            x[i] = y[i] = none;
+            if (i > 1 && !second)
+                continue;
+            x[i] = V(fma)(V(load)(a + to), scale, zero) - V(set1)(lse[i / 2]);
+            x[i] = V(exp_below)(x[i]);
+            if (b)
+                y[i] = x[i] * (V(load)(b + to) - V(set1)(delta[i / 2])) * scale;
+        }
+        for (int i = 0; i < 2; i++) {
+            V(store_words)((uint32_t *)p + j + i * W, V(pair)(x[i], x[i + 2], bf16));
+            if (b)
+                V(store_words)((uint32_t *)ds + j + i * W, V(pair)(y[i], y[i + 2], bf16));
+        }
+        if (b) {
+            V(store_words)(along + j / 2, V(neighbours)(y[0], y[1], bf16));
+            V(store_words)
+            (along + (GCKPTI_BLOCK + j) / 2, V(neighbours)(y[2], y[3], bf16));
+        }
+    }
+}
+
+static GCKPTI_TARGET void V(words_begin)(gckpti_words *s, const gckpti_heads *h, int64_t row,
+                                         int64_t head, float *room)
+{
+    enum { BLOCK = GCKPTI_BLOCK };
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
+    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
+                             call->grad_out_bf16, NULL };
+    const gckpti_band scores = { (h->d + 1) / 2, 1, BLOCK, BLOCK, GCKPTI_COLUMNS_TO, 1, 0,
+                                 NULL,           h, NULL };
+    const gckpti_band over_queries = { 1, 2 * BLOCK, h->wide, h->wide, GCKPTI_LINKS_FROM,
+                                       0, 0,         NULL,    h,       NULL };
+    const gckpti_band over_keys = { BLOCK / 2, 1, h->wide, h->wide, GCKPTI_LINKS_TO,
+                                    0,         0, NULL,    h,       NULL };
+    const int64_t c = h->c, half = BLOCK / 2 * h->wide, queries = gckpti_multiple(h->t, BLOCK);
+    s->h = h, s->at_q = row * h->t * c + head * h->d;
+    s->q = gckpti_factor_of(&in[0], 0, c, 1, 0), s->pairs_q = gckpti_turned(s->q);
+    s->k = gckpti_factor_of(&in[1], 0, c, 1, 0), s->pairs_k = gckpti_turned(s->k);
+    s->v = gckpti_factor_of(&in[2], 0, c, 1, 0);
+    s->g = gckpti_factor_of(&grad, 0, c, 1, 0), s->pairs_g = gckpti_turned(s->g);
+    s->scores = scores, s->over_queries = over_queries, s->over_keys = over_keys;
+    s->to_q = in[0].grad || in[0].grad_bf16, s->to_k = in[1].grad || in[1].grad_bf16;
+    s->to_v = in[2].grad || in[2].grad_bf16;
+    s->lse = (const float *)call->aux + (row * h->heads + head) * h->t;
+    s->p = room, s->ds = s->p + BLOCK * BLOCK, s->dk = s->ds + BLOCK * BLOCK;
+    s->dv = s->dk + BLOCK * h->wide, s->dq = s->dv + BLOCK * h->wide;
+    s->delta = s->dq + queries * h->wide;
+    void *rest = s->delta + queries;
+    s->along = (uint32_t *)rest, s->kt = s->along + BLOCK / 2 * BLOCK, s->vt = s->kt + half;
+    s->k_words = s->vt + half, s->rows = s->k_words + half;
+    for (int64_t i = 0; (s->to_q || s->to_k) && i < h->t; i++)
+        s->delta[i] = V(head_delta)(h, &grad, &out, s->at_q + i * c, i + 8 < h->t ? 8 * c : 0);
+}
+
+/* Queries i.. (up to a block) and keys j.. (n of them), the first such block of queries or not. */
+GCKPTI_INLINED void V(words_block)(gckpti_words *s, int64_t i, int64_t j, int64_t n, int first,
+                                   int bf16)
+{
+    enum { BLOCK = GCKPTI_BLOCK };
+    const gckpti_heads *h = s->h;
+    const gckpt_arg *in = h->call->in;
+    const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
+    const int64_t m = gckpti_min(h->t - i, BLOCK), at = s->at_q + i * h->c;
+    const int64_t diagonal = i + h->sight.ahead - j;
+    const int slopes = s->to_q || s->to_k;
+    const void *p = s->p, *ds = s->ds;
+    uint32_t *along = s->along;
+    s->scores.diagonal = s->over_queries.diagonal = s->over_keys.diagonal = diagonal;
+    V(word_rows)(&s->q, at, m, h->d, s->rows, bf16);
+    V(words_bands)(&s->scores, bf16, m, n, h->d, s->rows, s->kt, s->p);
+    if (slopes) {
+        V(word_rows)(&s->g, at, m, h->d, s->rows, bf16);
+        V(words_bands)(&s->scores, bf16, m, n, h->d, s->rows, s->vt, s->ds);
+    }
+    for (int64_t r = 0; r < m; r += 2)
+        V(words_slopes)
+    (h, gckpti_min(n, r + 2 + diagonal), r + 1 < m, s->lse + i + r, s->delta + i + r,
+     s->p + r * BLOCK, slopes ? s->ds + r * BLOCK : NULL, along + r * (BLOCK / 2), bf16);
+    for (int64_t r = 0; n % 2 && r < m; r++)
+        along[r * (BLOCK / 2) + n / 2] = (along[r * (BLOCK / 2) + n / 2] & ~0xffffu) | 0x8000;
+    s->over_queries.fresh = first && !in[2].accumulate;
+    if (s->to_v) {
+        by->pack(&s->pairs_g, at, h->d, m, 0, s->rows, h->wide);
+        V(words_bands)(&s->over_queries, bf16, n, h->d, m, (const uint32_t *)p, s->rows, s->dv);
+    }
+    s->over_queries.fresh = first && !in[1].accumulate;
+    if (s->to_k) {
+        by->pack(&s->pairs_q, at, h->d, m, 0, s->rows, h->wide);
+        V(words_bands)(&s->over_queries, bf16, n, h->d, m, (const uint32_t *)ds, s->rows, s->dk);
+    }
+    s->over_keys.fresh = j == 0 && !in[0].accumulate;
+    if (s->to_q)
+        V(words_bands)(&s->over_keys, bf16, m, h->d, n, along, s->k_words, s->dq + i * h->wide);
+}
+
+/* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
+ * dq's chains rest in `dq`, those of dk and dv in blocks. */
+GCKPTI_INLINED void V(words_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room,
+                                      int bf16)
+{
+    enum { BLOCK = GCKPTI_BLOCK };
+    const gckpt_arg *in = h->call->in;
+    const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
+    const int64_t at_k = row * h->s * h->c + head * h->d;
+    gckpti_words s;
+    V(words_begin)(&s, h, row, head, room);
+    if (s.to_q)
+        V(head_gradient)(h, &in[0], s.at_q, h->t, s.dq, 0);
+    for (int64_t j = 0; j < h->sight.keys; j += BLOCK) {
+        int64_t n = gckpti_min(h->sight.keys - j, BLOCK), key = at_k + j * h->c;
+        int64_t start = j > h->sight.ahead ? (j - h->sight.ahead) / BLOCK * BLOCK : 0;
+        by->pack(&s.k, key, n, h->d, 0, s.kt, BLOCK);
+        if (s.to_q || s.to_k)
+            by->pack(&s.v, key, n, h->d, 0, s.vt, BLOCK);
+        if (s.to_q)
+            by->pack(&s.pairs_k, key, h->d, n, 0, s.k_words, h->wide);
+        if (s.to_k)
+            V(head_gradient)(h, &in[1], key, n, s.dk, 0);
+        if (s.to_v)
+            V(head_gradient)(h, &in[2], key, n, s.dv, 0);
+        for (int64_t i = start; i < h->t; i += BLOCK)
+            V(words_block)(&s, i, j, n, i == start, bf16);
+        if (s.to_k)
+            V(head_gradient)(h, &in[1], key, n, s.dk, 1);
+        if (s.to_v)
+            V(head_gradient)(h, &in[2], key, n, s.dv, 1);
+    }
+    if (s.to_q)
+        V(head_gradient)(h, &in[0], s.at_q, h->t, s.dq, 1);
+}
+
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                           int64_t first, float *room)
+{
+    V(words_forward)(h, row, head, first, room, 0);
+}
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                            float *room)
+{
+    V(words_backward)(h, row, head, room, 0);
+}
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+static GCKPTI_TARGET void gckpti_forward_bf16(const gckpti_heads *h, int64_t row, int64_t head,
+                                              int64_t first, float *room)
+{
+    V(words_forward)(h, row, head, first, room, 1);
+}
+static GCKPTI_TARGET void gckpti_backward_bf16(const gckpti_heads *h, int64_t row, int64_t head,
+                                               float *room)
+{
+    V(words_backward)(h, row, head, room, 1);
+}
+#endif
+#undef GCKPTI_PAIRED
+#undef GCKPTI_EACH_PAIRED
+#endif
 
 /* ---- losses over classes: a row of n logits ---- */
 static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n,
@@ -30135,15 +31723,26 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(square_sum),      \
-        V(dot), V(adamw), V(add_to), V(elementwise_forward), V(elementwise_backward),              \
-        V(softmax_forward), V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward),  \
-        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
-        V(attention_backward), V(classes_backward), V(surprisal), V(errors_forward),               \
-        V(errors_backward), V(gru_gates), V(gru_slopes), V(lstm_gates), V(max_window),             \
-        V(channel_sums), V(channel_out), V(channel_dx), V(lstm_slopes), &mixed
+    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(dot), V(update),  \
+        V(add_to), V(elementwise_forward), V(elementwise_backward), V(softmax_forward),            \
+        V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward), V(norm_forward),     \
+        V(norm_backward), V(columns), V(attention_forward), V(attention_backward),                 \
+        V(classes_backward), V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates),    \
+        V(gru_slopes), V(lstm_gates), V(max_window), V(channel_sums), V(channel_out),              \
+        V(channel_dx), V(lstm_slopes), V(exp_of), V(log_of), &mixed
+static const gckpti_mixed_kernels V(mixed_kernels) = {
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
+#else
+    NULL, NULL, V(widen), V(narrow), NULL, NULL
+#endif
+};
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
+static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
+    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
+    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
+};
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
 #endif
 #undef GCKPTI_KERNELS

@@ -38,7 +38,7 @@ typedef struct {
 
 typedef struct {
     int64_t samples; /* texts that are made at once; 0: 1 */
-    int64_t chunk;   /* tokens of a prompt that are computed at once; 0: 32 */
+    int64_t chunk;   /* tokens of a prompt that are computed at once; 0: 64 */
     int threads;
     const gpt2_hooks *hooks;
     const gckpt_backend *backend;
@@ -119,7 +119,7 @@ static inline int gpt2_generator_new(gpt2_generator *p, gpt2_model *m, gckpt_sto
     p->samples = desc->samples > 0 ? desc->samples : 1;
     p->capacity = desc->capacity > 0 ? desc->capacity : m->config.context;
     p->one.length = 1;
-    p->chunk.length = desc->chunk > 0 ? desc->chunk : 32;
+    p->chunk.length = desc->chunk > 0 ? desc->chunk : 64;
     p->chunk.length = p->chunk.length < p->capacity ? p->chunk.length : p->capacity;
     p->before.length = desc->hooks != NULL ? desc->hooks->prefix + desc->hooks->prompt : 0;
     const int64_t most = p->before.length > p->chunk.length ? p->before.length : p->chunk.length;

@@ -93,15 +93,26 @@ static inline void ranks_moved(ranks_world *w)
     pthread_cond_broadcast(&w->moved);
 }
 
+/* Whether m's next poll, or what m does before it, changes something. */
+static inline int ranks_goes_on(const ranks_member *m)
+{
+    const ranks_world *w = m->world;
+    int dead = 0;
+    if ((m->state != RANKS_POSTED && m->state != RANKS_MET) || w->given_up || w->wrong)
+        return 1;
+    if (m->state == RANKS_MET)
+        return w->rank[m->peer].life == RANKS_RUNS;
+    for (int i = 0; i < w->size; i++)
+        dead += w->rank[i].life == RANKS_DEAD && (m->peer < 0 || m->peer == i);
+    return dead > 0;
+}
+
 /* Whether nobody can do anything but wait. */
 static inline int ranks_stuck(const ranks_world *w)
 {
-    for (int i = 0; i < w->size; i++) {
-        const ranks_member *m = &w->rank[i];
-        if (m->life == RANKS_RUNS && m->state != RANKS_POSTED &&
-            (m->state != RANKS_MET || w->rank[m->peer].life == RANKS_RUNS))
+    for (int i = 0; i < w->size; i++)
+        if (w->rank[i].life == RANKS_RUNS && ranks_goes_on(&w->rank[i]))
             return 0;
-    }
     return 1;
 }
 

@@ -289,7 +289,7 @@ static void test_two_losses(int wide)
         for (int k = 0; k < size[0] * 3; k++)
             start.x[k] = sinf((float)k) * 2;
         for (int k = 0; k < size[0] * size[1]; k++)
-            start.z[k] = cosf((float)k) * 40; /* gradients as large as the other loss's */
+            start.z[k] = cosf((float)k) * 40;      /* gradients as large as the other loss's */
         const int step = wide ? 1 : i % 2 ? 7 : 5; /* together they meet each split and case */
         for (int k = 0; k < 18; k += step) {
             p = start;
@@ -317,12 +317,20 @@ static float number(int kind)
 static void test_products(void)
 {
     enum { MOST = 3 * 130 * 2300 };
-    static float f32[3][MOST], bias[130], c32[2][3 * 37 * 130];
-    static uint16_t half[3][MOST], c16[2][3 * 37 * 130];
-    static uint32_t words[MOST];
-    for (int i = 0; i < 600; i++) {
-        const uint32_t m = 1 + below(37), n = 1 + below(130), k = 1 + below(i % 40 ? 90 : 700);
-        const uint32_t batch = 1 + below(3), which = below(64), count[3] = { m * k, n * k, m * n };
+    static float f32[3][MOST], bias[200], c32[2][280 * 200], room[90000];
+    static uint16_t half[3][MOST], c16[2][280 * 200];
+    for (int i = 0; i < 609; i++) {
+        const int large = i >= 600; /* the scratch is `room`, else the stack */
+        const int odd = i >= 606;   /* odd rows of bf16, read where they are but for the end */
+        const uint32_t m =
+            large ? (i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd) : 1 + below(37);
+        const uint32_t n = large ? 90 + below(110) : 1 + below(130);
+        const uint32_t k =
+            large ? 790 + (below(100) | (uint32_t)odd) : 1 + below(i % 40 ? 90 : 700);
+        const uint32_t batch = large ? 1 : 1 + below(3);
+        const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
+        const uint32_t which = odd ? (any & ~1u) | 4 : any;
+        const uint32_t count[3] = { m * k, n * k, m * n };
         for (uint32_t j = 0; j < 3; j++)
             for (uint32_t at = 0; at < batch * count[j]; at++) {
                 f32[j][at] = number(j == 2 && i % 3 ? 2 : i % 3);
@@ -332,22 +340,23 @@ static void test_products(void)
             bias[j] = number(i % 3);
         gckpt_call call = { .threads = 1 };
         gckpti_factors t = { .batch = batch,
-                           .m = m,
-                           .n = n,
-                           .k = k,
-                           .a.f32 = which & 1 ? f32[0] : NULL,
-                           .a.bf16 = which & 1 ? NULL : half[0],
-                           .b.f32 = which & 2 ? f32[1] : NULL,
-                           .b.bf16 = which & 2 ? NULL : half[1],
-                           .a.row = which & 4 ? k : 1,
-                           .a.step = which & 4 ? 1 : m,
-                           .a.next = m * k,
-                           .b.row = which & 8 ? k : 1,
-                           .b.step = which & 8 ? 1 : n,
-                           .b.next = n * k,
-                           .accumulate = (which & 16) != 0 };
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .a.f32 = which & 1 ? f32[0] : NULL,
+                             .a.bf16 = which & 1 ? NULL : half[0],
+                             .b.f32 = which & 2 ? f32[1] : NULL,
+                             .b.bf16 = which & 2 ? NULL : half[1],
+                             .a.row = which & 4 ? k : 1,
+                             .a.step = which & 4 ? 1 : m,
+                             .a.next = m * k,
+                             .b.row = which & 8 ? k : 1,
+                             .b.step = which & 8 ? 1 : n,
+                             .b.next = n * k,
+                             .accumulate = (which & 16) != 0 };
         t.start = !t.accumulate && i % 2 ? bias : NULL;
-        t.words = words;
+        t.room = room;
+        CHECK(!large || gckpti_mixed_room(m, n, k) <= 90000);
         const gckpti_kernels *kernels[4];
         kernels[0] = NULL;
         kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
@@ -368,6 +377,43 @@ static void test_products(void)
                           (which & 32 ? !memcmp(c32[0], c32[1], 4 * batch * m * n)
                                       : !memcmp(c16[0], c16[1], 2 * batch * m * n)),
                       "product %d: %u x %u x %u, kernels %d, case %u", i, m, n, k, v, which);
+        }
+    }
+}
+
+/* What a linear layer's kernels use of their workspace is no more than what it asks for, whichever
+ * of its sizes is small. */
+static void test_workspace(void)
+{
+    enum { M = 640, WIDE = 784, NARROW = 10, PAST = 65536 };
+    static uint16_t x[M * WIDE], dx[M * WIDE], g[M * WIDE], out[M * WIDE];
+    static float w[WIDE * NARROW], dw[WIDE * NARROW];
+    for (int i = 0; i < 4; i++) {
+        const int turned = i & 1, n = i & 2 ? WIDE : NARROW, k = i & 2 ? NARROW : WIDE;
+        gckpt_call call = { .threads = 1, .inputs = 2, .precision = GCKPT_BF16 };
+        call.attributes = &turned;
+        call.kernels = gckpti_kernels_for(GCKPT_ISA_AVX2);
+        call.in[0].shape = gckpt_shape2(M, k);
+        call.in[1].shape = turned ? gckpt_shape2(n, k) : gckpt_shape2(k, n);
+        CHECK(gckpti_op_linear.shape(&call) == GCKPT_OK);
+        call.in[0].bf16 = x, call.in[0].grad_bf16 = dx;
+        call.in[1].data = w, call.in[1].grad = dw;
+        call.out_bf16 = out;
+        for (int backward = 0; backward < 2 && call.kernels; backward++) {
+            const size_t size = (backward ? call.work_backward : call.work_forward) / 4;
+            float *work = (float *)calloc(size + PAST, sizeof *work);
+            float past = 0;
+            call.work = work;
+            for (size_t at = 0; at < PAST; at++)
+                work[size + at] = 1;
+            call.grad_out_bf16 = backward ? g : NULL;
+            (backward ? gckpti_fast_linear_backward : gckpti_fast_linear_forward)(&call);
+            for (size_t at = 0; at < PAST; at++)
+                past += work[size + at];
+            CHECK_MSG(past == PAST, "workspace: %s of %d x %d, %s, goes past its %lu floats",
+                      backward ? "backward" : "forward", k, n, turned ? "transposed" : "as it is",
+                      (unsigned long)size);
+            free(work);
         }
     }
 }
@@ -406,8 +452,8 @@ static void attention_written_out(heads *h, int nq, int causal)
                 p[e] = rounded_chain(0, h->q + at, 1, h->k + first + e * AC, 1, AD) * scale;
             const float factor = gckpti_online(p + j, p + j, n, j == 0, &max, &sum);
             for (int e = 0; e < AD; e++)
-                out[e] = rounded_chain(j ? out[e] * factor : 0, p + j, 1,
-                                       h->v + first + j * AC + e, AC, n);
+                out[e] = rounded_chain(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AC + e,
+                                       AC, n);
         }
         for (int e = 0; e < AD; e++)
             h->out[at + e] = out[e] / sum;
@@ -469,7 +515,8 @@ static void test_attention(void)
         (isa == GCKPT_ISA_PLAIN ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
         call.grad_out = want.g;
         call.in[0].grad = got.dq, call.in[1].grad = got.dk, call.in[2].grad = got.dv;
-        (isa == GCKPT_ISA_PLAIN ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
+        (isa == GCKPT_ISA_PLAIN ? gckpti_attention_backward
+                                : gckpti_fast_attention_backward)(&call);
         CHECK_MSG(!memcmp(want.out, got.out, sizeof got.out), "attention %d: out", i);
         CHECK_MSG(!memcmp(want.aux, got.aux, sizeof got.aux), "attention %d: aux", i);
         CHECK_MSG(!memcmp(want.dq, got.dq, sizeof got.dq), "attention %d: dq", i);
@@ -477,9 +524,145 @@ static void test_attention(void)
         CHECK_MSG(!memcmp(want.dv, got.dv, sizeof got.dv), "attention %d: dv", i);
     }
 }
+
+/* ---- attention by every instruction set against the plain kernels: any operand in f32 or bf16,
+ * numbers of all kinds, gradients that start at -0 ---- */
+enum { KT = 140, KC = 80, KN = KT * KC };
+typedef struct {
+    float f32[8][KN]; /* q, k, v, out, its gradient, dq, dk, dv */
+    uint16_t half[8][KN];
+    float aux[2 * KT];
+} attended;
+
+static uint16_t odd_number(int kind)
+{
+    static const uint16_t odd[12] = { 0,      0x8000, 0x8000, 0x3f80, 0xbf80, 0x7f80,
+                                      0xff80, 0x7fc0, 1,      0x80,   0x8081, 0x4049 };
+    if (kind == 0 || (kind == 2 && below(64)))
+        return gckpti_to_bf16(number(0));
+    return odd[below(kind == 1 ? 5 : 12)];
+}
+
+/* NULL: not here. GCKPT_ISA_COUNT: those of AVX-512 without bf16 instructions. */
+static const gckpti_kernels *kernels_or_without(int isa)
+{
+    if (isa < GCKPT_ISA_COUNT)
+        return gckpti_kernels_for((gckpt_isa)isa);
+    return gckpti_kernels_for(GCKPT_ISA_AVX512) ? &gckpti_kernels_avx512 : NULL;
+}
+
+/* Forward and backward on the memory of `a`. narrow: bits of what is bf16. */
+static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
+                          int64_t c, unsigned narrow, unsigned wanted, int accumulate)
+{
+    static float work[1 << 17];
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.inputs = 3, call.attributes = o, call.precision = GCKPT_BF16, call.threads = 1;
+    call.plain = isa == GCKPT_ISA_PLAIN;
+    call.kernels = call.plain ? NULL : kernels_or_without(isa);
+    for (int i = 0; i < 3; i++) {
+        call.in[i].shape = gckpt_shape3(1, i ? s : t, c);
+        call.in[i].accumulate = accumulate;
+        call.in[i].data = narrow >> i & 1 ? NULL : a->f32[i];
+        call.in[i].bf16 = narrow >> i & 1 ? a->half[i] : NULL;
+    }
+    CHECK(gckpti_op_attention.shape(&call) == GCKPT_OK);
+    CHECK(call.work_forward <= sizeof work && call.work_backward <= sizeof work);
+    memset(work, 0xff, sizeof work);
+    call.work = work, call.aux = a->aux;
+    call.out = narrow >> 3 & 1 ? NULL : a->f32[3],
+    call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
+    (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
+    memset(work, 0xff, sizeof work);
+    call.grad_out = narrow >> 4 & 1 ? NULL : a->f32[4];
+    call.grad_out_bf16 = narrow >> 4 & 1 ? a->half[4] : NULL;
+    for (int i = 0; i < 3; i++)
+        if (wanted >> i & 1) {
+            call.in[i].grad = narrow >> (5 + i) & 1 ? NULL : a->f32[5 + i];
+            call.in[i].grad_bf16 = narrow >> (5 + i) & 1 ? a->half[5 + i] : NULL;
+        }
+    (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
+}
+
+/* The same numbers in both forms. */
+static void attended_draw(attended *a, int kind)
+{
+    for (int i = 0; i < 8; i++)
+        for (int at = 0; at < KN; at++) {
+            a->half[i][at] = i < 5 ? odd_number(kind) : kind ? 0x8000 : odd_number(0);
+            a->f32[i][at] = gckpti_from_bf16(a->half[i][at]);
+        }
+}
+
+static int attended_same(const attended *a, const attended *b)
+{
+    int same = 1;
+    for (int i = 3; i < 8; i++)
+        for (int at = 0; at < KN; at++) {
+            float x = a->f32[i][at], y = b->f32[i][at];
+            float v = gckpti_from_bf16(a->half[i][at]), w = gckpti_from_bf16(b->half[i][at]);
+            same = same && (!memcmp(&x, &y, sizeof x) || (x != x && y != y)) &&
+                   (!memcmp(&v, &w, sizeof v) || (v != v && w != w));
+        }
+    return same;
+}
+
+static void test_attention_kernels(void)
+{
+    static attended start, want, got;
+    for (int i = 0; i < 60; i++) {
+        const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i % 3;
+        const int64_t t = 1 + below(i % 5 ? KT : 9), d = 1 + below(KC / 2), c = many * d;
+        const int64_t s = !causal ? 1 + below(KT) : t + (i % 2 ? 0 : below((uint32_t)(KT - t + 1)));
+        const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
+        const gckpti_attention o = { many, causal };
+        attended_draw(&start, kind);
+        want = start;
+        run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, narrow, wanted, i % 7 < 3);
+        for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
+            if (!kernels_or_without(isa))
+                continue;
+            got = start;
+            run_attention(&got, &o, isa, t, s, c, narrow, wanted, i % 7 < 3);
+            CHECK_MSG(attended_same(&want, &got),
+                      "attention kernels %d, problem %d: %d queries, %d keys, many of %d", isa, i,
+                      (int)t, (int)s, (int)d);
+        }
+    }
+}
+
+/* What a query does not see does not count: keys and values that are NaN or infinite from the last
+ * but `bad` on change no query before them, and no gradient of a key before them but through
+ * queries that see them. */
+static void test_attention_unseen(void)
+{
+    static attended want, got;
+    enum { T = 75, D = 40 };
+    const gckpti_attention o = { 1, 1 };
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        for (int bad = 1; bad < 20 && gckpt_isa_available((gckpt_isa)isa); bad += 3) {
+            const size_t clean = (T - (size_t)bad) * D;
+            attended_draw(&want, 0);
+            memset(want.half[4] + clean, 0, (size_t)bad * D * sizeof *want.half[4]);
+            got = want;
+            for (size_t at = clean; at < T * D; at++) {
+                got.half[1][at] = below(2) ? 0x7fc0 : 0xff80;
+                got.half[2][at] = below(2) ? 0x7fc0 : 0x7f80;
+            }
+            run_attention(&want, &o, isa, T, T, D, 0xff, 1, 0);
+            run_attention(&got, &o, isa, T, T, D, 0xff, 1, 0);
+            for (int i = 3; i < 6; i += 2)
+                CHECK_MSG(!memcmp(want.half[i], got.half[i], clean * sizeof *got.half[i]),
+                          "attention kernels %d: %d keys out of sight count in %d", isa, bad, i);
+        }
+}
 #else
 static void test_products(void) {}
+static void test_workspace(void) {}
 static void test_attention(void) {}
+static void test_attention_kernels(void) {}
+static void test_attention_unseen(void) {}
 #endif
 
 /* ---- a small GPT with a bit of everything ---- */
@@ -997,6 +1180,78 @@ static void test_two_users(void)
     }
 }
 
+/* What goes over bf16 in portions, element by element or row by row (and rows that are too long for
+ * that), or itself (embed, cross_entropy), after a step: `how` is 0 with f32 copies, as backends get
+ * them; 1 plain; 2 AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
+static uint64_t portions(int how, gckpt_precision precision, int64_t width, int64_t micro)
+{
+    static const gckpt_backend copies = { .name = "copies" };
+    const gckpt_init normal = { 0.5f, 0, 0 }, one = { 0.2f, 0, 1 };
+    enum { ROWS = 6, WORDS = 5, IN = 3 };
+    float data[ROWS * WORDS * IN];
+    int32_t tokens[ROWS * WORDS], targets[ROWS * WORDS];
+    for (int i = 0; i < ROWS * WORDS * IN; i++)
+        data[i] = (float)(i * 37 % 101 - 50) / 50.0f;
+    for (int i = 0; i < ROWS * WORDS; i++)
+        tokens[i] = i * 5 % 7, targets[i] = i % 4 == 2 ? -1 : (int32_t)(i * 997 % width);
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(micro, WORDS, IN));
+    gckpt_tensor *gain = gckpt_param(g, "gain", gckpt_shape1(width), one);
+    gckpt_tensor *bias = gckpt_param(g, "bias", gckpt_shape1(width), normal);
+    gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(IN, width), normal), bias);
+    gckpt_tensor *t = gckpt_input(g, "t", GCKPT_I32, gckpt_shape2(micro, WORDS));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, WORDS));
+    h = gckpt_add(h, gckpt_embed(gckpt_param(g, "table", gckpt_shape2(7, width), normal), t));
+    gckpt_tensor *early = gckpt_cross_entropy(h, y); /* adds to the others' gradient of h */
+    gckpt_tensor *a = gckpt_gelu(gckpt_layernorm(h, gain, bias));
+    a = gckpt_add(h, gckpt_layernorm(a, NULL, NULL));
+    a = gckpt_mul(gckpt_softmax(a), gckpt_exp(gckpt_rmsnorm(a, gain)));
+    gckpt_tensor *b = gckpt_log_softmax(gckpt_sub(gckpt_scale(h, 0.7f), gckpt_relu(a)));
+    b = gckpt_div(b, gckpt_add(gckpt_sigmoid(h), gckpt_exp(gckpt_tanh(gckpt_maximum(a, h)))));
+    b = gckpt_add(gckpt_layernorm(b, NULL, bias), gckpt_detach(gckpt_silu(gckpt_pow(a, 3))));
+    gckpt_term terms[3] = { { early, 1, 0 }, { NULL, 0.1f, 0 }, { NULL, 0.5f, 0 } };
+    terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
+    terms[2].loss = gckpt_cross_entropy(h, y);
+    /* Fetched values and gradients are f32: beside what is not. */
+    const gckpt_pick pick = { h, width == 4100 };
+    const int fetches = width >= 2100;
+    gckpt_plan_desc desc = {
+        .precision = precision, .batch = ROWS, .fetch = &pick, .fetches = fetches
+    };
+    gckpt_exec_desc x_desc = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    const gckpt_feed feeds[3] = { { gckpt_id(x), data },
+                                  { gckpt_id(t), tokens },
+                                  { gckpt_id(y), targets } };
+    desc.threads = how == 4 ? 3 : 1;
+    desc.backend = x_desc.backend = how ? NULL : &copies;
+    if (how == 2 && gckpt_isa_available(GCKPT_ISA_AVX2))
+        x_desc.isa = GCKPT_ISA_AVX2;
+    gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &x_desc);
+    gckpt_report report = { 0, 0, 0, 0 };
+    CHECK_MSG(e && gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK, "%s %s",
+              gckpt_error_text(g), gckpt_error_text(e));
+    CHECK(report.loss > 0 && report.loss < 1e9);
+    const uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_portions(void)
+{
+    static const int64_t widths[5] = { 33, 700, 1100, 2100, 4100 };
+    for (int i = 0; i < 10; i++) {
+        const gckpt_precision precision = i / 5 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
+        const uint64_t want = portions(0, precision, widths[i % 5], 6);
+        for (int how = 1; how < 5; how++)
+            CHECK_MSG(portions(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
+                      "portions of %d, way %d, precision %d: other bits", (int)widths[i % 5], how,
+                      (int)precision);
+    }
+}
+
 /* quick: the golden hashes and little else, for emulators; wide: two losses in every way. */
 int main(int argc, char **argv)
 {
@@ -1012,13 +1267,17 @@ int main(int argc, char **argv)
     test_same_bits(GCKPT_BF16_STOCHASTIC, quick);
     if (!quick) {
         test_products();
+        test_workspace();
         test_attention();
+        test_attention_kernels();
+        test_attention_unseen();
         test_close_to_fp32();
         test_chance();
         test_coins();
         test_two_losses(wide);
         test_two_users();
         test_ops_of_losses();
+        test_portions();
     }
     return check_report("bf16");
 }

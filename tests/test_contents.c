@@ -14,6 +14,8 @@ static const struct {
     const char *section, *name, *reason;
 } ahead[] = {
     { "base", "gckpti_tensor_label", "%T in error texts: a tensor by its name" },
+    { "store", "gckpti_factors", "a product that reads packed values: linked by what packs them" },
+    { "store", "gckpti_fp32_stored", "the same" },
     { "graph", "gckpti_product", "what the kernels of an instruction set are called with" },
     { "graph", "gckpti_columns", "the same" },
     { "graph", "gckpti_heads", "the same" },

@@ -41,6 +41,46 @@ static void test_f16(void)
     CHECK(gckpti_to_f16(float_of(0x7f812345u)) == 0x7e00 && gckpti_to_f16(1e-9f) == 0);
 }
 
+#if !defined(GCKPT_NO_FAST) && !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) && UINTPTR_MAX >= UINT64_MAX
+/* Every half, and every byte times many scales, where vector kernels read them: across rows, down them. */
+static void test_reading(void)
+{
+    enum { N = 65536, K = 80, ROWS = N / K }; /* K: not a whole line of bytes */
+    static uint16_t all[N];
+    static float want[N], got[N], scales[N], a[K];
+    for (int i = 0; i < N; i++)
+        all[i] = (uint16_t)i, scales[i] = i % 5 == 3 ? 3e-44f : 0.01f * (float)(1 + i % 771);
+    for (int k = 0; k < K; k++)
+        a[k] = 0.3f * (float)(k % 13) - 1.7f;
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I8 && gckpt_isa_available((gckpt_isa)isa); k++) {
+            const int wide = k == GCKPT_STORED_I8 ? 1 : 2;
+            const gckpt_unpacking across = { (gckpt_storage)k, all, wide == 1 ? scales + 1 : NULL, N, N, NULL };
+            const gckpt_unpacking down = { (gckpt_storage)k, all, wide == 1 ? scales : NULL, K, K * ROWS, NULL };
+            const gckpt_call call = { .kernels = gckpti_kernels_for((gckpt_isa)isa), .threads = 1 };
+            const float one = 1;
+            gckpti_product t = { 1, N, 1, &one, 1, 1, NULL, N, 1, NULL, 0, got, N, &across };
+            gckpti_unpack(&across, 0, N, want);
+            gckpti_products_run(&call, &t, 1, 0, 0, NULL);
+            for (int i = 0; i < N; i++)
+                CHECK_MSG(bits_of(got[i]) == (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
+                          "%s, %s: %x", gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
+            t = (gckpti_product){ 1, ROWS, K, a, K, 1, NULL, 1, K, NULL, 0, got, ROWS, &down };
+            gckpti_unpack(&down, 0, K * ROWS, want);
+            gckpti_products_run(&call, &t, 1, 0, 0, NULL);
+            for (int j = 0; j < ROWS; j++) {
+                float sum = 0;
+                for (int p = 0; p < K; p++)
+                    sum = gckpti_fma(a[p], want[j * K + p], sum);
+                CHECK_MSG(bits_of(got[j]) == bits_of(sum) || (got[j] != got[j] && sum != sum), "%s, %s: row %d",
+                          gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), j);
+            }
+        }
+}
+#else
+static void test_reading(void) {}
+#endif
+
 /* ---- a store of one parameter, made in the order that is asked for ---- */
 static gckpt_store *store_of(gckpt_shape shape, const float *values, const gckpt_memory *memory)
 {
@@ -752,11 +792,129 @@ static void test_allocations(void)
     CHECK(worked);
 }
 
+/* ---- inference reads what is stored: the bits of the same plan with all of it staged, whose arena has the floats ---- */
+enum { READERS = 5 };
+typedef struct { int64_t m, n, k; } sizes;
+
+static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_pick *pick)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, z.m, z.k));
+    gckpt_tensor *i = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(rows, z.m));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(z.k, z.n), (gckpt_init){ 0, 0, 0 });
+    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(z.n, z.k), (gckpt_init){ 0, 0, 0 });
+    gckpt_tensor *bias = gckpt_param(g, "bias", gckpt_shape1(z.n), (gckpt_init){ 0, 0, 0.5f });
+    gckpt_tensor *const made[READERS] = { gckpt_linear(x, w, bias), gckpt_linear_transposed(x, v, NULL),
+                                              gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v) };
+    for (int k = 0; k < READERS; k++)
+        pick[k] = (gckpt_pick){ made[k], 0 };
+    return g;
+}
+
+/* Floats are as they are but for their least digits, which infinities and NaN have none of. */
+static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in, const int32_t *index,
+                         size_t *arena, const char *what)
+{
+    gckpt_pick pick[READERS];
+    gckpt_graph *g = readers(s, z, 1, pick);
+    uint64_t hash = 0;
+    d.mode = GCKPT_INFERENCE, d.fetch = pick, d.fetches = READERS;
+    gckpt_plan *made = gckpt_plan_new(g, NULL, 0, &d);
+    file f = { 0 };
+    CHECK_MSG(made && gckpt_plan_write(made, file_write, &f) == GCKPT_OK, "%s: %s", what, gckpt_error_text(g));
+    gckpt_plan *p = gckpt_plan_read(g, file_read, &f, NULL);
+    CHECK_MSG(p && gckpt_plan_arena(p) == gckpt_plan_arena(made), "%s: through a file: %s", what, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, &x);
+    free(f.bytes);
+    gckpt_plan_free(made);
+    gckpt_feed feeds[2] = { { 0, in }, { 1, index } };
+    CHECK_MSG(e && gckpt_forward(e, feeds, 2, 1, NULL) == GCKPT_OK, "%s: %s %s", what, gckpt_error_text(g), gckpt_error_text(s));
+    *arena = gckpt_plan_arena(p);
+    for (int k = 0; e && k < READERS; k++)
+        hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(pick[k].tensor), 0), z.m * (k > 2 ? z.k : z.n));
+    CHECK(!e || !(x.debug & GCKPT_DEBUG_MEASURE) || gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
+    rig_free(e, p, g, NULL);
+    return hash;
+}
+
+static void test_reads(gckpt_storage storage)
+{
+    static const sizes all[] = { { 1, 131, 67 },  { 1, 100, 64 },  { 1, 1, 48 }, { 1, 33, 1 },
+                                 { 1, 2100, 80 }, { 3, 131, 67 }, { 2, 64, 16 }, { 37, 200, 130 } };
+    static float in[37 * 130];
+    static int32_t index[37];
+    for (size_t t = 0; t < sizeof all / sizeof all[0]; t++) {
+        const sizes z = all[t];
+        const int64_t count = z.n * z.k, row = storage == GCKPT_STORED_I8 ? 1 : 2;
+        unsigned char *bytes = (unsigned char *)malloc((size_t)(4 * count + 8 * (z.n + z.k)));
+        float *scales = (float *)malloc((size_t)(z.n + z.k) * sizeof *scales);
+        gckpt_store *s = gckpt_store_new(NULL);
+        size_t arena, staged;
+        char what[96];
+        for (int64_t i = 0; i < 4 * count + 1; i++)
+            bytes[i] = (unsigned char)below(256); /* NaN, infinities and subnormals are among the halves */
+        for (int64_t i = 0; i < 2 * count && t % 2 && row == 2; i++)
+            bytes[2 * i + 1] &= 0xbf;
+        for (int64_t i = 0; i < z.n + z.k; i++)
+            scales[i] = i % 7 == 3 ? 1e-44f : (float)below(1000) / 3000;
+        for (int64_t i = 0; i < z.m * z.k; i++)
+            in[i] = ((float)below(2001) - 1000) / 700;
+        for (int64_t i = 0; i < z.m; i++)
+            index[i] = (int32_t)below((unsigned)z.n);
+        /* the second at an odd address */
+        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(z.k, z.n), storage, bytes, row == 1 ? scales : NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_packed(s, "v", gckpt_shape2(z.n, z.k), storage, bytes + row * (count + (int64_t)t % 3),
+                                          row == 1 ? scales + z.k : NULL) == GCKPT_OK);
+        gckpt_plan_desc d = { .threads = 1, .stage_parameters = 1 };
+        gckpt_exec_desc x = { .isa = GCKPT_ISA_PLAIN };
+        const uint64_t want = read_all(s, z, d, x, in, index, &staged, "staged");
+        d.stage_parameters = 0;
+        for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++)
+            for (int threads = 1; threads < 4; threads++) {
+                d.threads = threads;
+                x = (gckpt_exec_desc){ .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_PAINT,
+                                       .parallel_for = threads == 3 ? any_order : NULL };
+                snprintf(what, sizeof what, "%s, %d threads, %s: (%d,%d,%d)", gckpt_isa_name((gckpt_isa)isa), threads,
+                         gckpti_storage_name(storage), (int)z.m, (int)z.n, (int)z.k);
+                if (gckpt_isa_available((gckpt_isa)isa))
+                    CHECK_MSG(read_all(s, z, d, x, in, index, &arena, what) == want, "%s", what);
+                CHECK_MSG(arena + 4 * (size_t)count <= staged, "%s: %lu bytes, staged %lu", what, (unsigned long)arena, (unsigned long)staged);
+            }
+        gckpt_store_free(s);
+        free(bytes);
+        free(scales);
+    }
+}
+
+/* GCKPT_DEBUG_FINITE: what is read as it is stored may have infinities, of which more come, but no NaN. */
+static void test_finite(void)
+{
+    static const uint16_t odd[2] = { 0x7f80, 0x7fc0 };
+    for (int i = 0; i < 4; i++) {
+        uint16_t halves[3 * 2] = { 0x3f80, 0x3f80, 0x3f80, 0x3f80, odd[i & 1], 0x3f80 };
+        const float in[3] = { 1, 1, 1 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(3, 2), GCKPT_STORED_BF16, halves, NULL) == GCKPT_OK);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
+        const gckpt_pick pick = { gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0 };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = i / 2 };
+        gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_FINITE });
+        const gckpt_feed feed = { gckpt_id(x), in };
+        const gckpt_result result = gckpt_forward(e, &feed, 1, 1, NULL);
+        CHECK_MSG(result == (i & 1 ? GCKPT_E_DATA : GCKPT_OK), "finite %d: %s", i, gckpt_error_text(e));
+        CHECK_MSG(!(i & 1) || strstr(gckpt_error_text(e), "\"w\" is nan"), "finite %d: %s", i, gckpt_error_text(e));
+        rig_free(e, p, g, s);
+    }
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
     unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 12;
     test_f16();
+    test_reading();
     test_values();
     test_errors();
     test_memory();
@@ -767,6 +925,9 @@ int main(int argc, char **argv)
     test_few_bytes();
     test_large();
     test_allocations();
+    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I8; k++)
+        test_reads((gckpt_storage)k);
+    test_finite();
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;
         net_fill();

@@ -145,12 +145,14 @@ static void training_free(training *t)
     gckpt_graph_free(t->graph);
 }
 
-static gckpt_result step_once(const training *t)
+static gckpt_result step_with(const training *t, float beta1, float beta2)
 {
     float x[ROWS * IN], y[ROWS * OUT];
     gckpt_hyper hyper;
     memset(&hyper, 0, sizeof hyper);
     hyper.lr = 0.01f;
+    hyper.beta1 = beta1;
+    hyper.beta2 = beta2;
     for (int i = 0; i < ROWS * IN; i++)
         x[i] = (float)(i * 7 % 11) / 5 - 1;
     for (int i = 0; i < ROWS * OUT; i++)
@@ -158,6 +160,8 @@ static gckpt_result step_once(const training *t)
     gckpt_feed feeds[2] = { { t->x, x }, { t->y, y } };
     return gckpt_step(t->exec, feeds, 2, ROWS, &hyper, NULL);
 }
+
+static gckpt_result step_once(const training *t) { return step_with(t, 0, 0); }
 
 static void steps(gckpt_store *s, gckpt_optimiser optimiser, int n)
 {
@@ -231,6 +235,33 @@ static void test_counts(void)
         gckpt_store_free(resumed);
     }
     CHECK(own_steps[0] == 11 && own_steps[1] == 9);
+}
+
+/* A parameter's first update by AdamW moves it by lr, whatever the betas are, and however often
+ * others were updated before, or it was itself before a reset. */
+static void test_first_updates(void)
+{
+    static const float beta[4][2] = {
+        { 0.9f, 0.999f }, { 0.5f, 0.75f }, { 0.8f, 0.75f }, { 0.8f, 0.9f }
+    };
+    gckpt_store *s = store_new();
+    training t = training_new(s, GCKPT_ADAMW, 0);
+    for (int round = 0; round < 4; round++) {
+        float before[2][IN * OUT], most = 0;
+        for (int i = 0; i < 2; i++)
+            memcpy(before[i], s->params[i].p.values,
+                   (size_t)s->params[i].p.elements * sizeof(float));
+        CHECK(gckpt_store_reset(s, round < 3 ? "*" : "b") == GCKPT_OK);
+        CHECK(step_with(&t, beta[round][0], beta[round][1]) == GCKPT_OK);
+        for (int i = round < 3 ? 0 : 1; i < 2; i++)
+            for (int j = 0; j < s->params[i].p.elements; j++) {
+                float off = fabsf(s->params[i].p.values[j] - before[i][j]) - 0.01f;
+                most = fabsf(off) > most ? fabsf(off) : most;
+            }
+        CHECK_MSG(most < 1e-6f, "round %d: off by %g", round, (double)most);
+    }
+    training_free(&t);
+    gckpt_store_free(s);
 }
 
 static void test_two_optimisers(void)
@@ -746,6 +777,7 @@ static void test_paths(void)
 int main(void)
 {
     test_counts();
+    test_first_updates();
     test_two_optimisers();
     test_adamw_after_sgd();
     test_live_executor();

@@ -24,7 +24,7 @@
 
 /* ---- options: this table is the parser and the --help text ---- */
 static struct {
-    int64_t threads, budget, only, loss, update, bf16, isa, help;
+    int64_t threads, budget, only, loss, update, bf16, isa, profile, help;
     double seconds;
     const char *json, *markdown;
 } o;
@@ -84,12 +84,14 @@ static const options_row allowed[] = {
       "bf16 plans, beside the peak of bf16 dot products where the processor has them" },
     { "isa", OPTIONS_CHOICE, &o.isa, "auto", 0, 0, isas,
       "the instruction set; its own peak is taken" },
+    { "profile", OPTIONS_FLAG, &o.profile, NULL, 0, 0, NULL,
+      "of the models: where a step's time goes, by op and pass, to 95 %" },
     { "json", OPTIONS_FILE, &o.json, "build/bench.json", 0, 0, NULL, "results for programs" },
     { "markdown", OPTIONS_FILE, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
 static const options_table options = { "bench", allowed, sizeof allowed / sizeof allowed[0],
-                                       14,      "NAME",  NULL,
+                                       15,      "NAME",  NULL,
                                        0,       NULL };
 
 static int print_help(void)
@@ -205,9 +207,10 @@ typedef enum {
     OP_LINEAR, /* rows x in -> out */
     OP_HEAD,   /* the same with the weights transposed */
     OP_ATTENTION,
-    OP_CONV2D,      /* 3 x 3, padding 1 */
-    OP_CONVOLUTION, /* the same by public calls only: examples/convolution.h */
-    OP_ITS_PRODUCT, /* a linear of as many multiply-adds, as a matrix of the same sizes */
+    OP_NARROW_HEADS, /* the same with heads of 32 columns */
+    OP_CONV2D,       /* 3 x 3, padding 1 */
+    OP_CONVOLUTION,  /* the same by public calls only: examples/convolution.h */
+    OP_ITS_PRODUCT,  /* a linear of as many multiply-adds, as a matrix of the same sizes */
     OP_LINEAR_LOSS,
     OP_LOSS,
     OP_LAYERNORM,
@@ -221,7 +224,7 @@ typedef enum {
 typedef enum { FORWARD, BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, STEP } kernel_pass;
 static const char *const passes[] = { "forward", "backward", "backward, data", "backward, weights",
                                       "update" };
-enum { VOCABULARY = 50257, HEAD_SIZE = 64 };
+enum { VOCABULARY = 50257 };
 
 static const struct {
     const char *name;
@@ -230,6 +233,7 @@ static const struct {
 } ops[OPS] = {
     { "linear", LINEAR, 0, 0 },
     { "head", HEAD, 0, 0 },
+    { "attention", ATTENTION, 0, 0 },
     { "attention", ATTENTION, 0, 0 },
     { "conv2d", CONVOLUTION, 0, 0 },
     { "a user's", CONVOLUTION, 0, 0 },
@@ -253,6 +257,11 @@ typedef struct {
 } kernel;
 
 static int is_arithmetic(const kernel *k) { return k->op <= OP_LINEAR_LOSS; }
+static int is_attention(const kernel *k)
+{
+    return k->op == OP_ATTENTION || k->op == OP_NARROW_HEADS;
+}
+static int64_t head_size(const kernel *k) { return k->op == OP_ATTENTION ? 64 : 32; }
 static int is_convolution(const kernel *k) { return k->op == OP_CONV2D || k->op == OP_CONVOLUTION; }
 
 /* What arithmetic is held against. */
@@ -267,8 +276,8 @@ static double kernel_work(const kernel *k)
     const double abc = (double)k->a * (double)k->b * (double)k->c;
     if (k->op == OP_ADAMW) /* reads weight, gradient and two moments, writes all but the gradient */
         return 28.0 * (double)k->a * (double)k->b;
-    if (k->op == OP_ATTENTION) /* scores and values; half of them when causal */
-        return (k->pass == FORWARD ? 2 : 4) * abc * HEAD_SIZE * (double)k->b;
+    if (is_attention(k)) /* scores and values; half of them when causal */
+        return (k->pass == FORWARD ? 2 : 4) * abc * (double)(head_size(k) * k->b);
     if (is_convolution(k) || k->op == OP_ITS_PRODUCT)
         return (k->pass == BACKWARD ? 4 : 2) * 9 * abc * (double)(k->b * k->c);
     if (is_arithmetic(k))
@@ -311,13 +320,13 @@ static int build_kernel(bed *f, const kernel *k)
 {
     const gckpt_init uniform = { 0, 0.05f, 0 };
     gckpt_graph *g = f->graph;
-    const int64_t columns = k->op == OP_ATTENTION     ? k->c * HEAD_SIZE
+    const int64_t columns = is_attention(k)           ? k->c * head_size(k)
                             : k->op == OP_ITS_PRODUCT ? 9 * k->c
                             : k->op == OP_CONV2D      ? k->c
                                                       : k->b;
     gckpt_shape shape = gckpt_shape2(k->a, columns), vector = gckpt_shape1(columns);
     gckpt_tensor *x = NULL, *y, *w, *target;
-    if (k->op == OP_ATTENTION)
+    if (is_attention(k))
         shape = gckpt_shape3(k->a, k->b, columns);
     else if (k->op == OP_CONV2D)
         shape = gckpt_shape4(k->a, k->b, k->b, k->c);
@@ -355,6 +364,7 @@ static int build_kernel(bed *f, const kernel *k)
         y = gckpt_linear(x, w, gckpt_param(g, "wb", gckpt_shape1(k->c), uniform));
         break;
     case OP_ATTENTION:
+    case OP_NARROW_HEADS:
         y = gckpt_add(x, gckpt_param(g, "q", vector, uniform));
         w = gckpt_add(x, gckpt_param(g, "v", vector, uniform));
         y = gckpt_attention(y, x, w, (int)k->c, 1);
@@ -469,6 +479,74 @@ static void measure_kernel(measurement *m, const void *what)
 }
 
 /* ---- whole steps ---- */
+/* Time by op and pass: what lies between a call of progress and the next is that instruction's. */
+typedef struct {
+    const char *op;
+    gckpt_kind kind;
+    double seconds;
+    int times;
+} share;
+typedef struct {
+    const bench *b;
+    share shares[64];
+    share *running;
+    double since;
+    int n;
+} profile;
+
+static void profile_stop(profile *p)
+{
+    if (p->running != NULL)
+        p->running->seconds += now() - p->since;
+    p->running = NULL;
+}
+
+static int profile_step(void *user, const gckpt_progress *progress)
+{
+    profile *p = (profile *)user;
+    gckpt_instruction i = { GCKPT_FORWARD, -1 };
+    int at = 0;
+    profile_stop(p);
+    gckpt_plan_get(p->b->plan, progress->instruction, &i);
+    const char *op = "adamw";   /* an UPDATE's id is a parameter's */
+    if (i.kind != GCKPT_UPDATE) /* a plan of gckpt_fit has no graph to ask */
+        op = p->b->plan->nodes[i.id].op != NULL ? p->b->plan->nodes[i.id].op->name : "parameter";
+    while (at < p->n && (p->shares[at].kind != i.kind || strcmp(p->shares[at].op, op) != 0))
+        at++;
+    if (at == p->n && p->n < 64)
+        p->shares[p->n++] = (share){ op, i.kind, 0, 0 };
+    p->running = at < p->n ? &p->shares[at] : NULL;
+    if (p->running != NULL)
+        p->running->times++;
+    p->since = now();
+    return 0;
+}
+
+static int by_share(const void *a, const void *b)
+{
+    return -by_size(&((const share *)a)->seconds, &((const share *)b)->seconds);
+}
+
+/* To standard output: this is in a child, and the table's line of the model comes behind it. */
+static void profile_print(profile *p, int steps)
+{
+    static const char *const kinds[] = { "forward", "backward", "update",
+                                         "offload", "reload",   "reduce" };
+    double all = 0, told = 0;
+    for (int i = 0; i < p->n; i++)
+        all += p->shares[i].seconds;
+    qsort(p->shares, (size_t)p->n, sizeof p->shares[0], by_share);
+    printf("\n| op | pass | instructions | ms a step | of the step |\n|---|---|--:|--:|--:|\n");
+    for (int i = 0; i < p->n && told < 0.95 * all; i++) {
+        const share *s = &p->shares[i];
+        told += s->seconds;
+        printf("| %s | %s | %d | %.2f | %.1f %% |\n", s->op, kinds[s->kind], s->times / steps,
+               1e3 * s->seconds / steps, 100 * s->seconds / all);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
 static void measure_model(measurement *m, const void *what)
 {
     const size *z = (const size *)what;
@@ -480,12 +558,19 @@ static void measure_model(measurement *m, const void *what)
     desc.update_in_backward = o.budget > 0 ? GCKPT_IF_USEFUL : o.update == IN_BACKWARD;
     gckpt_exec_desc how = { .isa = isa() };
     bench b = { 0 };
+    profile p = { .b = &b };
+    if (o.profile) {
+        how.progress = profile_step;
+        how.user = &p;
+    }
     gckpt_report report = { 0, 0, 0, 0 };
     if (!bench_open(&b, z, &desc, &how))
         return;
     for (int i = -1; i < 0 || more(5 * o.seconds); i++) { /* the first brings pages in */
         if (i >= 0)
             samples.peak[samples.n] = peak_sample(arithmetic_peak(), (int)o.threads);
+        if (i == 0)
+            p.n = 0;
         double t = now();
         if (gckpt_step(b.exec, b.feeds, 2, z->batch, &adamw, &report) != GCKPT_OK) {
             fprintf(stderr, "bench: %s\n", gckpt_error_text(b.exec));
@@ -493,7 +578,10 @@ static void measure_model(measurement *m, const void *what)
         }
         if (i >= 0)
             samples.seconds[samples.n++] = now() - t;
+        profile_stop(&p);
     }
+    if (o.profile)
+        profile_print(&p, samples.n);
     m->loss = report.loss;
     m->parameters = b.parameters;
     m->rows = gckpt_plan_rows(b.plan);
@@ -557,8 +645,8 @@ static int run_kernel(kernel_op op, kernel_pass pass, int64_t a, int64_t b, int6
     const double rate = kernel_work(&k) / m.seconds;
     const char *unit = is_arithmetic(&k) ? "GFLOP/s" : "GB/s";
     const long long A = (long long)a, B = (long long)b, C = (long long)c;
-    if (op == OP_ATTENTION)
-        snprintf(shape, sizeof shape, "B%lld T%lld H%lld D%d", A, B, C, HEAD_SIZE);
+    if (is_attention(&k))
+        snprintf(shape, sizeof shape, "B%lld T%lld H%lld D%lld", A, B, C, (long long)head_size(&k));
     else if (is_convolution(&k))
         snprintf(shape, sizeof shape, "B%lld C%lld %lldx%lld 3x3", A, C, B, B);
     else if (op == OP_ITS_PRODUCT)
@@ -601,7 +689,7 @@ static int run_kernels(void)
                                            : BACKWARD_WEIGHTS,
                                   M, i < 4 ? widths[i][0] : 768, i < 4 ? widths[i][1] : VOCABULARY);
     good = good && run_both(OP_ATTENTION, 4, 64, 12) && run_both(OP_ATTENTION, 1, 1024, 12) &&
-           run_both(OP_ATTENTION, 1, 16384, 2);
+           run_both(OP_ATTENTION, 1, 16384, 2) && run_both(OP_NARROW_HEADS, 16, 256, 6);
     for (int64_t C = 32; C <= 256; C *= 2)
         for (kernel_op op = OP_CONV2D; op <= OP_ITS_PRODUCT; op++)
             good = good && run_both(op, 8, C < 64 ? 32 : 2048 / C, C);

@@ -60,7 +60,7 @@ static int peak_widest(void)
 #endif
 }
 
-static int peak_has_dot(void)
+static inline int peak_has_dot(void)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512bf16") != 0;

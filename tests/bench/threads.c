@@ -4,7 +4,8 @@
  *     build/threads [alone]     alone: no other programs are started
  *
  * Milliseconds a step (median of 5 and more) of a GPT alone, beside one and beside two processes
- * that do nothing but spin, which are started and ended here. Then microseconds a step of an MLP
+ * that do nothing but spin, which are started and ended here; after each how many processors' time
+ * its threads were given. Then microseconds a step of an MLP
  * 784-128-10 of 32 rows and of one of 16-16-4, each with one thread and with all, alone.
  */
 #include "model.h"
@@ -15,28 +16,30 @@
 
 enum { MOST = 500 };
 
-/* The median of a step's seconds over about `seconds`; -1: error. */
-static double median_step(bench *b, double seconds)
+/* The median of a step's seconds over about `seconds`; -1: error. had: processors, on average. */
+static double median_step(bench *b, double seconds, double *had)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     double times[MOST], start = 0;
+    clock_t used = 0;
     int n = -1; /* the first is not counted */
     for (; n < 5 || (n < MOST && now() - start < seconds); n++) {
         double t = now();
         if (gckpt_step(b->exec, b->feeds, 2, b->z->batch, &adamw, NULL) != GCKPT_OK)
             return -1;
         if (n < 0)
-            start = now();
+            start = now(), used = clock();
         else
             times[n] = now() - t;
     }
+    *had = (double)(clock() - used) / CLOCKS_PER_SEC / (now() - start);
     return median(times, n);
 }
 
-static double measure(const size *z, int threads, double seconds)
+static double measure(const size *z, int threads, double seconds, double *had)
 {
     bench b = { 0 };
-    double t = bench_new(&b, z, GCKPT_STORE_ALL, threads) ? median_step(&b, seconds) : -1;
+    double t = bench_new(&b, z, GCKPT_STORE_ALL, threads) ? median_step(&b, seconds, had) : -1;
     bench_free(&b);
     return t;
 }
@@ -50,11 +53,11 @@ int main(int argc, char **argv)
                                   { .inputs = 16, .dim = 16, .vocabulary = 4, .batch = 32 } };
     const char *policy = getenv("OMP_WAIT_POLICY");
     int threads = gckpt_threads(), most = argc > 1 && !strcmp(argv[1], "alone") ? 0 : 2;
-    double t = 0;
+    double t = 0, had = 0;
     pid_t busy[2];
     int started = 0;
     printf("OMP_WAIT_POLICY %-8s", policy == NULL ? "unset" : policy);
-    printf("  GPT, ms a step, beside 0 to %d busy processes:", most);
+    printf("  GPT, ms a step (processors), beside 0 to %d busy processes:", most);
     for (int others = 0; t >= 0 && others <= most; others++) {
         if (others > 0) {
             fflush(stdout);
@@ -66,8 +69,8 @@ int main(int argc, char **argv)
                     ;
             started++;
         }
-        t = measure(&gpt, threads, 3);
-        printf(" %.0f", 1e3 * t);
+        t = measure(&gpt, threads, 3, &had);
+        printf(" %.0f (%.2f)", 1e3 * t, had);
     }
     while (started-- > 0) {
         kill(busy[started], SIGKILL);
@@ -75,7 +78,7 @@ int main(int argc, char **argv)
     }
     printf("; MLPs, us a step, 1 and %d threads:", threads);
     for (int i = 0; t >= 0 && i < 4; i++) {
-        t = measure(&small[i / 2], i % 2 ? threads : 1, 0.2);
+        t = measure(&small[i / 2], i % 2 ? threads : 1, 0.2, &had);
         printf("%s %.0f", i == 2 ? "," : "", 1e6 * t);
     }
     printf("\n");

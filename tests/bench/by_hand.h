@@ -1,0 +1,32 @@
+/* by_hand.h - three models trained by loops that were written for them: sizes are constants, memory
+ * is static, nothing is checked. Batches are as gckpt_step has them: gradients of the mean loss,
+ * AdamW without decay. by_hand.c is compiled for this processor (-O3 -march=native). */
+#ifndef BY_HAND_H
+#define BY_HAND_H
+#include <stdint.h>
+
+enum { MLP_IN = 784, MLP_HIDDEN = 128, MLP_OUT = 10, MLP_BATCH = 128 };
+typedef struct {
+    float w1[MLP_IN * MLP_HIDDEN], b1[MLP_HIDDEN], w2[MLP_HIDDEN * MLP_OUT], b2[MLP_OUT];
+} mlp_params;
+
+/* One block, 2,816 parameters: RMSNorm without gains, GELU, a head of its own. */
+enum { GPT_T = 16, GPT_V = 16, GPT_C = 16, GPT_HEADS = 2, GPT_UP = 32 };
+typedef struct {
+    float letters[GPT_V * GPT_C], places[GPT_T * GPT_C];
+    float q[GPT_C * GPT_C], k[GPT_C * GPT_C], v[GPT_C * GPT_C], o[GPT_C * GPT_C];
+    float up[GPT_C * GPT_UP], down[GPT_UP * GPT_C], head[GPT_C * GPT_V];
+} gpt_params;
+
+/* The parameters, gradients and moments to begin with are the caller's; `step` counts from 1. What
+ * is returned is the loss before the update. */
+typedef struct {
+    mlp_params p, g, m, v;
+} mlp_state;
+typedef struct {
+    gpt_params p, g, m, v;
+} gpt_state;
+double by_hand_mlp_128(mlp_state *s, const float *x, const int32_t *y, float lr, int step);
+double by_hand_mlp_1(mlp_state *s, const float *x, const int32_t *y, float lr, int step);
+double by_hand_gpt(gpt_state *s, const int32_t *tokens, const int32_t *targets, float lr, int step);
+#endif

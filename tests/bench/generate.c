@@ -1,0 +1,186 @@
+/* generate.c - GPT-2 124M with caches of keys and values, one text, weights as floats, bf16, f16 and int8:
+ * milliseconds a token and what share that is of reading each weight once at the rate at which this machine
+ * reads memory; a token of a prompt, in chunks, beside the peak of multiply-adds. Peaks are sampled beside
+ * each repetition; medians.
+ *
+ *     make build/generate && build/generate [--threads N] [--only f32|bf16|f16|int8] [--profile] */
+#define _DEFAULT_SOURCE /* clock_gettime, madvise */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include <time.h>
+
+static clockid_t bench_clock = CLOCK_MONOTONIC;
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(bench_clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#include "generate.h"
+#include "options.h"
+#include "peak.h"
+
+enum { MOST = 4096 };
+static struct {
+    int64_t threads, tokens, prompt, chunk, only, profile, help;
+} o;
+static const char *const storages[] = { "f32", "bf16", "f16", "int8", "all", NULL };
+static const options_row rows[] = {
+    { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, storages, "how weights are stored" },
+    { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
+    { "tokens", OPTIONS_WHOLE, &o.tokens, "24", 1, 512, NULL, "that are generated" },
+    { "prompt", OPTIONS_WHOLE, &o.prompt, "257", 2, 512, NULL, "tokens of the prompt" },
+    { "chunk", OPTIONS_WHOLE, &o.chunk, "64", 1, 512, NULL, "of them, computed at once" },
+    { "profile", OPTIONS_FLAG, &o.profile, NULL, 0, 0, NULL, "where a token's time goes, by op" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+};
+static const options_table options = { "generate", rows, sizeof rows / sizeof rows[0], 12, "NAME", NULL, 0, NULL };
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_size);
+    return v[n / 2];
+}
+
+/* Time by op: what lies between a call of progress and the next is that instruction's. */
+static struct {
+    const gckpt_plan *plan;
+    const char *op[64];
+    double seconds[64], since;
+    int times[64], n, running;
+} profile = { .running = -1 };
+
+static void profile_stop(void)
+{
+    if (profile.running >= 0)
+        profile.seconds[profile.running] += now() - profile.since;
+    profile.running = -1;
+}
+
+static int profile_step(void *user, const gckpt_progress *progress)
+{
+    gckpt_instruction i = { GCKPT_FORWARD, -1 };
+    int at = 0;
+    (void)user;
+    profile_stop();
+    gckpt_plan_get(profile.plan, progress->instruction, &i);
+    const char *op = profile.plan->nodes[i.id].op != NULL ? profile.plan->nodes[i.id].op->name : "parameter";
+    while (at < profile.n && strcmp(profile.op[at], op) != 0)
+        at++;
+    if (at == profile.n && profile.n < 63)
+        profile.op[profile.n++] = op;
+    profile.times[at]++;
+    profile.running = at;
+    profile.since = now();
+    return 0;
+}
+
+static void profile_print(int64_t tokens)
+{
+    double all = 0;
+    for (int i = 0; i < profile.n; i++)
+        all += profile.seconds[i];
+    for (int i = 0; i < profile.n; i++)
+        printf("    %-20s %4d  %8.3f ms  %5.1f %%\n", profile.op[i], (int)(profile.times[i] / tokens),
+               1e3 * profile.seconds[i] / (double)tokens, 100 * profile.seconds[i] / all);
+}
+
+/* Bytes of what a token reads whole: all but the tables of positions and, beside a head of its own, of words. */
+static double weights_of(gckpt_store *s, double *count)
+{
+    double bytes = *count = 0;
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
+        if (strcmp(p.name, "wpe.weight") != 0) {
+            bytes += (double)gckpti_values_bytes(&p);
+            *count += p.shape.n == 2 ? (double)p.elements : 0;
+        }
+    return bytes;
+}
+
+static int measure(gckpt_storage storage)
+{
+    static double token[MOST], read[MOST], prompt[8], fma[8];
+    gpt2_model m;
+    gpt2_generator p;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gpt2_generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads };
+    int32_t tokens[512];
+    gpt2_new(&m, 12, 12, 768, 1024, 50257);
+    desc.capacity = 1024;
+    m.config.range = 0; /* constants are made sooner */
+    if (gpt2_declare(&m, s) != 0 || (storage != GCKPT_STORED_F32 && gpt2_pack(&m, s, storage) != 0) ||
+        gpt2_generator_new(&p, &m, s, &desc) != 0) {
+        fprintf(stderr, "generate: %s\n", m.error);
+        return 1;
+    }
+    double weights, bytes = weights_of(s, &weights);
+    for (int i = 0; i < 512; i++)
+        tokens[i] = i * 7919 % 50257;
+    for (int i = -1; i < 3; i++) { /* the first brings pages in */
+        if (i >= 0)
+            fma[i] = peak_sample(PEAK_FMA, (int)o.threads);
+        double t = now();
+        if (gpt2_prompt(&p, tokens, o.prompt) == NULL)
+            return fprintf(stderr, "generate: %s\n", m.error), 1;
+        if (i >= 0)
+            prompt[i] = now() - t;
+    }
+    if (o.profile) {
+        profile.n = 0;
+        profile.plan = p.one.plan;
+        p.one.exec->desc.progress = profile_step;
+    }
+    for (int64_t i = 0; i < o.tokens; i++) {
+        read[i] = peak_sample(PEAK_READ, (int)o.threads);
+        double t = now();
+        if (gpt2_next(&p, tokens + i) == NULL)
+            return fprintf(stderr, "generate: %s\n", m.error), 1;
+        token[i] = now() - t;
+        profile_stop();
+    }
+    const double one = median(token, (int)o.tokens), all = median(prompt, 3), rate = median(read, (int)o.tokens);
+    const double flops = 2 * (weights - 50257.0 * 768) * (double)(o.prompt - 1);
+    const double many = all - one; /* the prompt's last token comes alone */
+    printf("%-5s %8.2f ms/token, %6.1f GB/s of %5.1f read: %5.1f %%; prompt %7.3f ms/token, %6.1f GFLOP/s of %6.1f: "
+           "%5.1f %%; arenas %.1f %.1f MB\n",
+           storages[storage], 1e3 * one, 1e-9 * bytes / one, 1e-9 * rate, 100 * bytes / one / rate,
+           1e3 * many / (double)(o.prompt - 1), 1e-9 * flops / many, 1e-9 * median(fma, 3),
+           100 * flops / many / median(fma, 3), 1e-6 * (double)gckpt_plan_arena(p.one.plan),
+           1e-6 * (double)gckpt_plan_arena(p.chunk.plan));
+    if (o.profile)
+        profile_print(o.tokens);
+    fflush(stdout);
+    gpt2_generator_free(&p);
+    gckpt_store_free(s);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (options_parse(&options, argc, argv) != 0)
+        return 2;
+    if (o.help) {
+        options_print(&options);
+        return 0;
+    }
+    if (o.threads == 0)
+        o.threads = gckpt_threads();
+    if (o.threads == 1)
+        bench_clock = CLOCK_PROCESS_CPUTIME_ID;
+    peak_width = peak_widest();
+    if (!peak_open_memory())
+        return 1;
+    int failed = 0;
+    for (int i = 0; i < 4; i++)
+        if (o.only == 4 || o.only == i)
+            failed |= measure((gckpt_storage)i);
+    return failed;
+}
