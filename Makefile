@@ -47,7 +47,7 @@ SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BY
 EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
 CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
-SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs
+SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs build/test_course
 INSIDE := $(patsubst tests/%.c,build/%,$(filter-out tests/test_cuda.c,\
     $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c)))
 OWNED := $(if $(LOOKS),$(patsubst tests/%.c,build/%,$(shell grep -l 'include "../gradckpt.h"' tests/test_*.c)),$(INSIDE))
@@ -71,12 +71,15 @@ help:
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
+	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
+	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, beside the memory'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
+	@echo 'make small_models  tiny models beside C loops written for them; the cost of a step and an instruction'
 	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make simulate  a step of 8 to 1,024 processes, from its plan: the tables of docs/distributed.md'
@@ -156,11 +159,16 @@ mcu: build/gradckpt.o
 bench: build/bench
 	build/bench --markdown build/bench.md
 
+generate: build/generate
+	build/generate
+
 predict: build/predict
 	build/predict
 
 fastest: build/fastest
 	build/fastest
+small_models: build/small_models
+	build/small_models
 
 accuracy: build/accuracy
 	build/accuracy
@@ -206,6 +214,13 @@ pictures: build/steps build/graph build/gpt
 	build/gpt --plan --threads 1 --timeline docs/timeline.svg > build/timeline.txt
 	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg \
 	    --frontier docs/frontier.svg > build/timeline.txt
+
+playground: build/playground.html build/tiny
+	@echo 'open build/playground.html in a browser'
+build/playground.html: $(wildcard docs/playground/*) examples/sample.h gradckpt.h
+	sh docs/playground/build.sh $@
+build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
+	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 
 curves: build/accumulation
 	build/accumulation docs/accumulation.svg
@@ -311,10 +326,15 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-build/accuracy build/bench build/depth build/fastest build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
+build/accuracy build/bench build/depth build/fastest build/generate build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
 
-build/bench: tests/bench/peak.h examples/convolution.h
+build/bench build/generate: tests/bench/peak.h examples/convolution.h
+
+build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h build/options
+	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<
+build/small_models: tests/bench/small_models.c tests/bench/model.h build/by_hand.o gradckpt.h build/options
+	$(COMPILE) -o $@ $< build/by_hand.o $(BLAS_LIBS) -lm
 
 build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
@@ -356,4 +376,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs predict-mpi scaling coverage small mcu bench accuracy threads predict fastest depth plans simulate fits stack size methods curves pictures readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme install dist clean

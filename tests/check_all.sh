@@ -425,6 +425,13 @@ run_check()
             have ${c%% *} || continue
             $c $W -DGRADCKPT_IMPLEMENTED tests/compile/nccl.c -o $B/$1 $flags || return 1
         done ;;
+    playground)             # in a headless browser, beside the native program
+        need clang wasm-ld node ${CHROMIUM:-chromium}
+        timeout 60 "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
+            --dump-dom about:blank 2> /dev/null | grep -q '<html' || skip "chromium does not start here"
+        sh docs/playground/build.sh "$PWD/$B/$1.html" &&
+            ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples docs/playground/tiny.c -o $B/tiny &&
+            node tests/playground.mjs $B/$1.html $B/tiny ;;
     benches)                # they build without a warning; bench runs once, and no time is judged
         for c in gcc clang; do
             have $c || continue
@@ -561,7 +568,7 @@ cuda-refused cuda-shim-eager cuda-shim-lazy cuda-asan cuda-nvcc-80 cuda-nvcc-90 
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap firmware-clang mcu power fast-math-refused packaging benches mpi nccl threads-gpt gpt-plans openblas plans-wide tests-wide
+symbols-device symbols-no-exit macros lines no-heap firmware-clang mcu power fast-math-refused packaging playground benches mpi nccl threads-gpt gpt-plans openblas plans-wide tests-wide
 tsan-two-contexts tsan-teams tsan-ranks two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then

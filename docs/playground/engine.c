@@ -1,0 +1,425 @@
+/* engine.c - what the playground's page asks of gradckpt.h: models, what every budget costs, plans.
+ * Compiled to WebAssembly without a C library (the few functions it takes are below), and natively
+ * by the tests, which compare the two. Answers are JSON that ends with a NUL and lives until the
+ * next call of the same function. */
+#define GCKPT_STATIC
+#define GCKPT_NO_HEAP
+#define GCKPT_NO_STDIO
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+
+/* ---- memory, and the C library's part --------------------------------------------------------- */
+#ifdef __wasm__
+#define EXPORT(name) __attribute__((export_name(#name))) name
+
+void *memcpy(void *to, const void *from, size_t n) { return __builtin_memcpy(to, from, n); }
+void *memmove(void *to, const void *from, size_t n) { return __builtin_memmove(to, from, n); }
+void *memset(void *to, int byte, size_t n) { return __builtin_memset(to, byte, n); }
+
+int memcmp(const void *a, const void *b, size_t n)
+{
+    const unsigned char *x = (const unsigned char *)a, *y = (const unsigned char *)b;
+    for (; n > 0; n--, x++, y++)
+        if (*x != *y)
+            return *x - *y;
+    return 0;
+}
+
+size_t strlen(const char *s)
+{
+    size_t n = 0;
+    while (s[n] != 0)
+        n++;
+    return n;
+}
+
+int strncmp(const char *a, const char *b, size_t n)
+{
+    for (; n > 0 && *a == *b && *a != 0; n--)
+        a++, b++;
+    return n > 0 ? (unsigned char)*a - (unsigned char)*b : 0;
+}
+
+int strcmp(const char *a, const char *b) { return strncmp(a, b, SIZE_MAX); }
+
+char *strchr(const char *s, int c)
+{
+    while (*s != (char)c && *s != 0)
+        s++;
+    return *s == (char)c ? (char *)(uintptr_t)s : NULL;
+}
+
+/* What the compiler calls for products of 128 bits. */
+__int128 __multi3(__int128 a, __int128 b);
+__int128 __multi3(__int128 a, __int128 b)
+{
+    const uint64_t x = (uint64_t)a, y = (uint64_t)b, low = UINT32_MAX;
+    const uint64_t ll = (x & low) * (y & low), hl = (x >> 32) * (y & low) + (ll >> 32);
+    const uint64_t lh = (x & low) * (y >> 32) + (hl & low);
+    const uint64_t high = (x >> 32) * (y >> 32) + (hl >> 32) + (lh >> 32) +
+                          x * (uint64_t)(b >> 64) + (uint64_t)(a >> 64) * y;
+    return (__int128)((unsigned __int128)high << 64 | lh << 32 | (ll & low));
+}
+
+/* Blocks of powers of two, free ones of a size in a list; memory only grows. */
+enum { PAGE = 65536, SMALLEST = 6, SIZES = 31 };
+typedef struct free_block {
+    struct free_block *next;
+} free_block;
+extern unsigned char __heap_base;
+static free_block *free_blocks[SIZES];
+static uintptr_t top;
+
+static int size_of_block(size_t size)
+{
+    int k = SMALLEST;
+    while (k < SIZES && (size_t)1 << k < size)
+        k++;
+    return k;
+}
+
+static void *block_of(int k)
+{
+    const size_t size = (size_t)1 << k;
+    free_block *b = free_blocks[k];
+    if (b != NULL) {
+        free_blocks[k] = b->next;
+        return b;
+    }
+    if (top == 0)
+        top = ((uintptr_t)&__heap_base + 63) / 64 * 64;
+    const size_t have = __builtin_wasm_memory_size(0) * (size_t)PAGE;
+    if (top + size > have &&
+        __builtin_wasm_memory_grow(0, (top + size - have + PAGE - 1) / PAGE) == SIZE_MAX)
+        return NULL;
+    top += size;
+    return (void *)(top - size);
+}
+
+static void *resize(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    const int was = size_of_block(old_size), k = size_of_block(new_size);
+    (void)user;
+    if (ptr != NULL && new_size > 0 && was == k)
+        return ptr;
+    void *to = new_size > 0 && k < SIZES ? block_of(k) : NULL;
+    if (new_size > 0 && to == NULL)
+        return NULL;
+    if (ptr != NULL) {
+        memcpy(to == NULL ? ptr : to, ptr,
+               to == NULL            ? 0
+               : old_size < new_size ? old_size
+                                     : new_size);
+        free_block *b = (free_block *)ptr;
+        b->next = free_blocks[was];
+        free_blocks[was] = b;
+    }
+    return to;
+}
+#else
+#define EXPORT(name) name
+#include "heap.h"
+#endif
+static const gckpt_memory memory = { resize, NULL, NULL, 0 };
+
+/* ---- text ------------------------------------------------------------------------------------- */
+typedef struct {
+    char *at;
+    size_t length, room;
+    int failed;
+} text;
+
+static size_t put_bytes(void *user, const void *bytes, size_t n)
+{
+    text *t = (text *)user;
+    if (t->length + n + 1 > t->room) {
+        const size_t room = 2 * (t->length + n + 1);
+        char *to = (char *)resize(NULL, t->at, t->room, room);
+        if (to == NULL) {
+            t->failed = 1;
+            return 0;
+        }
+        t->at = to, t->room = room;
+    }
+    memcpy(t->at + t->length, bytes, n);
+    t->length += n;
+    t->at[t->length] = 0;
+    return n;
+}
+
+static void put(text *t, const char *s) { put_bytes(t, s, strlen(s)); }
+
+static void put_number(text *t, uint64_t n)
+{
+    char digits[24];
+    int i = 24;
+    do
+        digits[--i] = (char)('0' + n % 10), n /= 10;
+    while (n > 0);
+    put_bytes(t, digits + i, (size_t)(24 - i));
+}
+
+/* A fraction that is not negative, in millionths. */
+static void put_fraction(text *t, double x)
+{
+    const uint64_t n = (uint64_t)(x * 1e6 + 0.5);
+    put_number(t, n / 1000000);
+    put(t, ".");
+    for (uint64_t digit = 100000; digit > 0; digit /= 10)
+        put_number(t, n / digit % 10);
+}
+
+static void put_name(text *t, const char *s)
+{
+    put(t, "\"");
+    for (; *s != 0; s++) {
+        if (*s == '"' || *s == '\\')
+            put(t, "\\");
+        put_bytes(t, s, 1);
+    }
+    put(t, "\"");
+}
+
+static void put_member(text *t, const char *name, uint64_t n)
+{
+    put_name(t, name);
+    put(t, ":");
+    put_number(t, n);
+    put(t, ",");
+}
+
+/* {"error":..}, what an object says is wrong. */
+static const char *complain(text *t, const char *what)
+{
+    t->length = 0;
+    put(t, "{\"error\":");
+    put_name(t, what);
+    put(t, "}");
+    return t->failed ? "{\"error\":\"out of memory\"}" : t->at;
+}
+
+static const char *end(text *t) { return t->failed ? "{\"error\":\"out of memory\"}" : t->at; }
+
+#include "tiny.h"
+
+static struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_term term;
+    gckpt_frontier *frontier;
+    text model, points, plan;
+} now;
+
+static gckpt_plan_desc wanted(int mode, double budget)
+{
+    gckpt_plan_desc d;
+    memset(&d, 0, sizeof d);
+    d.mode = (gckpt_mode)mode, d.budget = (size_t)budget, d.memory = memory;
+    return d;
+}
+
+static void close_model(void)
+{
+    gckpt_frontier_free(now.frontier);
+    gckpt_graph_free(now.graph);
+    gckpt_store_free(now.store);
+    now.frontier = NULL, now.graph = NULL, now.store = NULL;
+}
+
+/* Builds a model: how many parameters and tensors it has, or what is wrong. */
+const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int e, int rows)
+{
+    const gckpt_store_desc store = { .memory = memory, .seed = 1 };
+    const sizes s = { { a, b, c, d, e }, rows };
+    text *t = &now.model;
+    close_model();
+    t->length = 0;
+    if (which < 0 || (size_t)which >= sizeof presets / sizeof presets[0])
+        return complain(t, "no such model");
+    now.store = gckpt_store_new(&store);
+    now.graph = gckpt_graph_new(now.store, &memory);
+    if (now.graph == NULL)
+        return complain(t, "out of memory");
+    now.term.loss = presets[which](now.graph, &s);
+    now.term.weight = 1;
+    if (gckpt_error(now.graph) != GCKPT_OK)
+        return complain(t, gckpt_error_text(now.graph));
+    put(t, "{");
+    put_member(t, "parameters", (uint64_t)gckpt_store_count(now.store));
+    put_member(t, "ops", (uint64_t)gckpt_id(now.term.loss) + 1);
+    t->length--;
+    put(t, "}");
+    return end(t);
+}
+
+/* What every budget costs, as gckpt_frontier_json has it. */
+const char *EXPORT(playground_frontier)(void)
+{
+    text *t = &now.points;
+    t->length = 0;
+    if (now.graph == NULL)
+        return complain(t, "no model");
+    const gckpt_plan_desc d = wanted(GCKPT_OPTIMAL, 0);
+    gckpt_frontier_free(now.frontier);
+    now.frontier = gckpt_frontier_new(now.graph, &now.term, 1, &d);
+    if (now.frontier == NULL)
+        return complain(t, gckpt_error_text(now.graph));
+    gckpt_frontier_json(now.frontier, 0, put_bytes, t);
+    return end(t);
+}
+
+/* [n,n,..], behind a comma but for the first of all. */
+static void put_list(text *t, int first, const uint64_t *numbers, int count)
+{
+    put(t, first ? "[" : ",[");
+    for (int i = 0; i < count; i++) {
+        put(t, i > 0 ? "," : "");
+        put_number(t, numbers[i]);
+    }
+    put(t, "]");
+}
+
+static void put_instructions(text *t, const gckpt_plan *p)
+{
+    put(t, "\"instructions\":[");
+    for (int i = 0; i < gckpt_plan_length(p); i++) {
+        gckpt_instruction at;
+        gckpt_usage use;
+        gckpt_plan_get(p, i, &at);
+        gckpt_plan_usage(p, i, &use);
+        const uint64_t all[] = { (uint64_t)at.kind, (uint64_t)at.id, use.work, use.live,
+                                 use.again != 0 };
+        put_list(t, i == 0, all, 5);
+    }
+    put(t, "],\"buffers\":[");
+    for (int i = 0; i < gckpt_plan_buffers(p); i++) {
+        gckpt_buffer b;
+        gckpt_plan_buffer(p, i, &b);
+        const uint64_t all[] = { (uint64_t)b.start, (uint64_t)b.end, b.offset, b.size,
+                                 (uint64_t)b.id,    (uint64_t)b.kind };
+        put_list(t, i == 0, all, 6);
+    }
+    put(t, "],\"names\":[");
+    for (int i = 0; i <= gckpt_id(now.term.loss); i++) {
+        put(t, i > 0 ? "," : "");
+        put_name(t, gckpt_plan_name(p, i));
+    }
+    put(t, "]");
+}
+
+/* A plan: mode 5 (optimal), from the frontier if it is there; others as gckpt_mode counts. */
+const char *EXPORT(playground_plan)(int mode, double budget)
+{
+    text *t = &now.plan;
+    t->length = 0;
+    if (now.graph == NULL)
+        return complain(t, "no model");
+    const gckpt_plan_desc d = wanted(mode, budget);
+    gckpt_plan *p = mode == GCKPT_OPTIMAL && now.frontier != NULL
+                        ? gckpt_frontier_plan(now.frontier, d.budget)
+                        : gckpt_plan_new(now.graph, &now.term, 1, &d);
+    if (p == NULL)
+        return complain(t, gckpt_error_text(now.graph));
+    put(t, "{");
+    put_member(t, "bytes", gckpt_plan_bytes(p));
+    put_member(t, "arena", gckpt_plan_arena(p));
+    put_member(t, "live", gckpt_plan_bound(p));
+    put_member(t, "work", gckpt_plan_work(p));
+    put_member(t, "proven_work", gckpt_plan_proven_work(p));
+    put_member(t, "proven_bytes", gckpt_plan_proven_bytes(p));
+    put_member(t, "rows", (uint64_t)gckpt_plan_rows(p));
+    put(t, "\"overhead\":");
+    put_fraction(t, gckpt_plan_overhead(p));
+    put(t, ",\"mode\":");
+    put_name(t, gckpt_mode_name(gckpt_plan_mode(p)));
+    put(t, ",");
+    put_instructions(t, p);
+    put(t, "}");
+    gckpt_plan_free(p);
+    return end(t);
+}
+
+/* ---- training: one model at a time ---- */
+static struct {
+    tiny tiny;
+    unsigned char *text;
+    size_t size;
+    text answer;
+} run;
+
+/* Room for a text of so many bytes, which the page writes there. */
+unsigned char *EXPORT(playground_text)(int size)
+{
+    run.text = (unsigned char *)resize(NULL, run.text, run.size, (size_t)size);
+    run.size = run.text == NULL ? 0 : (size_t)size;
+    return run.text;
+}
+
+/* Begins; the options are those of tiny_options, in their order. */
+const char *EXPORT(playground_open)(int points, int layers, int heads, int width, int context,
+                                    int rows, int micro, int mode, double budget, int unequal,
+                                    int fault, double lr, double seed)
+{
+    const tiny_options o = { points,         layers,  heads, width,
+                             context,        rows,    micro, (gckpt_mode)mode,
+                             (size_t)budget, unequal, fault, (float)lr,
+                             (uint64_t)seed };
+    text *t = &run.answer;
+    tiny_close(&run.tiny);
+    t->length = 0;
+    if (!tiny_open(&run.tiny, &o, &memory, run.text, run.size))
+        return complain(t, run.tiny.error);
+    put(t, "{");
+    put_member(t, "bytes", gckpt_plan_bytes(run.tiny.plan));
+    put_member(t, "arena", gckpt_plan_arena(run.tiny.plan));
+    put(t, "\"mode\":");
+    put_name(t, gckpt_mode_name(gckpt_plan_mode(run.tiny.plan)));
+    put(t, ",\"overhead\":");
+    put_fraction(t, gckpt_plan_overhead(run.tiny.plan));
+    put(t, "}");
+    return end(t);
+}
+
+/* One step: its loss, and the hash of all weights after it. */
+const char *EXPORT(playground_step)(void)
+{
+    static const char digit[] = "0123456789abcdef";
+    text *t = &run.answer;
+    double loss;
+    char hash[17] = "";
+    t->length = 0;
+    if (run.tiny.exec == NULL || !tiny_step(&run.tiny, &loss))
+        return complain(t, run.tiny.error[0] ? run.tiny.error : "no model");
+    const uint64_t h = gckpt_store_hash(run.tiny.store);
+    for (int i = 0; i < 16; i++)
+        hash[i] = digit[h >> (60 - 4 * i) & 15];
+    put(t, "{");
+    put_member(t, "step", run.tiny.step);
+    put(t, "\"loss\":");
+    put_fraction(t, loss);
+    put(t, ",\"hash\":");
+    put_name(t, hash);
+    put(t, "}");
+    return end(t);
+}
+
+/* What a GPT writes, as bytes, after the first half window of its text; or the map of points. */
+const char *EXPORT(playground_shows)(int count)
+{
+    enum { MOST = 2048 };
+    static unsigned char shown[MOST + 1];
+    tiny *m = &run.tiny;
+    text *t = &run.answer;
+    const int begin = m->o.context / 2, n = begin + count < MOST ? begin + count : MOST;
+    t->length = 0;
+    if (m->exec == NULL ||
+        !(m->o.points ? tiny_map(m, (char *)shown) : tiny_write(m, shown, n, begin)))
+        return complain(t, m->error[0] ? m->error : "no model");
+    put(t, "{\"shows\":[");
+    for (int i = 0; i < (m->o.points ? TINY_SIDE * TINY_SIDE : n); i++) {
+        put(t, i > 0 ? "," : "");
+        put_number(t, m->o.points ? (uint64_t)(shown[i] - '0') : shown[i]);
+    }
+    put(t, "]}");
+    return end(t);
+}

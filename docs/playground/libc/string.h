@@ -1,0 +1,13 @@
+/* What gradckpt.h takes of the C library, for the page; engine.c has it. */
+#ifndef PLAYGROUND_STRING_H
+#define PLAYGROUND_STRING_H
+#include <stddef.h>
+void *memcpy(void *to, const void *from, size_t n);
+void *memmove(void *to, const void *from, size_t n);
+void *memset(void *to, int byte, size_t n);
+int memcmp(const void *a, const void *b, size_t n);
+size_t strlen(const char *s);
+int strcmp(const char *a, const char *b);
+int strncmp(const char *a, const char *b, size_t n);
+char *strchr(const char *s, int c);
+#endif

@@ -1,0 +1,342 @@
+'use strict';
+// What can be chosen: sizes as engine.c has them, with their least, greatest and first value.
+const MODELS = {
+  gpt: { number: 2, title: 'GPT', sizes: [['blocks', 1, 24, 4], ['heads', 1, 16, 4], ['width', 8, 1024, 64],
+    ['tokens', 2, 1024, 64], ['vocabulary', 2, 50257, 256]], rows: 4, fits: s => s.width % s.heads === 0
+    || 'width must be a multiple of heads' },
+  chain: { number: 0, title: 'chain of layers', sizes: [['layers', 1, 100, 24], ['width', 1, 1024, 32]], rows: 1024 },
+  mlp: { number: 1, title: 'MLP', sizes: [['inputs', 1, 4096, 64], ['layers', 1, 60, 8], ['width', 1, 1024, 64],
+    ['classes', 2, 1000, 10]], rows: 512 },
+  translator: { number: 3, title: 'encoder-decoder', sizes: [['blocks', 1, 8, 2], ['heads', 1, 16, 4],
+    ['width', 8, 512, 64], ['tokens', 2, 256, 32], ['vocabulary', 2, 50257, 256]], rows: 8, fits: s =>
+    s.width % s.heads === 0 || 'width must be a multiple of heads' },
+  unet: { number: 4, title: 'U-Net', sizes: [['levels', 1, 4, 3], ['channels', 1, 64, 8], ['image', 8, 256, 32]],
+    rows: 2, fits: s => s.image % 2 ** s.levels === 0 || `image must be a multiple of ${2 ** s.levels}` },
+};
+const MODES = { optimal: 5, 'store-all': 1, sqrt: 4, segments: 3, 'memory-poor': 2 };
+const FORWARD = 0, BACKWARD = 1;
+const $ = id => document.getElementById(id);
+const state = { model: 'gpt', sizes: {}, rows: 0, budget: 0, mode: 'optimal', at: 0 };
+let frontier = null, plan = null, holds = null, playing = 0;
+
+// ---- the engine, in a worker: one question at a time, of a kind only the newest waits ----
+const program = Uint8Array.from(atob($('engine').textContent.trim()), c => c.charCodeAt(0));
+const worker = new Worker(URL.createObjectURL(new Blob([$('worker').textContent], { type: 'text/javascript' })));
+worker.postMessage({ program });
+let asked = null;
+const waiting = new Map();
+function next() {
+  const [call] = waiting.keys();
+  if (asked || !call) return;
+  asked = waiting.get(call);
+  waiting.delete(call);
+  worker.postMessage({ call, of: asked.of });
+}
+worker.onmessage = ({ data }) => {
+  const done = asked.done;
+  asked = null;
+  done(data.answer);
+  next();
+};
+function ask(call, of, done) {
+  waiting.set(call, { of, done });
+  next();
+}
+
+// ---- words ----
+const tooLarge = error => /memory/.test(error) ? 'Too large for this page: its memory ends at 2 GB. Natively there is no such limit.' : error;
+function bytes(n) {
+  for (const [unit, size] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]])
+    if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
+  return `${n} bytes`;
+}
+const percent = x => `${(100 * x).toFixed(x < 0.1 ? 1 : 0)} %`;
+function say(id, text, wrong) {
+  $(id).textContent = text;
+  $(id).classList.toggle('error', Boolean(wrong));
+}
+function svg(tag, attributes, text) {
+  const e = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
+// The width of a drawing in pixels, so that its text keeps its size.
+function across(box, height) {
+  const wide = Math.max(300, Math.round(box.clientWidth));
+  box.setAttribute('viewBox', `0 0 ${wide} ${height}`);
+  return wide;
+}
+const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+// ---- the address: all of the state, so that a lesson is a link ----
+function toAddress() {
+  const p = new URLSearchParams(location.hash.slice(1)); // what section 4 has there, too
+  for (const { sizes } of Object.values(MODELS)) for (const [name] of sizes) p.delete(name);
+  for (const [name, n] of Object.entries({ model: state.model, ...state.sizes, rows: state.rows, mode: state.mode,
+    budget: state.budget, at: state.at }))
+    p.set(name, n);
+  history.replaceState(null, '', `#${p}`);
+}
+// A whole number of the address, if it is there and within its limits.
+function whole(p, name, least, most, usual) {
+  const n = Math.round(Number(p.get(name)));
+  return p.has(name) && n >= least && n <= most ? n : usual;
+}
+function fromAddress() {
+  const p = new URLSearchParams(location.hash.slice(1));
+  state.model = p.get('model') in MODELS ? p.get('model') : 'gpt';
+  const m = MODELS[state.model];
+  state.sizes = Object.fromEntries(m.sizes.map(([n, least, most, usual]) => [n, whole(p, n, least, most, usual)]));
+  state.rows = whole(p, 'rows', 1, 65536, m.rows);
+  state.mode = p.get('mode') in MODES ? p.get('mode') : 'optimal';
+  state.budget = whole(p, 'budget', 0, 4e9, 0);
+  state.at = whole(p, 'at', 0, 1e6, 0);
+}
+
+// ---- 1. the network ----
+function showModel() {
+  const m = MODELS[state.model], form = $('model');
+  form.replaceChildren();
+  const field = (name, control, kind) => {
+    const label = document.createElement('label');
+    label.className = kind;
+    label.append(name, control);
+    form.append(label);
+  };
+  const select = document.createElement('select');
+  for (const [key, { title }] of Object.entries(MODELS)) select.add(new Option(title, key, false, key === state.model));
+  select.id = 'preset';
+  select.onchange = () => {
+    const m = MODELS[select.value];
+    Object.assign(state, { model: select.value, rows: m.rows, budget: 0, at: 0,
+      sizes: Object.fromEntries(m.sizes.map(([n, , , usual]) => [n, usual])) });
+    showModel();
+    $('preset').focus();
+    build();
+  };
+  field('Preset', select, '');
+  const number = (name, least, most, value, set) => {
+    const input = Object.assign(document.createElement('input'), { type: 'number', min: least, max: most, value });
+    input.name = name;
+    input.onchange = () => {
+      const n = Math.round(Number(input.value));
+      input.value = Math.min(Math.max(n || least, least), most);
+      set(Number(input.value));
+      state.budget = state.at = 0;
+      build();
+    };
+    field(name, input, 'size');
+  };
+  for (const [name, least, most] of m.sizes) number(name, least, most, state.sizes[name], n => { state.sizes[name] = n; });
+  number('rows of a batch', 1, 65536, state.rows, n => { state.rows = n; });
+}
+$('model').onsubmit = e => e.preventDefault();
+
+function build() {
+  const m = MODELS[state.model], fits = m.fits ? m.fits(state.sizes) : true;
+  frontier = plan = null;
+  for (const id of ['budget', 'bytes', 'mode']) $(id).disabled = true;
+  say('says', '');
+  $('frontier').replaceChildren();
+  drawStep();
+  if (fits !== true) {
+    say('model-says', `${fits}.`, true);
+    return;
+  }
+  const five = m.sizes.map(([n]) => state.sizes[n]).concat([0, 0, 0, 0, 0]).slice(0, 5);
+  say('model-says', 'Looking at all budgets ...');
+  ask('model', [m.number, ...five, state.rows], answer => {
+    if (answer.error) say('model-says', tooLarge(answer.error), true);
+    else ask('frontier', [], gotFrontier);
+  });
+}
+
+// ---- 2. what every budget costs ----
+const least = () => frontier.points[0].bytes, most = () => frontier.points[frontier.points.length - 1].bytes;
+function gotFrontier(answer) {
+  if (answer.error) {
+    say('model-says', tooLarge(answer.error), true);
+    return;
+  }
+  frontier = answer;
+  for (const id of ['budget', 'bytes', 'mode']) $(id).disabled = false;
+  const n = frontier.points.length;
+  say('model-says', n === 1 ? `Nothing can be saved here: ${bytes(most())}, whatever is computed again.`
+    : `Any budget from ${bytes(least())} to ${bytes(most())} will do; above that nothing need be computed again.`);
+  if (!state.budget) state.budget = Math.round((least() + most()) / 2);
+  $('bytes').value = state.budget;
+  replan();
+}
+// The slider's ends are a little outside of what is possible.
+const span = () => [least() - (most() - least()) * 0.08 - 1, most() + (most() - least()) * 0.08 + 1];
+function slide(from) {
+  if (!frontier) return;
+  const [a, b] = span();
+  if (from === 'budget') $('bytes').value = state.budget = Math.round(a + (b - a) * $('budget').value / 1000);
+  else $('bytes').value = state.budget = Math.min(Math.max(1, Math.round(Number($('bytes').value))), 4e9);
+  replan();
+}
+$('budget').oninput = () => slide('budget');
+$('bytes').onchange = () => slide('bytes');
+$('mode').onchange = () => {
+  state.mode = Object.keys(MODES).find(k => MODES[k] === Number($('mode').value));
+  replan();
+};
+function replan() {
+  if (!frontier) return;
+  const [a, b] = span();
+  $('budget').value = 1000 * (state.budget - a) / (b - a);
+  $('budget').setAttribute('aria-valuetext', bytes(state.budget));
+  $('mode').value = MODES[state.mode];
+  toAddress();
+  ask('plan', [MODES[state.mode], state.mode === 'optimal' ? state.budget : 0], gotPlan);
+}
+function gotPlan(answer) {
+  if (answer.error) {
+    plan = null;
+    const proven = frontier.proven_bytes;
+    say('says', `${bytes(state.budget)} are too few: ${bytes(least())} are the fewest that a plan was found for`
+      + (proven > state.budget ? `, and it is proven that no plan fits.` : `; ${bytes(proven)} are proven necessary.`), true);
+  } else {
+    plan = answer;
+    const again = plan.instructions.filter(i => i[4]).length;
+    const over = plan.bytes > state.budget ? ` More than the budget of ${bytes(state.budget)}.` : '';
+    say('says', `${bytes(plan.bytes)}, of them ${bytes(plan.arena)} for the step. ${again === 0 ? 'Nothing is computed again.'
+      : `${again} of ${plan.instructions.length} instructions compute something again: a step takes ${percent(plan.overhead)} longer.`}${
+      again && state.mode === 'optimal' ? (plan.work <= plan.proven_work * 1.00001 ? ' No schedule in this budget is faster: proven.'
+        : ` At best ${percent(1 - plan.proven_work / plan.work)} of it could still be saved.`) : ''}${over}`, over);
+    prepare();
+  }
+  drawFrontier();
+  drawStep();
+}
+function drawFrontier() {
+  const box = $('frontier'), W = across(box, 260), H = 260, L = 56, R = 12, T = 20, B = 34;
+  const [a, b] = span(), top = Math.max(0.02, ...frontier.points.map(p => p.overhead)) * 1.1;
+  const x = v => L + (W - L - R) * (v - a) / (b - a), y = v => H - B - (H - T - B) * v / top;
+  let found = '', proven = '';
+  frontier.points.forEach((p, i) => {
+    const to = i + 1 < frontier.points.length ? frontier.points[i + 1].bytes : b;
+    const low = Math.max(0, (1 + p.overhead) * p.proven_work / p.work - 1);
+    found += `${i ? 'L' : 'M'}${x(p.bytes)},${y(p.overhead)}H${x(to)}`;
+    proven += `${i ? 'L' : 'M'}${x(p.bytes)},${y(low)}H${x(to)}`;
+  });
+  box.replaceChildren();
+  const put = (tag, attributes, text) => box.append(svg(tag, attributes, text));
+  const no = x(Math.min(frontier.proven_bytes, least()));
+  put('rect', { x: L, y: T, width: Math.max(0, no - L), height: H - T - B, fill: color('grey'), opacity: 0.35 });
+  put('rect', { x: no, y: T, width: Math.max(0, x(least()) - no), height: H - T - B, fill: color('grey'), opacity: 0.15 });
+  if (no - L > 60) put('text', { x: (L + no) / 2, y: T + 16, 'text-anchor': 'middle' }, 'impossible');
+  // between what is proven and what was found
+  let area = '';
+  frontier.points.forEach((p, i) => {
+    const to = i + 1 < frontier.points.length ? frontier.points[i + 1].bytes : b;
+    const low = Math.max(0, (1 + p.overhead) * p.proven_work / p.work - 1);
+    area += `M${x(p.bytes)},${y(p.overhead)}H${x(to)}V${y(low)}H${x(p.bytes)}Z`;
+  });
+  put('path', { d: area, fill: color('sky'), opacity: 0.35 });
+  put('path', { d: proven, fill: 'none', stroke: color('sky'), 'stroke-width': 1.5, 'stroke-dasharray': '4 3' });
+  put('path', { d: found, fill: 'none', stroke: color('blue'), 'stroke-width': 2.5 });
+  put('line', { x1: L, x2: W - R, y1: H - B, y2: H - B, stroke: color('line') });
+  for (let i = 0, few = W < 500 ? 2 : 1; i <= 4; i++) {
+    const v = top / 1.1 * i / 4, at = a + (b - a) * i / 4;
+    put('text', { x: L - 6, y: y(v) + 4, 'text-anchor': 'end' }, percent(v));
+    if (i % few === 0) put('text', { x: x(at), y: H - B + 16, 'text-anchor': i === 0 ? 'start' : i === 4 ? 'end' : 'middle' }, bytes(Math.round(at)));
+  }
+  put('text', { x: W - R, y: H - 4, 'text-anchor': 'end' }, 'bytes');
+  put('text', { x: 4, y: 11 }, 'time above the least');
+  const mark = Math.min(Math.max(x(state.budget), L), W - R);
+  put('line', { x1: mark, x2: mark, y1: T, y2: H - B, stroke: color('red'), 'stroke-width': 1.5 });
+  if (plan) put('circle', { cx: Math.min(x(plan.bytes), W - R), cy: Math.max(T, y(plan.overhead)), r: 6, fill: color('red') });
+  say('frontier-says', `Solid: the least time found for each budget; dashed: below it nothing is possible, proven; between `
+    + `them a better schedule may exist${frontier.points.every(p => p.work <= p.proven_work * 1.00001) ? ' (nowhere here)' : ''}. `
+    + `Grey: too few bytes. Dot: the plan shown below.`);
+}
+
+// ---- 3. a step ----
+// What is held at each instruction: for each tensor that is ever computed, from when to when.
+function prepare() {
+  const ids = [...new Set(plan.instructions.filter(i => i[0] === FORWARD).map(i => i[1]))].sort((p, q) => p - q);
+  holds = ids.map(id => ({ id, name: plan.names[id],
+    spans: plan.buffers.filter(b => b[4] === id && b[5] === 0).map(b => [b[0], b[1]]),
+    first: plan.instructions.findIndex(i => i[0] === FORWARD && i[1] === id) }));
+  const cells = $('cells');
+  cells.replaceChildren(...holds.map(h => Object.assign(document.createElement('i'), { title: h.name })));
+  $('at').max = plan.instructions.length - 1;
+  state.at = Math.min(state.at, plan.instructions.length - 1);
+}
+function drawStep() {
+  const canvas = $('arena'), g = canvas.getContext('2d'), W = canvas.width, H = canvas.height;
+  g.clearRect(0, 0, W, H);
+  if (!plan) {
+    say('at-says', '');
+    $('cells').replaceChildren();
+    return;
+  }
+  const n = plan.instructions.length, x = i => W * i / n, y = v => H - H * v / (plan.arena || 1);
+  const kinds = ['blue', 'sky', 'orange', 'red', 'grey', 'grey'].map(color);
+  for (const [start, end, offset, size, , kind] of plan.buffers) {
+    g.fillStyle = kinds[kind];
+    const left = x(start), wide = Math.max(1, x(Math.min(end, n - 1) + 1) - left - 0.5);
+    g.fillRect(left, y(offset + size), wide, Math.max(1, y(offset) - y(offset + size) - 0.7));
+  }
+  g.strokeStyle = color('ink');
+  g.lineWidth = 3;
+  g.strokeRect(x(state.at), 1, Math.max(3, W / n), H - 2);
+  const [kind, id, , live, again] = plan.instructions[state.at];
+  $('at').value = state.at;
+  const does = kind === FORWARD ? (again ? 'computes again' : 'computes') : kind === BACKWARD ? 'goes back through' : 'updates';
+  $('at').setAttribute('aria-valuetext', `${state.at + 1}: ${does} ${plan.names[id]}`);
+  let held = 0, freed = 0;
+  const cells = $('cells').children;
+  holds.forEach((h, i) => {
+    const here = h.spans.some(([s, e]) => s <= state.at && state.at <= e), past = h.first < state.at;
+    const runs = kind === FORWARD && id === h.id;
+    cells[i].className = runs ? (again ? 'again' : 'now') : here ? 'held' : past ? 'freed' : 'none';
+    held += here && !runs;
+    freed += !here && past && !runs;
+  });
+  say('at-says', `${state.at + 1} of ${n}: ${does} ${plan.names[id]}. ${bytes(live)} of the arena are in use; `
+    + `${held} results are held, ${freed} were let go.`);
+  toAddress();
+}
+function go(to) {
+  if (!plan) return;
+  state.at = Math.min(Math.max(to, 0), plan.instructions.length - 1);
+  drawStep();
+}
+function play(on) {
+  clearInterval(playing);
+  playing = on ? setInterval(() => {
+    if (!plan || state.at + 1 >= plan.instructions.length) play(false);
+    else go(state.at + 1);
+  }, Math.max(30, Math.min(200, 12000 / (plan ? plan.instructions.length : 100)))) : 0;
+  $('play').setAttribute('aria-pressed', String(on));
+  $('play').textContent = on ? '❚❚ pause' : '▶ play';
+}
+$('first').onclick = () => go(0);
+$('back').onclick = () => go(state.at - 1);
+$('next').onclick = () => go(state.at + 1);
+$('at').oninput = () => go(Number($('at').value));
+$('play').onclick = () => {
+  if (!playing && plan && state.at + 1 >= plan.instructions.length) go(0);
+  play(!playing);
+};
+$('arena').onclick = e => plan && go(Math.floor(plan.instructions.length * e.offsetX / $('arena').clientWidth));
+
+const redraw = () => {
+  if (frontier) drawFrontier();
+  drawStep();
+  drawLosses();
+};
+matchMedia('(prefers-color-scheme: dark)').onchange = redraw;
+let width = innerWidth;
+addEventListener('resize', () => {
+  if (width !== innerWidth) redraw();
+  width = innerWidth;
+});
+addEventListener('hashchange', () => location.reload());
+fromAddress();
+showModel();
+build();

@@ -1,0 +1,276 @@
+// ---- 4. training: two runs, each in a worker with an engine of its own ----
+const SIZES = [['layers', 1, 8, 2], ['heads', 1, 8, 2], ['width', 4, 128, 32], ['context', 4, 128, 32],
+  ['rows', 1, 64, 8]];
+const METHODS = ['auto', 'store-all', 'memory-poor', 'segments', 'sqrt', 'optimal'];
+const VERSE = `Tyger Tyger, burning bright,
+In the forests of the night;
+What immortal hand or eye,
+Could frame thy fearful symmetry?
+
+In what distant deeps or skies,
+Burnt the fire of thine eyes?
+On what wings dare he aspire?
+What the hand, dare seize the fire?
+`;
+const training = { learn: 'gpt', layers: 2, heads: 2, width: 32, context: 32, rows: 8, unequal: 0, fault: 0, text: VERSE,
+  a: { at: 8, budget: 0 }, b: { at: 2, budget: 760000 } };
+let points = spirals(), learning = false, ready = null, turn = 0; // turn: what was begun before it is over
+
+// Two spirals of 97 points each (Lang and Witbrock 1988), in whole thousandths.
+function spirals() {
+  const all = [];
+  for (let i = 0; i < 97; i++)
+    for (const side of [1, -1]) {
+      const angle = i * Math.PI / 16, radius = 0.95 * (104 - i) / 104;
+      all.push([Math.round(1000 * side * radius * Math.sin(angle)), Math.round(1000 * side * radius * Math.cos(angle)),
+        side > 0 ? 0 : 1]);
+    }
+  return all;
+}
+const learned = () => training.learn === 'gpt' ? training.text : points.map(p => `${p.join(' ')}\n`).join('');
+
+// What is chosen first.
+const firstOf = learn => learn === 'gpt'
+  ? { layers: 2, heads: 2, width: 32, context: 32, rows: 8, a: { at: 8, budget: 0 }, b: { at: 2, budget: 760000 } }
+  : { layers: 4, heads: 2, width: 32, context: 32, rows: 64, a: { at: 64, budget: 0 }, b: { at: 16, budget: 0 } };
+
+class Run {
+  constructor(name) {
+    this.name = name;
+    this.losses = [];
+    this.waiting = [];
+    this.worker = new Worker(URL.createObjectURL(new Blob([$('worker').textContent], { type: 'text/javascript' })));
+    this.worker.postMessage({ program });
+    this.worker.onmessage = ({ data }) => this.waiting.shift()(data.answer);
+    for (const [key, title, most] of [['at', 'rows at once', 64], ['budget', 'budget, bytes (0: no limit)', 4e9]]) {
+      const label = document.createElement('label'), input = document.createElement('input');
+      Object.assign(input, { type: 'number', min: key === 'at' ? 1 : 0, max: most, id: `${name}-${key}` });
+      input.onchange = () => {
+        input.value = training[name][key] = Math.min(Math.max(Math.round(Number(input.value)) || 0, Number(input.min)), most);
+        restart();
+      };
+      label.append(title, input);
+      input.setAttribute('aria-label', `run ${name.toUpperCase()}: ${title}`);
+      $(`${name}-fields`).append(label);
+    }
+  }
+  ask(call, of, text) {
+    return new Promise(done => {
+      this.waiting.push(done);
+      this.worker.postMessage({ call, of, text });
+    });
+  }
+  async open() {
+    const o = training, mine = o[this.name];
+    const of = [o.learn === 'gpt' ? 0 : 1, o.layers, o.heads, o.width, o.context, o.rows, mine.at, 0, mine.budget,
+      o.unequal, o.fault, 0.003, 1];
+    this.losses = [];
+    this.turn = turn;
+    this.hash = '';
+    $(`${this.name}-shows`).textContent = '';
+    this.plan = await this.ask('open', of, new TextEncoder().encode(learned()));
+    this.tell();
+    return !this.plan.error;
+  }
+  async step() {
+    const now = await this.ask('step', []);
+    if (now.error) this.plan = now;
+    else if (this.turn === turn) {
+      this.losses.push(now.loss);
+      this.hash = now.hash;
+    }
+    this.tell();
+    return !now.error;
+  }
+  async show() {
+    const { shows } = await this.ask('shows', [120]);
+    if (!shows) return;
+    if (training.learn === 'gpt') $(`${this.name}-shows`).textContent = new TextDecoder().decode(Uint8Array.from(shows));
+    else if (this.name === 'a') drawPoints(shows);
+  }
+  tell() {
+    const p = this.plan, n = this.losses.length;
+    say(`${this.name}-says`, p.error || `${bytes(p.bytes)}, a step ${p.overhead ? `${percent(p.overhead)} longer` : 'computes nothing twice'}. `
+      + `Step ${n}${n ? `, loss ${this.losses[n - 1].toFixed(4)}` : ''}.`, p.error);
+    $(`${this.name}-hash`).textContent = this.hash;
+  }
+}
+const runs = [new Run('a'), new Run('b')];
+
+function command(run) {
+  const o = training, mine = o[run.name];
+  return `build/tiny --model ${o.learn} --data data.txt --layers ${o.layers} ${o.learn === 'gpt' ? `--heads ${o.heads} ` : ''}--width ${o.width}`
+    + `${o.learn === 'gpt' ? ` --context ${o.context}` : ''} --rows ${o.rows} --micro ${mine.at} --budget ${mine.budget}`
+    + `${o.unequal ? ' --unequal' : ''}${o.fault ? ' --fault' : ''} --steps ${run.losses.length}`;
+}
+function tellBoth() {
+  const [a, b] = runs, same = a.hash === b.hash, n = a.losses.length;
+  $('command').textContent = `make build/tiny\n${runs.map(command).join('\n')}`;
+  if (!n || n !== b.losses.length) say('same', '');
+  else if (same) say('same', `After ${n} steps all bits of both runs' weights are equal.`);
+  else say('same', `After ${n} steps the weights differ${training.fault ? ': means of unequal parts were averaged, so that the result depends on how the batch was cut.' : '.'}`, true);
+  $('fault-says').textContent = training.fault
+    ? 'Each micro-batch divides by its own number of targets, and the means are averaged. With windows of unequal lengths, those in small parts count too much.'
+    : '';
+}
+function drawLosses() {
+  const box = $('losses'), W = across(box, 200), H = 200, L = 44, B = 24, n = Math.max(2, ...runs.map(r => r.losses.length));
+  const all = runs.flatMap(r => r.losses), top = Math.max(0.1, ...all) * 1.05;
+  box.replaceChildren();
+  for (let i = 0; i <= 4; i++) {
+    const y = H - B - (H - B - 8) * i / 4;
+    box.append(svg('line', { x1: L, x2: W - 8, y1: y, y2: y, stroke: color('line'), 'stroke-width': 0.5 }));
+    box.append(svg('text', { x: L - 6, y: y + 4, 'text-anchor': 'end' }, (top * i / 4).toFixed(2)));
+  }
+  box.append(svg('text', { x: W - 8, y: H - 6, 'text-anchor': 'end' }, `step ${n}`));
+  runs.forEach((r, i) => {
+    const d = r.losses.map((v, k) => `${k ? 'L' : 'M'}${L + (W - L - 8) * k / (n - 1)},${H - B - (H - B - 8) * v / top}`).join('');
+    box.append(svg('path', { d, fill: 'none', stroke: color(i ? 'orange' : 'blue'), 'stroke-width': i ? 1.5 : 4,
+      'stroke-dasharray': i ? '5 4' : 'none' }));
+  });
+}
+function drawPoints(map) {
+  const canvas = $('points'), g = canvas.getContext('2d'), S = canvas.width, side = 40;
+  g.clearRect(0, 0, S, S);
+  for (let i = 0; map && i < side * side; i++) {
+    g.fillStyle = color(map[i] ? 'orange' : 'sky');
+    g.globalAlpha = 0.45;
+    g.fillRect(S * (i % side) / side, S - S * (Math.floor(i / side) + 1) / side, S / side, S / side);
+  }
+  g.globalAlpha = 1;
+  for (const [x, y, c] of points) { // of two colours and shapes
+    const px = S * (x + 1000) / 2000, py = S - S * (y + 1000) / 2000;
+    g.fillStyle = color(c ? 'red' : 'blue');
+    g.beginPath();
+    if (c) g.rect(px - 4, py - 4, 8, 8);
+    else g.arc(px, py, 4.5, 0, 7);
+    g.fill();
+  }
+}
+
+// ---- running ----
+function restart() {
+  turn++;
+  ready = begin();
+  return ready;
+}
+async function begin() {
+  learn(false);
+  await Promise.all(runs.map(r => r.open()));
+  if (training.learn !== 'gpt') drawPoints(null);
+  drawLosses();
+  tellBoth();
+  $('save').href = URL.createObjectURL(new Blob([learned()], { type: 'text/plain' }));
+  trainingToAddress();
+}
+function learn(on) {
+  learning = on;
+  $('run').setAttribute('aria-pressed', String(on));
+  $('run').textContent = on ? '❚❚ pause' : '▶ train';
+}
+async function steps() {
+  if (runs.some(r => r.plan.error)) {
+    learn(false);
+    return;
+  }
+  const mine = turn, good = await Promise.all(runs.map(r => r.step()));
+  if (mine !== turn) return;
+  drawLosses();
+  tellBoth();
+  if (runs[0].losses.length % 10 === 0 || !learning) await Promise.all(runs.map(r => r.show()));
+  if (learning && good.every(Boolean)) steps();
+  else learn(false);
+}
+$('run').onclick = async () => {
+  await ready;
+  learn(!learning);
+  if (learning) steps();
+};
+$('reset').onclick = restart;
+for (const id of ['unequal', 'fault'])
+  $(id).onchange = () => {
+    training[id] = Number($(id).checked);
+    restart();
+  };
+$('text').onchange = () => {
+  training.text = $('text').value;
+  restart();
+};
+$('points').onclick = e => {
+  const at = v => Math.round(2000 * v / $('points').clientWidth - 1000);
+  points.push([at(e.offsetX), -at(e.offsetY), e.shiftKey ? 1 : 0]);
+  restart();
+};
+$('spirals').onclick = () => {
+  points = spirals();
+  restart();
+};
+$('clear').onclick = () => {
+  points = [];
+  restart();
+};
+
+// ---- what is chosen, and the address ----
+function showTraining() {
+  const form = $('training'), gpt = training.learn === 'gpt';
+  form.replaceChildren();
+  const field = (title, control, kind) => {
+    const label = document.createElement('label');
+    label.className = kind;
+    label.append(title, control);
+    form.append(label);
+  };
+  const select = document.createElement('select');
+  select.add(new Option('a GPT, byte by byte', 'gpt', false, gpt));
+  select.add(new Option('an MLP, points of two classes', 'points', false, !gpt));
+  select.id = 'learn';
+  select.onchange = () => {
+    Object.assign(training, { learn: select.value, ...firstOf(select.value) });
+    showTraining();
+    $('learn').focus();
+    restart();
+  };
+  field('Learn', select, '');
+  for (const [name, least, most] of SIZES) {
+    if (!gpt && (name === 'heads' || name === 'context')) continue;
+    const input = Object.assign(document.createElement('input'), { type: 'number', min: least, max: most, value: training[name] });
+    input.onchange = () => {
+      training[name] = Math.min(Math.max(Math.round(Number(input.value)) || least, least), most);
+      input.value = training[name];
+      restart();
+    };
+    field(name, input, 'size');
+  }
+  $('text-label').hidden = !gpt;
+  $('points-box').hidden = gpt;
+  $('unequal').parentElement.hidden = $('fault').parentElement.hidden = !gpt;
+  $('text').value = training.text;
+  for (const id of ['unequal', 'fault']) $(id).checked = Boolean(training[id]);
+  for (const r of runs) for (const key of ['at', 'budget']) $(`${r.name}-${key}`).value = training[r.name][key];
+}
+function trainingToAddress() {
+  const p = new URLSearchParams(location.hash.slice(1));
+  p.set('learn', training.learn);
+  for (const [name] of SIZES) p.set(`t-${name}`, training[name]);
+  for (const r of runs) for (const key of ['at', 'budget']) p.set(`${r.name}-${key}`, training[r.name][key]);
+  for (const id of ['unequal', 'fault']) if (training[id]) p.set(id, 1); else p.delete(id);
+  if (training.learn === 'points' && points.length <= 40) p.set('points', points.map(t => t.join(',')).join(';'));
+  else p.delete('points');
+  if (training.text !== VERSE && training.text.length <= 2000) p.set('text', training.text);
+  else p.delete('text');
+  history.replaceState(null, '', `#${p}`);
+}
+function trainingFromAddress() {
+  const p = new URLSearchParams(location.hash.slice(1));
+  training.learn = p.get('learn') === 'points' ? 'points' : 'gpt';
+  Object.assign(training, firstOf(training.learn));
+  for (const [name, least, most] of SIZES) training[name] = whole(p, `t-${name}`, least, most, training[name]);
+  if (p.has('points')) points = p.get('points').split(';').map(t => t.split(',').map(n => Math.round(Number(n)) || 0));
+  for (const r of runs) for (const key of ['at', 'budget'])
+    training[r.name][key] = whole(p, `${r.name}-${key}`, key === 'at' ? 1 : 0, 4e9, training[r.name][key]);
+  for (const id of ['unequal', 'fault']) training[id] = p.get(id) === '1' ? 1 : 0;
+  training.text = p.get('text') ?? training.text;
+}
+trainingFromAddress();
+showTraining();
+restart();

@@ -1,0 +1,16 @@
+// Runs the engine beside the page: {call, of: [..]} is answered by {answer}; bytes are put in its memory as its text.
+let engine;
+onmessage = async ({ data }) => {
+  if (data.program) {
+    engine = WebAssembly.instantiate(data.program, {});
+    return;
+  }
+  const { memory, ...calls } = (await engine).instance.exports;
+  if (data.text) {
+    const to = calls.playground_text(data.text.length);
+    new Uint8Array(memory.buffer).set(data.text, to);
+  }
+  const at = calls['playground_' + data.call](...data.of);
+  const all = new Uint8Array(memory.buffer);
+  postMessage({ answer: JSON.parse(new TextDecoder().decode(all.subarray(at, all.indexOf(0, at)))) });
+};
