@@ -93,7 +93,51 @@ async function address() {
   const now = await run('[state.model, state.sizes.layers, state.sizes.width, state.rows, state.budget, state.at, location.hash]');
   check(now[0] === 'mlp' && now[1] === 5 && now[2] === 48 && now[3] === 100 && now[4] === 400000 && now[5] === 7, `restored: ${now}`);
   await run(`document.getElementById('next').click()`);
-  check(await run('state.at') === 8 && /at=8/.test(await run('location.hash')), 'a step on is in the address');
+  check(await run('state.at') === 8, 'a step on');
+  await until('/at=8/.test(location.hash)', 'a step on is in the address');
+  await run(`(() => { const preset = document.getElementById('preset'); preset.value = 'unet'; preset.onchange(); })()`);
+  await until('state.model === "unet" && plan !== null && /model=unet/.test(location.hash)', 'another preset');
+  await run('history.back()');
+  await until('document.readyState === "complete" && typeof plan !== "undefined" && state.model === "mlp" && plan !== null', 'Back');
+  check(await run('state.sizes.layers') === 5 && await run('state.budget') === 400000, 'Back restores the network before');
+}
+
+// What explains: words where they stand, the tour, what a method or a switch does not do.
+async function explains() {
+  await open('#model=gpt');
+  const words = await run(`(() => { const all = [...document.querySelectorAll('button.word')]; all.forEach(b => b.click());
+    return all.map(b => b.getAttribute('aria-expanded') === 'true' && b.closest('p, figcaption').querySelector('.explained:not([hidden])')
+      .textContent.length > 20); })()`);
+  check(words.length >= 8 && words.every(Boolean), `words: ${words}`);
+  await run(`document.getElementById('tour-begin').click()`);
+  for (const [n, what] of ['plan.overhead === 0', 'plan.overhead > 0', 'playing && plan.instructions.some(i => i[4])',
+    'runs[0].losses.length > 1'].entries()) {
+    await until(what, `the tour's part ${n + 1}`);
+    check(await run(`document.getElementById('tour-title').textContent`).then(t => t.startsWith(`${n + 1} of 4`)), `the tour's title ${n + 1}`);
+    await run(`document.getElementById('tour-next').click()`);
+  }
+  check(await run(`document.getElementById('tour').hidden`), 'the tour ends');
+  await run('learn(false)');
+  await run(`(() => { const mode = document.getElementById('mode'); mode.value = 2; mode.onchange(); })()`);
+  await until(`/does not look at the budget/.test(document.getElementById('method-says').textContent)`, 'a method says so');
+  await run(`document.getElementById('fault').click()`);
+  await until(`/makes no difference/.test(document.getElementById('fault-says').textContent)`, 'the fault without unequal lengths');
+}
+
+// Points by keys, and what is wrong with what is given.
+async function keys() {
+  await open('#learn=points');
+  await until('ready && runs.every(r => r.plan)', 'points');
+  const before = await run('points.length');
+  await run(`(() => { const box = document.getElementById('points'), press = key => box.dispatchEvent(new KeyboardEvent('keydown', { key }));
+    document.getElementById('class').value = 1; box.focus(); ['ArrowRight', 'ArrowUp', 'ArrowUp', 'Enter'].forEach(press); })()`);
+  const after = await run('points');
+  check(after.length === before + 1 && String(after[before]) === '50,100,1', `Enter adds a point: ${after[before]}`);
+  await run('ready');
+  await run(`document.getElementById('clear').click()`);
+  await until(`/two points or more/.test(document.getElementById('a-says').textContent)`, 'no points');
+  await open('#learn=gpt&t-heads=3');
+  await until(`/whole, even number/.test(document.getElementById('a-says').textContent)`, 'three heads');
 }
 
 // Both runs, and what the page's command prints, have the same weights.
@@ -122,7 +166,7 @@ async function training() {
   check(a === b, `unequal lengths: ${a}, ${b}`);
   [a, b, says] = await trains('#learn=gpt&unequal=1&fault=1', 3, 'the fault');
   check(a !== b && /differ/.test(says), `the fault: ${a}, ${b}: ${says}`);
-  check(/fault=1/.test(await run('location.hash')), 'the fault is in the address');
+  await until('/fault=1/.test(location.hash)', 'the fault is in the address');
 }
 
 let status = 1;
@@ -135,6 +179,8 @@ try {
   await slider();
   await address();
   await training();
+  await explains();
+  await keys();
   await open('#model=gpt&at=80');
   await run('(async () => { for (let i = 0; i < 11; i++) await steps(); })()');
   await shot('wide', 1200, 900, false);

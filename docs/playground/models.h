@@ -2,6 +2,7 @@
  * first. What sizes mean is said beside each; the page has their names and limits. */
 #ifndef MODELS_H
 #define MODELS_H
+#include <string.h>
 
 typedef struct {
     int size[5];

@@ -21,23 +21,36 @@ let frontier = null, plan = null, holds = null, playing = 0;
 
 // ---- the engine, in a worker: one question at a time, of a kind only the newest waits ----
 const program = Uint8Array.from(atob($('engine').textContent.trim()), c => c.charCodeAt(0));
-const worker = new Worker(URL.createObjectURL(new Blob([$('worker').textContent], { type: 'text/javascript' })));
-worker.postMessage({ program });
-let asked = null;
+const inWorker = URL.createObjectURL(new Blob([$('worker').textContent], { type: 'text/javascript' }));
+let worker, asked, since = 0;
 const waiting = new Map();
 function next() {
   const [call] = waiting.keys();
   if (asked || !call) return;
   asked = waiting.get(call);
   waiting.delete(call);
+  since = performance.now();
   worker.postMessage({ call, of: asked.of });
 }
-worker.onmessage = ({ data }) => {
-  const done = asked.done;
+// Begins anew: what is under way is not wanted any more.
+function engage() {
+  if (worker) worker.terminate();
+  worker = new Worker(inWorker);
+  worker.postMessage({ program });
+  waiting.clear();
   asked = null;
-  done(data.answer);
-  next();
-};
+  worker.onmessage = ({ data }) => {
+    const done = asked.done;
+    asked = null;
+    done(data.answer);
+    next();
+  };
+}
+setInterval(() => {
+  const seconds = asked ? (performance.now() - since) / 1000 : 0;
+  $('busy').hidden = seconds < 0.3;
+  $('busy-for').textContent = seconds < 2 ? '' : `${seconds.toFixed(0)} s; a smaller network takes less`;
+}, 100);
 function ask(call, of, done) {
   waiting.set(call, { of, done });
   next();
@@ -51,6 +64,11 @@ function bytes(n) {
   return `${n} bytes`;
 }
 const percent = x => `${(100 * x).toFixed(x < 0.1 ? 1 : 0)} %`;
+// A rounded distance between marks, so that at most n of them are in a span.
+function spacing(wide, n) {
+  const power = 10 ** Math.floor(Math.log10(wide / n));
+  return [1, 2, 5, 10].map(k => k * power).find(d => wide / d <= n);
+}
 function say(id, text, wrong) {
   $(id).textContent = text;
   $(id).classList.toggle('error', Boolean(wrong));
@@ -67,15 +85,25 @@ function across(box, height) {
   box.setAttribute('viewBox', `0 0 ${wide} ${height}`);
   return wide;
 }
-const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const colors = new Map();
+function color(name) {
+  if (!colors.has(name)) colors.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return colors.get(name);
+}
 
-// ---- the address: all of the state, so that a lesson is a link ----
+// ---- the address: all of the state, so that a lesson is a link; written at rest, since browsers count how often ----
+let later = 0;
 function toAddress() {
-  const p = new URLSearchParams(location.hash.slice(1)); // what section 4 has there, too
+  clearTimeout(later);
+  later = setTimeout(writeAddress, 200);
+}
+function writeAddress() {
+  const p = new URLSearchParams(location.hash.slice(1));
   for (const { sizes } of Object.values(MODELS)) for (const [name] of sizes) p.delete(name);
   for (const [name, n] of Object.entries({ model: state.model, ...state.sizes, rows: state.rows, mode: state.mode,
     budget: state.budget, at: state.at }))
     p.set(name, n);
+  trainingToAddress(p);
   history.replaceState(null, '', `#${p}`);
 }
 // A whole number of the address, if it is there and within its limits.
@@ -109,6 +137,8 @@ function showModel() {
   select.id = 'preset';
   select.onchange = () => {
     const m = MODELS[select.value];
+    writeAddress();
+    history.pushState(null, '', location.href); // so that Back returns to the network before
     Object.assign(state, { model: select.value, rows: m.rows, budget: 0, at: 0,
       sizes: Object.fromEntries(m.sizes.map(([n, , , usual]) => [n, usual])) });
     showModel();
@@ -129,15 +159,17 @@ function showModel() {
     field(name, input, 'size');
   };
   for (const [name, least, most] of m.sizes) number(name, least, most, state.sizes[name], n => { state.sizes[name] = n; });
-  number('rows of a batch', 1, 65536, state.rows, n => { state.rows = n; });
+  number('examples a step', 1, 65536, state.rows, n => { state.rows = n; });
 }
 $('model').onsubmit = e => e.preventDefault();
 
 function build() {
   const m = MODELS[state.model], fits = m.fits ? m.fits(state.sizes) : true;
   frontier = plan = null;
+  if (asked || !worker) engage();
   for (const id of ['budget', 'bytes', 'mode']) $(id).disabled = true;
   say('says', '');
+  say('method-says', '');
   $('frontier').replaceChildren();
   drawStep();
   if (fits !== true) {
@@ -208,11 +240,13 @@ function gotPlan(answer) {
         : ` At best ${percent(1 - plan.proven_work / plan.work)} of it could still be saved.`) : ''}${over}`, over);
     prepare();
   }
+  say('method-says', state.mode === 'optimal' ? '' : `This method does not look at the budget.${
+    plan && plan.bytes > most() && !plan.overhead ? ` The optimal one needs ${bytes(most())} for the same time.` : ''}`);
   drawFrontier();
   drawStep();
 }
 function drawFrontier() {
-  const box = $('frontier'), W = across(box, 260), H = 260, L = 56, R = 12, T = 20, B = 34;
+  const box = $('frontier'), H = innerWidth < 600 ? 320 : 260, W = across(box, H), L = 56, R = 12, T = 20, B = 34;
   const [a, b] = span(), top = Math.max(0.02, ...frontier.points.map(p => p.overhead)) * 1.1;
   const x = v => L + (W - L - R) * (v - a) / (b - a), y = v => H - B - (H - T - B) * v / top;
   let found = '', proven = '';
@@ -239,16 +273,23 @@ function drawFrontier() {
   put('path', { d: proven, fill: 'none', stroke: color('sky'), 'stroke-width': 1.5, 'stroke-dasharray': '4 3' });
   put('path', { d: found, fill: 'none', stroke: color('blue'), 'stroke-width': 2.5 });
   put('line', { x1: L, x2: W - R, y1: H - B, y2: H - B, stroke: color('line') });
-  for (let i = 0, few = W < 500 ? 2 : 1; i <= 4; i++) {
-    const v = top / 1.1 * i / 4, at = a + (b - a) * i / 4;
-    put('text', { x: L - 6, y: y(v) + 4, 'text-anchor': 'end' }, percent(v));
-    if (i % few === 0) put('text', { x: x(at), y: H - B + 16, 'text-anchor': i === 0 ? 'start' : i === 4 ? 'end' : 'middle' }, bytes(Math.round(at)));
+  const up = spacing(top, 5), on = spacing(b - a, W < 500 ? 3 : 6);
+  for (let i = 0; i * up <= top; i++)
+    put('text', { x: L - 6, y: y(i * up) + 4, 'text-anchor': 'end' }, percent(i * up));
+  for (let at = Math.ceil(a / on) * on; x(at) < W - R - 30; at += on) {
+    put('line', { x1: x(at), x2: x(at), y1: H - B, y2: H - B + 4, stroke: color('soft') });
+    if (x(at) > L + 20) put('text', { x: x(at), y: H - B + 17, 'text-anchor': 'middle' }, bytes(Math.round(at)));
   }
   put('text', { x: W - R, y: H - 4, 'text-anchor': 'end' }, 'bytes');
   put('text', { x: 4, y: 11 }, 'time above the least');
   const mark = Math.min(Math.max(x(state.budget), L), W - R);
   put('line', { x1: mark, x2: mark, y1: T, y2: H - B, stroke: color('red'), 'stroke-width': 1.5 });
-  if (plan) put('circle', { cx: Math.min(x(plan.bytes), W - R), cy: Math.max(T, y(plan.overhead)), r: 6, fill: color('red') });
+  if (plan) {
+    const right = x(plan.bytes) > W - R, above = plan.overhead > top, cx = right ? W - R : x(plan.bytes);
+    put('circle', { cx, cy: above ? T : y(plan.overhead), r: 6, fill: color('red') });
+    if (above) put('text', { x: cx - 10, y: T + 4, 'text-anchor': 'end' }, `↑ ${percent(plan.overhead)}`);
+    if (right) put('text', { x: cx - 10, y: (above ? T : y(plan.overhead)) - 10, 'text-anchor': 'end' }, `${bytes(plan.bytes)} →`);
+  }
   say('frontier-says', `Solid: the least time found for each budget; dashed: below it nothing is possible, proven; between `
     + `them a better schedule may exist${frontier.points.every(p => p.work <= p.proven_work * 1.00001) ? ' (nowhere here)' : ''}. `
     + `Grey: too few bytes. Dot: the plan shown below.`);
@@ -267,8 +308,9 @@ function prepare() {
   state.at = Math.min(state.at, plan.instructions.length - 1);
 }
 function drawStep() {
-  const canvas = $('arena'), g = canvas.getContext('2d'), W = canvas.width, H = canvas.height;
-  g.clearRect(0, 0, W, H);
+  const canvas = $('arena'), g = canvas.getContext('2d'), sharp = Math.min(devicePixelRatio || 1, 2);
+  const W = canvas.width = Math.round(canvas.clientWidth * sharp), H = canvas.height = Math.round(canvas.clientHeight * sharp);
+  $('again').disabled = !plan || !plan.instructions.some(i => i[4]);
   if (!plan) {
     say('at-says', '');
     $('cells').replaceChildren();
@@ -281,8 +323,12 @@ function drawStep() {
     const left = x(start), wide = Math.max(1, x(Math.min(end, n - 1) + 1) - left - 0.5);
     g.fillRect(left, y(offset + size), wide, Math.max(1, y(offset) - y(offset + size) - 0.7));
   }
+  g.fillStyle = color('wash');
+  g.globalAlpha = 0.6;
+  g.fillRect(x(state.at + 1), 0, W, H);
+  g.globalAlpha = 1;
   g.strokeStyle = color('ink');
-  g.lineWidth = 3;
+  g.lineWidth = 1.5 * sharp;
   g.strokeRect(x(state.at), 1, Math.max(3, W / n), H - 2);
   const [kind, id, , live, again] = plan.instructions[state.at];
   $('at').value = state.at;
@@ -308,6 +354,7 @@ function go(to) {
 }
 function play(on) {
   clearInterval(playing);
+  $('at-says').setAttribute('aria-live', on ? 'off' : 'polite'); // a screen reader could not follow
   playing = on ? setInterval(() => {
     if (!plan || state.at + 1 >= plan.instructions.length) play(false);
     else go(state.at + 1);
@@ -318,6 +365,14 @@ function play(on) {
 $('first').onclick = () => go(0);
 $('back').onclick = () => go(state.at - 1);
 $('next').onclick = () => go(state.at + 1);
+$('again').onclick = () => { // round to the first behind the last
+  const n = plan.instructions.length;
+  for (let k = 1; k <= n; k++)
+    if (plan.instructions[(state.at + k) % n][4]) {
+      go((state.at + k) % n);
+      break;
+    }
+};
 $('at').oninput = () => go(Number($('at').value));
 $('play').onclick = () => {
   if (!playing && plan && state.at + 1 >= plan.instructions.length) go(0);
@@ -325,12 +380,66 @@ $('play').onclick = () => {
 };
 $('arena').onclick = e => plan && go(Math.floor(plan.instructions.length * e.offsetX / $('arena').clientWidth));
 
+// ---- words, and a tour ----
+for (const place of document.querySelectorAll('.word')) {
+  const key = place.dataset.word || place.textContent, button = Object.assign(document.createElement('button'),
+    { type: 'button', className: 'word', textContent: place.textContent });
+  const said = Object.assign(document.createElement('p'), { className: 'explained', hidden: true });
+  said.textContent = `${$(`word-${key}`).textContent}: ${$(`word-${key}`).nextElementSibling.textContent}`;
+  said.setAttribute('role', 'status');
+  button.setAttribute('aria-expanded', 'false');
+  button.onclick = () => {
+    said.hidden = !said.hidden;
+    button.setAttribute('aria-expanded', String(!said.hidden));
+  };
+  place.closest('p, figcaption').append(said);
+  place.replaceWith(button);
+}
+const withBudget = budget => {
+  Object.assign(state, { budget, mode: 'optimal' });
+  $('bytes').value = budget;
+  replan();
+};
+const TOUR = [
+  ['h-budget', 'Everything is kept', () => `With ${bytes(most())} nothing is computed twice. The red dot lies at the right
+    end of the line: many bytes, the least time. Look at the boxes under 3: each result waits until the way back needs it.`,
+    () => withBudget(most())],
+  ['h-budget', 'Half way down', () => `The same step in ${bytes(state.budget)}. The planner lets results go and computes
+    them again; the dot shows what that costs in time. The dashed line is proven: below it nobody can come.`,
+    () => withBudget(Math.round((least() + most()) / 2))],
+  ['h-step', 'What is computed again', () => `The step runs here. Striped in pink: a result that had been let go is computed
+    a second time, because the way back has come to it.`, () => { $('again').click(); go(state.at - 3); play(true); }],
+  ['h-train', 'The result is the same', () => `Two trainings, A with all the bytes it likes, B with fewer and in smaller pieces.
+    Look at the hashes after each step: they are equal, so all weights are, to the last bit.`,
+    () => { play(false); if (!learning) $('run').click(); }],
+];
+let toured = 0;
+function tour(n) {
+  if (!frontier || frontier.points.length < 2) return;
+  $('tour').hidden = n >= TOUR.length;
+  if (n >= TOUR.length) return;
+  const [place, title, text, go] = TOUR[toured = n];
+  go();
+  $(place).after($('tour'));
+  $('tour-title').textContent = `${n + 1} of ${TOUR.length}: ${title}`;
+  $('tour-says').textContent = text();
+  $('tour-next').textContent = n + 1 < TOUR.length ? 'next' : 'done';
+  $(place).scrollIntoView();
+  $('tour-title').focus({ preventScroll: true });
+}
+$('tour-begin').onclick = () => tour(0);
+$('tour-next').onclick = () => tour(toured + 1);
+$('tour-end').onclick = () => tour(TOUR.length);
+
 const redraw = () => {
   if (frontier) drawFrontier();
   drawStep();
   drawLosses();
 };
-matchMedia('(prefers-color-scheme: dark)').onchange = redraw;
+matchMedia('(prefers-color-scheme: dark)').onchange = () => {
+  colors.clear();
+  redraw();
+};
 let width = innerWidth;
 addEventListener('resize', () => {
   if (width !== innerWidth) redraw();

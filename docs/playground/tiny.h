@@ -84,7 +84,8 @@ static int tiny_points(tiny *t)
     while (tiny_number(t, &at, &n))
         numbers++;
     if (numbers < 6 || numbers % 3 != 0)
-        return tiny_fails(t, "points are lines of three whole numbers: x, y (thousandths), class");
+        return tiny_fails(t, "two points or more are needed, as lines of three whole numbers: "
+                             "x, y (thousandths), class");
     t->count = numbers / 3;
     t->point =
         (int32_t *)t->memory.resize(t->memory.user, NULL, 0, (size_t)numbers * sizeof *t->point);
@@ -161,9 +162,12 @@ static int tiny_open(tiny *t, const tiny_options *o, const gckpt_memory *memory,
     memset(t, 0, sizeof *t);
     t->o = *o, t->memory = *memory, t->text = text, t->length = length;
     if (o->rows < 1 || o->micro < 1 || o->rows % o->micro != 0)
-        return tiny_fails(t, "rows at once must divide the rows of a step");
+        return tiny_fails(t, "what is computed at once must divide the rows (examples) of a step");
+    if (!o->points && (o->width % o->heads != 0 || o->width / o->heads % 2 != 0))
+        return tiny_fails(t, "width divided by heads must be a whole, even number");
     if (!o->points && length < (size_t)o->context + 1)
-        return tiny_fails(t, "the text is shorter than a window");
+        return tiny_fails(t, "the text is shorter than a window and the byte after it: more text, "
+                             "or a smaller context");
     if (o->points && !tiny_points(t))
         return 0;
     const size_t rows = (size_t)o->rows, window = o->points ? 1 : (size_t)o->context;

@@ -1,7 +1,7 @@
 // ---- 4. training: two runs, each in a worker with an engine of its own ----
 const SIZES = [['layers', 1, 8, 2], ['heads', 1, 8, 2], ['width', 4, 128, 32], ['context', 4, 128, 32],
   ['rows', 1, 64, 8]];
-const METHODS = ['auto', 'store-all', 'memory-poor', 'segments', 'sqrt', 'optimal'];
+const TITLES = { rows: 'examples a step', context: 'context, bytes' };
 const VERSE = `Tyger Tyger, burning bright,
 In the forests of the night;
 What immortal hand or eye,
@@ -14,7 +14,7 @@ What the hand, dare seize the fire?
 `;
 const training = { learn: 'gpt', layers: 2, heads: 2, width: 32, context: 32, rows: 8, unequal: 0, fault: 0, text: VERSE,
   a: { at: 8, budget: 0 }, b: { at: 2, budget: 760000 } };
-let points = spirals(), learning = false, ready = null, turn = 0; // turn: what was begun before it is over
+let points = spirals(), cross = [0, 0], map = null, learning = false, ready = null, turn = 0; // turn: what was begun before it is over
 
 // Two spirals of 97 points each (Lang and Witbrock 1988), in whole thousandths.
 function spirals() {
@@ -39,10 +39,10 @@ class Run {
     this.name = name;
     this.losses = [];
     this.waiting = [];
-    this.worker = new Worker(URL.createObjectURL(new Blob([$('worker').textContent], { type: 'text/javascript' })));
+    this.worker = new Worker(inWorker);
     this.worker.postMessage({ program });
     this.worker.onmessage = ({ data }) => this.waiting.shift()(data.answer);
-    for (const [key, title, most] of [['at', 'rows at once', 64], ['budget', 'budget, bytes (0: no limit)', 4e9]]) {
+    for (const [key, title, most] of [['at', 'examples at once', 64], ['budget', 'budget, bytes (0: no limit)', 4e9]]) {
       const label = document.createElement('label'), input = document.createElement('input');
       Object.assign(input, { type: 'number', min: key === 'at' ? 1 : 0, max: most, id: `${name}-${key}` });
       input.onchange = () => {
@@ -86,7 +86,10 @@ class Run {
     const { shows } = await this.ask('shows', [120]);
     if (!shows) return;
     if (training.learn === 'gpt') $(`${this.name}-shows`).textContent = new TextDecoder().decode(Uint8Array.from(shows));
-    else if (this.name === 'a') drawPoints(shows);
+    else if (this.name === 'a') {
+      map = shows;
+      drawPoints();
+    }
   }
   tell() {
     const p = this.plan, n = this.losses.length;
@@ -109,9 +112,9 @@ function tellBoth() {
   if (!n || n !== b.losses.length) say('same', '');
   else if (same) say('same', `After ${n} steps all bits of both runs' weights are equal.`);
   else say('same', `After ${n} steps the weights differ${training.fault ? ': means of unequal parts were averaged, so that the result depends on how the batch was cut.' : '.'}`, true);
-  $('fault-says').textContent = training.fault
-    ? 'Each micro-batch divides by its own number of targets, and the means are averaged. With windows of unequal lengths, those in small parts count too much.'
-    : '';
+  $('fault-says').textContent = !training.fault ? '' : 'Each micro-batch divides by its own number of targets, and the means are averaged. '
+    + (training.unequal ? 'With windows of unequal lengths, those in small parts count too much.'
+      : 'All windows have one length now, so this makes no difference: tick unequal lengths, too.');
 }
 function drawLosses() {
   const box = $('losses'), W = across(box, 200), H = 200, L = 44, B = 24, n = Math.max(2, ...runs.map(r => r.losses.length));
@@ -123,13 +126,16 @@ function drawLosses() {
     box.append(svg('text', { x: L - 6, y: y + 4, 'text-anchor': 'end' }, (top * i / 4).toFixed(2)));
   }
   box.append(svg('text', { x: W - 8, y: H - 6, 'text-anchor': 'end' }, `step ${n}`));
+  const last = runs.map(r => r.losses.length ? r.losses[r.losses.length - 1].toFixed(4) : '');
+  say('losses-says', `Loss by step: run A thick, run B thin and dashed. ${all.length
+    ? `Now A ${last[0]}, B ${last[1]}.` : 'Press train to begin.'}`);
   runs.forEach((r, i) => {
     const d = r.losses.map((v, k) => `${k ? 'L' : 'M'}${L + (W - L - 8) * k / (n - 1)},${H - B - (H - B - 8) * v / top}`).join('');
     box.append(svg('path', { d, fill: 'none', stroke: color(i ? 'orange' : 'blue'), 'stroke-width': i ? 1.5 : 4,
       'stroke-dasharray': i ? '5 4' : 'none' }));
   });
 }
-function drawPoints(map) {
+function drawPoints() {
   const canvas = $('points'), g = canvas.getContext('2d'), S = canvas.width, side = 40;
   g.clearRect(0, 0, S, S);
   for (let i = 0; map && i < side * side; i++) {
@@ -146,6 +152,13 @@ function drawPoints(map) {
     else g.arc(px, py, 4.5, 0, 7);
     g.fill();
   }
+  if (document.activeElement === canvas) {
+    const px = S * (cross[0] + 1000) / 2000, py = S - S * (cross[1] + 1000) / 2000;
+    g.strokeStyle = color('ink');
+    g.lineWidth = 1.5;
+    g.strokeRect(px - 7, py - 7, 14, 14);
+  }
+  say('points-says', `${points.length} points; the cross is at ${cross.map(v => (v / 1000).toFixed(2)).join(', ')}.`);
 }
 
 // ---- running ----
@@ -157,11 +170,12 @@ function restart() {
 async function begin() {
   learn(false);
   await Promise.all(runs.map(r => r.open()));
-  if (training.learn !== 'gpt') drawPoints(null);
+  map = null;
+  if (training.learn !== 'gpt') drawPoints();
   drawLosses();
   tellBoth();
   $('save').href = URL.createObjectURL(new Blob([learned()], { type: 'text/plain' }));
-  trainingToAddress();
+  toAddress();
 }
 function learn(on) {
   learning = on;
@@ -196,9 +210,26 @@ $('text').onchange = () => {
   training.text = $('text').value;
   restart();
 };
+function addPoint() {
+  points.push([...cross, Number($('class').value)]);
+  restart();
+}
 $('points').onclick = e => {
   const at = v => Math.round(2000 * v / $('points').clientWidth - 1000);
-  points.push([at(e.offsetX), -at(e.offsetY), e.shiftKey ? 1 : 0]);
+  cross = [at(e.offsetX), -at(e.offsetY)];
+  addPoint();
+};
+$('points').onkeydown = e => {
+  const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[e.key];
+  if (by) cross = cross.map((v, i) => Math.min(Math.max(v + by[i] * (e.shiftKey ? 10 : 50), -1000), 1000));
+  else if (e.key === 'Enter' || e.key === ' ') addPoint();
+  else return;
+  e.preventDefault();
+  drawPoints();
+};
+$('points').onfocus = $('points').onblur = drawPoints;
+$('undo').onclick = () => {
+  points.pop();
   restart();
 };
 $('spirals').onclick = () => {
@@ -239,7 +270,7 @@ function showTraining() {
       input.value = training[name];
       restart();
     };
-    field(name, input, 'size');
+    field(TITLES[name] || name, input, 'size');
   }
   $('text-label').hidden = !gpt;
   $('points-box').hidden = gpt;
@@ -248,17 +279,18 @@ function showTraining() {
   for (const id of ['unequal', 'fault']) $(id).checked = Boolean(training[id]);
   for (const r of runs) for (const key of ['at', 'budget']) $(`${r.name}-${key}`).value = training[r.name][key];
 }
-function trainingToAddress() {
-  const p = new URLSearchParams(location.hash.slice(1));
+function trainingToAddress(p) {
   p.set('learn', training.learn);
   for (const [name] of SIZES) p.set(`t-${name}`, training[name]);
   for (const r of runs) for (const key of ['at', 'budget']) p.set(`${r.name}-${key}`, training[r.name][key]);
   for (const id of ['unequal', 'fault']) if (training[id]) p.set(id, 1); else p.delete(id);
   if (training.learn === 'points' && points.length <= 40) p.set('points', points.map(t => t.join(',')).join(';'));
   else p.delete('points');
-  if (training.text !== VERSE && training.text.length <= 2000) p.set('text', training.text);
+  const given = training.learn === 'gpt' && training.text !== VERSE;
+  if (given && training.text.length <= 2000) p.set('text', training.text);
   else p.delete('text');
-  history.replaceState(null, '', `#${p}`);
+  say('text-says', given && training.text.length > 2000
+    ? 'This text is too long for the address: who opens a copied link will see the verse instead.' : '');
 }
 function trainingFromAddress() {
   const p = new URLSearchParams(location.hash.slice(1));
