@@ -63,6 +63,7 @@ help:
 	@echo 'make shakespeare  train it on Shakespeare, in 16 MB, for some 8 minutes on 2 cores, and sample it'
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 2 to 3 minutes on 2 cores'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
+	@echo 'make check-all  and more combinations of compilers and options: before a release'
 	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; some 4 minutes'
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
@@ -119,6 +120,9 @@ test:
 
 check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
+
+check-all:
+	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh all
 
 # Every program under the shim's four schedules, streams eager in two of them and lazy in the others.
 CUDA_RUNS = $(foreach s,0 1 2 3,$(patsubst %,build/shim/%.$(s).log,$(CUDA_TESTS))) build/shim/test_cuda_shim.0.log
@@ -376,4 +380,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme install dist clean
+.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme install dist clean
