@@ -120,10 +120,11 @@ function drawLosses() {
   const box = $('losses'), W = across(box, 200), H = 200, L = 44, B = 24, n = Math.max(2, ...runs.map(r => r.losses.length));
   const all = runs.flatMap(r => r.losses), top = Math.max(0.1, ...all) * 1.05;
   box.replaceChildren();
-  for (let i = 0; i <= 4; i++) {
-    const y = H - B - (H - B - 8) * i / 4;
+  const apart = spacing(top, 5);
+  for (let v = 0; v <= top; v += apart) {
+    const y = H - B - (H - B - 8) * v / top;
     box.append(svg('line', { x1: L, x2: W - 8, y1: y, y2: y, stroke: color('line'), 'stroke-width': 0.5 }));
-    box.append(svg('text', { x: L - 6, y: y + 4, 'text-anchor': 'end' }, (top * i / 4).toFixed(2)));
+    box.append(svg('text', { x: L - 6, y: y + 4, 'text-anchor': 'end' }, String(Number(v.toFixed(3)))));
   }
   box.append(svg('text', { x: W - 8, y: H - 6, 'text-anchor': 'end' }, `step ${n}`));
   const last = runs.map(r => r.losses.length ? r.losses[r.losses.length - 1].toFixed(4) : '');
