@@ -124,6 +124,28 @@ async function explains() {
   await until(`/makes no difference/.test(document.getElementById('fault-says').textContent)`, 'the fault without unequal lengths');
 }
 
+// What is pressed while steps run: no step of an older run gets into the new one, none is taken twice.
+async function races() {
+  await open('#learn=gpt');
+  await until('ready && runs.every(r => r.plan && !r.plan.error)', 'both plans');
+  await run(`document.getElementById('run').click()`);
+  await until('runs[0].losses.length >= 2', 'two steps');
+  for (const button of ['run', 'run', 'run', 'run', 'run', 'run', 'reset']) await run(`document.getElementById('${button}').click()`);
+  await run('ready');
+  check(await run('runs.every(r => r.losses.length === 0 && r.hash === "")'), 'nothing of the run before');
+  await run('(async () => { await steps(); await steps(); })()');
+  const [steps, hash] = await run('[runs.map(r => r.losses.length), runs[0].hash]');
+  await open('#learn=gpt');
+  await until('ready && runs.every(r => r.plan && !r.plan.error)', 'both plans');
+  await run('(async () => { await steps(); await steps(); })()');
+  check(String(steps) === '2,2' && await run('runs[0].hash') === hash, `after two steps: ${steps}, ${hash}`);
+  for (const address of ['#model=constructor&mode=toString&budget=-1&at=NaN', '#model=__proto__&learn=points&points=1,2;x,y,z;;9999,0,0']) {
+    await open(address);
+    check(await run('state.model === "gpt" && state.mode === "optimal"'), address);
+  }
+  check(await run('points.length') === 0, 'points that are none');
+}
+
 // Points by keys, and what is wrong with what is given.
 async function keys() {
   await open('#learn=points');
@@ -181,6 +203,7 @@ try {
   await training();
   await explains();
   await keys();
+  await races();
   await open('#model=gpt&at=80');
   await run('(async () => { for (let i = 0; i < 11; i++) await steps(); })()');
   await shot('wide', 1200, 900, false);

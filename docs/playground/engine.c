@@ -147,6 +147,7 @@ static size_t put_bytes(void *user, const void *bytes, size_t n)
     return n;
 }
 
+static void empty(text *t) { t->length = 0, t->failed = 0; }
 static void put(text *t, const char *s) { put_bytes(t, s, strlen(s)); }
 
 static void put_number(text *t, uint64_t n)
@@ -191,7 +192,7 @@ static void put_member(text *t, const char *name, uint64_t n)
 /* {"error":..}, what an object says is wrong. */
 static const char *complain(text *t, const char *what)
 {
-    t->length = 0;
+    empty(t);
     put(t, "{\"error\":");
     put_name(t, what);
     put(t, "}");
@@ -233,7 +234,7 @@ const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int 
     const sizes s = { { a, b, c, d, e }, rows };
     text *t = &now.model;
     close_model();
-    t->length = 0;
+    empty(t);
     if (which < 0 || (size_t)which >= sizeof presets / sizeof presets[0])
         return complain(t, "no such model");
     now.store = gckpt_store_new(&store);
@@ -256,7 +257,7 @@ const char *EXPORT(playground_model)(int which, int a, int b, int c, int d, int 
 const char *EXPORT(playground_frontier)(void)
 {
     text *t = &now.points;
-    t->length = 0;
+    empty(t);
     if (now.graph == NULL)
         return complain(t, "no model");
     const gckpt_plan_desc d = wanted(GCKPT_OPTIMAL, 0);
@@ -311,7 +312,7 @@ static void put_instructions(text *t, const gckpt_plan *p)
 const char *EXPORT(playground_plan)(int mode, double budget)
 {
     text *t = &now.plan;
-    t->length = 0;
+    empty(t);
     if (now.graph == NULL)
         return complain(t, "no model");
     const gckpt_plan_desc d = wanted(mode, budget);
@@ -366,7 +367,7 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
                              (uint64_t)seed };
     text *t = &run.answer;
     tiny_close(&run.tiny);
-    t->length = 0;
+    empty(t);
     if (!tiny_open(&run.tiny, &o, &memory, run.text, run.size))
         return complain(t, run.tiny.error);
     put(t, "{");
@@ -387,7 +388,7 @@ const char *EXPORT(playground_step)(void)
     text *t = &run.answer;
     double loss;
     char hash[17] = "";
-    t->length = 0;
+    empty(t);
     if (run.tiny.exec == NULL || !tiny_step(&run.tiny, &loss))
         return complain(t, run.tiny.error[0] ? run.tiny.error : "no model");
     const uint64_t h = gckpt_store_hash(run.tiny.store);
@@ -411,7 +412,7 @@ const char *EXPORT(playground_shows)(int count)
     tiny *m = &run.tiny;
     text *t = &run.answer;
     const int begin = m->o.context / 2, n = begin + count < MOST ? begin + count : MOST;
-    t->length = 0;
+    empty(t);
     if (m->exec == NULL ||
         !(m->o.points ? tiny_map(m, (char *)shown) : tiny_write(m, shown, n, begin)))
         return complain(t, m->error[0] ? m->error : "no model");

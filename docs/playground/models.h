@@ -73,14 +73,17 @@ static gckpt_tensor *norm(gckpt_tensor *x, const char *part, int number)
     return named(gckpt_rmsnorm(x, gain), part, number);
 }
 
-/* size: layers, width */
+/* size: layers, width; segments of six layers */
 static inline gckpt_tensor *chain(gckpt_graph *g, const sizes *s)
 {
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(s->rows, s->size[1]));
-    gckpt_segment_begin(g);
-    for (int i = 0; i < s->size[0]; i++)
+    for (int i = 0; i < s->size[0]; i++) {
+        if (i % 6 == 0)
+            gckpt_segment_begin(g);
         x = named(gckpt_tanh(dense(x, "layer", i, s->size[1])), "tanh", i);
-    gckpt_segment_end(g);
+        if (i % 6 == 5 || i + 1 == s->size[0])
+            gckpt_segment_end(g);
+    }
     return gckpt_sum_loss(gckpt_mul(x, x));
 }
 

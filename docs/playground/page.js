@@ -39,6 +39,7 @@ function engage() {
   worker.postMessage({ program });
   waiting.clear();
   asked = null;
+  worker.onerror = broken;
   worker.onmessage = ({ data }) => {
     const done = asked.done;
     asked = null;
@@ -57,18 +58,22 @@ function ask(call, of, done) {
 }
 
 // ---- words ----
-const tooLarge = error => /memory/.test(error) ? 'Too large for this page: its memory ends at 2 GB. Natively there is no such limit.' : error;
+const tooLarge = error => /memory|can address/.test(error) ? 'Too large for this page: its memory ends at 2 GB. Natively there is no such limit.' : error;
 function bytes(n) {
   for (const [unit, size] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]])
     if (n >= size) return `${(n / size).toPrecision(3)} ${unit}`;
-  return `${n} bytes`;
+  return count(n, 'byte');
 }
+// Two numbers of bytes that differ, in words that do.
+const apart = (n, m) => n !== m && bytes(n) === bytes(m) ? `${n} bytes` : bytes(n);
+const count = (n, what) => `${n} ${what}${n === 1 ? '' : 's'}`;
 const percent = x => `${(100 * x).toFixed(x < 0.1 ? 1 : 0)} %`;
 // A rounded distance between marks, so that at most n of them are in a span.
 function spacing(wide, n) {
   const power = 10 ** Math.floor(Math.log10(wide / n));
   return [1, 2, 5, 10].map(k => k * power).find(d => wide / d <= n);
 }
+const broken = e => say('model-says', `The engine of this page stopped: ${e.message}. Load the page again.`, true);
 function say(id, text, wrong) {
   $(id).textContent = text;
   $(id).classList.toggle('error', Boolean(wrong));
@@ -113,11 +118,11 @@ function whole(p, name, least, most, usual) {
 }
 function fromAddress() {
   const p = new URLSearchParams(location.hash.slice(1));
-  state.model = p.get('model') in MODELS ? p.get('model') : 'gpt';
+  state.model = Object.hasOwn(MODELS, p.get('model')) ? p.get('model') : 'gpt';
   const m = MODELS[state.model];
   state.sizes = Object.fromEntries(m.sizes.map(([n, least, most, usual]) => [n, whole(p, n, least, most, usual)]));
   state.rows = whole(p, 'rows', 1, 65536, m.rows);
-  state.mode = p.get('mode') in MODES ? p.get('mode') : 'optimal';
+  state.mode = Object.hasOwn(MODES, p.get('mode')) ? p.get('mode') : 'optimal';
   state.budget = whole(p, 'budget', 0, 4e9, 0);
   state.at = whole(p, 'at', 0, 1e6, 0);
 }
@@ -167,7 +172,7 @@ function build() {
   const m = MODELS[state.model], fits = m.fits ? m.fits(state.sizes) : true;
   frontier = plan = null;
   if (asked || !worker) engage();
-  for (const id of ['budget', 'bytes', 'mode']) $(id).disabled = true;
+  for (const id of ['budget', 'bytes', 'mode', 'tour-begin']) $(id).disabled = true;
   say('says', '');
   say('method-says', '');
   $('frontier').replaceChildren();
@@ -194,6 +199,7 @@ function gotFrontier(answer) {
   frontier = answer;
   for (const id of ['budget', 'bytes', 'mode']) $(id).disabled = false;
   const n = frontier.points.length;
+  $('tour-begin').disabled = n < 2;
   say('model-says', n === 1 ? `Nothing can be saved here: ${bytes(most())}, whatever is computed again.`
     : `Any budget from ${bytes(least())} to ${bytes(most())} will do; above that nothing need be computed again.`);
   if (!state.budget) state.budget = Math.round((least() + most()) / 2);
@@ -206,7 +212,7 @@ function slide(from) {
   if (!frontier) return;
   const [a, b] = span();
   if (from === 'budget') $('bytes').value = state.budget = Math.round(a + (b - a) * $('budget').value / 1000);
-  else $('bytes').value = state.budget = Math.min(Math.max(1, Math.round(Number($('bytes').value))), 4e9);
+  else $('bytes').value = state.budget = Math.min(Math.max(1, Math.round(Number($('bytes').value))) || state.budget, 4e9);
   replan();
 }
 $('budget').oninput = () => slide('budget');
@@ -215,6 +221,7 @@ $('mode').onchange = () => {
   state.mode = Object.keys(MODES).find(k => MODES[k] === Number($('mode').value));
   replan();
 };
+let planned = null; // what waits for the plan asked for last
 function replan() {
   if (!frontier) return;
   const [a, b] = span();
@@ -228,8 +235,8 @@ function gotPlan(answer) {
   if (answer.error) {
     plan = null;
     const proven = frontier.proven_bytes;
-    say('says', `${bytes(state.budget)} are too few: ${bytes(least())} are the fewest that a plan was found for`
-      + (proven > state.budget ? `, and it is proven that no plan fits.` : `; ${bytes(proven)} are proven necessary.`), true);
+    say('says', `${apart(state.budget, least())} are too few: ${apart(least(), state.budget)} are the fewest that a plan was found for`
+      + (proven > state.budget ? `, and it is proven that no plan fits.` : `; ${apart(proven, least())} are proven necessary.`), true);
   } else {
     plan = answer;
     const again = plan.instructions.filter(i => i[4]).length;
@@ -237,13 +244,17 @@ function gotPlan(answer) {
     say('says', `${bytes(plan.bytes)}, of them ${bytes(plan.arena)} for the step. ${again === 0 ? 'Nothing is computed again.'
       : `${again} of ${plan.instructions.length} instructions compute something again: a step takes ${percent(plan.overhead)} longer.`}${
       again && state.mode === 'optimal' ? (plan.work <= plan.proven_work * 1.00001 ? ' No schedule in this budget is faster: proven.'
-        : ` At best ${percent(1 - plan.proven_work / plan.work)} of it could still be saved.`) : ''}${over}`, over);
+        : ` At best ${percent(1 - plan.proven_work / plan.work)} of the time could still be saved.`) : ''}${over}`, over);
     prepare();
   }
   say('method-says', state.mode === 'optimal' ? '' : `This method does not look at the budget.${
+    state.mode === 'segments' && !['gpt', 'translator', 'chain'].includes(state.model) ? ' This network has no blocks to be its segments.' : ''}${
     plan && plan.bytes > most() && !plan.overhead ? ` The optimal one needs ${bytes(most())} for the same time.` : ''}`);
   drawFrontier();
   drawStep();
+  const then = planned;
+  planned = null;
+  if (then) then();
 }
 function drawFrontier() {
   const box = $('frontier'), H = innerWidth < 600 ? 320 : 260, W = across(box, H), L = 56, R = 12, T = 20, B = 34;
@@ -292,7 +303,7 @@ function drawFrontier() {
   }
   say('frontier-says', `Solid: the least time found for each budget; dashed: below it nothing is possible, proven; between `
     + `them a better schedule may exist${frontier.points.every(p => p.work <= p.proven_work * 1.00001) ? ' (nowhere here)' : ''}. `
-    + `Grey: too few bytes. Dot: the plan shown below.`);
+    + `Grey: too few bytes. Upright line: the budget; dot: the plan shown below.`);
 }
 
 // ---- 3. a step ----
@@ -310,7 +321,9 @@ function prepare() {
 function drawStep() {
   const canvas = $('arena'), g = canvas.getContext('2d'), sharp = Math.min(devicePixelRatio || 1, 2);
   const W = canvas.width = Math.round(canvas.clientWidth * sharp), H = canvas.height = Math.round(canvas.clientHeight * sharp);
-  $('again').disabled = !plan || !plan.instructions.some(i => i[4]);
+  const never = !plan || !plan.instructions.some(i => i[4]);
+  if (never && document.activeElement === $('again')) $('next').focus();
+  $('again').disabled = never;
   if (!plan) {
     say('at-says', '');
     $('cells').replaceChildren();
@@ -352,13 +365,13 @@ function go(to) {
   state.at = Math.min(Math.max(to, 0), plan.instructions.length - 1);
   drawStep();
 }
-function play(on) {
+function play(on, pace) {
   clearInterval(playing);
   $('at-says').setAttribute('aria-live', on ? 'off' : 'polite'); // a screen reader could not follow
   playing = on ? setInterval(() => {
     if (!plan || state.at + 1 >= plan.instructions.length) play(false);
     else go(state.at + 1);
-  }, Math.max(30, Math.min(200, 12000 / (plan ? plan.instructions.length : 100)))) : 0;
+  }, pace || Math.max(30, Math.min(200, 12000 / (plan ? plan.instructions.length : 100)))) : 0;
   $('play').setAttribute('aria-pressed', String(on));
   $('play').textContent = on ? '❚❚ pause' : '▶ play';
 }
@@ -395,36 +408,45 @@ for (const place of document.querySelectorAll('.word')) {
   place.closest('p, figcaption').append(said);
   place.replaceWith(button);
 }
-const withBudget = budget => {
-  Object.assign(state, { budget, mode: 'optimal' });
+const withBudget = (budget, then) => {
+  Object.assign(state, { budget, mode: 'optimal', at: 0 });
   $('bytes').value = budget;
+  planned = then;
   replan();
 };
+const half = () => Math.round((least() + most()) / 2);
 const TOUR = [
-  ['h-budget', 'Everything is kept', () => `With ${bytes(most())} nothing is computed twice. The red dot lies at the right
-    end of the line: many bytes, the least time. Look at the boxes under 3: each result waits until the way back needs it.`,
+  ['h-budget', 'frontier', 'Everything is kept', () => `With ${bytes(most())} nothing is computed twice. The red dot lies
+    at the right end of the line: many bytes, the least time. Each result waits until the way back needs it.`,
     () => withBudget(most())],
-  ['h-budget', 'Half way down', () => `The same step in ${bytes(state.budget)}. The planner lets results go and computes
+  ['h-budget', 'frontier', 'Half way down', () => `The same step in ${bytes(state.budget)}. The planner lets results go and computes
     them again; the dot shows what that costs in time. The dashed line is proven: below it nobody can come.`,
-    () => withBudget(Math.round((least() + most()) / 2))],
-  ['h-step', 'What is computed again', () => `The step runs here. Striped in pink: a result that had been let go is computed
-    a second time, because the way back has come to it.`, () => { $('again').click(); go(state.at - 3); play(true); }],
-  ['h-train', 'The result is the same', () => `Two trainings, A with all the bytes it likes, B with fewer and in smaller pieces.
+    () => withBudget(half())],
+  ['h-step', 'cells', 'What is computed again', () => `The step runs here, slowly. Striped in pink: a result that had been
+    let go is computed a second time, because the way back has come to it.`,
+    () => withBudget(half(), () => { $('again').click(); go(state.at - 2); play(true, 600); })],
+  ['h-train', 'same', 'The result is the same', () => `Two trainings, A with all the bytes it likes, B with fewer and in smaller pieces.
     Look at the hashes after each step: they are equal, so all weights are, to the last bit.`,
-    () => { play(false); if (!learning) $('run').click(); }],
+    () => { if (!learning) $('run').click(); }],
 ];
 let toured = 0;
 function tour(n) {
   if (!frontier || frontier.points.length < 2) return;
   $('tour').hidden = n >= TOUR.length;
-  if (n >= TOUR.length) return;
-  const [place, title, text, go] = TOUR[toured = n];
+  if (n >= TOUR.length) {
+    play(false);
+    $('tour-begin').focus();
+    return;
+  }
+  const [place, shown, title, text, go] = TOUR[toured = n];
+  play(false);
   go();
   $(place).after($('tour'));
   $('tour-title').textContent = `${n + 1} of ${TOUR.length}: ${title}`;
   $('tour-says').textContent = text();
   $('tour-next').textContent = n + 1 < TOUR.length ? 'next' : 'done';
-  $(place).scrollIntoView();
+  $(shown).style.scrollMarginTop = `${$('tour').offsetHeight + 12}px`;
+  $(shown).scrollIntoView(n + 1 < TOUR.length);
   $('tour-title').focus({ preventScroll: true });
 }
 $('tour-begin').onclick = () => tour(0);
@@ -435,6 +457,7 @@ const redraw = () => {
   if (frontier) drawFrontier();
   drawStep();
   drawLosses();
+  if (training.learn !== 'gpt') drawPoints();
 };
 matchMedia('(prefers-color-scheme: dark)').onchange = () => {
   colors.clear();
@@ -445,6 +468,7 @@ addEventListener('resize', () => {
   if (width !== innerWidth) redraw();
   width = innerWidth;
 });
+addEventListener('popstate', () => clearTimeout(later)); // what is under way belongs to the entry that was left
 addEventListener('hashchange', () => location.reload());
 fromAddress();
 showModel();

@@ -42,6 +42,7 @@ class Run {
     this.worker = new Worker(inWorker);
     this.worker.postMessage({ program });
     this.worker.onmessage = ({ data }) => this.waiting.shift()(data.answer);
+    this.worker.onerror = broken;
     for (const [key, title, most] of [['at', 'examples at once', 64], ['budget', 'budget, bytes (0: no limit)', 4e9]]) {
       const label = document.createElement('label'), input = document.createElement('input');
       Object.assign(input, { type: 'number', min: key === 'at' ? 1 : 0, max: most, id: `${name}-${key}` });
@@ -60,31 +61,33 @@ class Run {
       this.worker.postMessage({ call, of, text });
     });
   }
+  // What is answered when another turn has begun is not taken: false.
   async open() {
-    const o = training, mine = o[this.name];
+    const o = training, mine = o[this.name], begun = turn;
     const of = [o.learn === 'gpt' ? 0 : 1, o.layers, o.heads, o.width, o.context, o.rows, mine.at, 0, mine.budget,
       o.unequal, o.fault, 0.003, 1];
     this.losses = [];
-    this.turn = turn;
     this.hash = '';
     $(`${this.name}-shows`).textContent = '';
-    this.plan = await this.ask('open', of, new TextEncoder().encode(learned()));
+    const plan = await this.ask('open', of, new TextEncoder().encode(learned()));
+    if (begun !== turn) return false;
+    this.plan = plan;
     this.tell();
     return !this.plan.error;
   }
   async step() {
-    const now = await this.ask('step', []);
+    const begun = turn, now = await this.ask('step', []);
+    if (begun !== turn) return false;
     if (now.error) this.plan = now;
-    else if (this.turn === turn) {
+    else {
       this.losses.push(now.loss);
       this.hash = now.hash;
     }
-    this.tell();
     return !now.error;
   }
   async show() {
-    const { shows } = await this.ask('shows', [120]);
-    if (!shows) return;
+    const begun = turn, { shows } = await this.ask('shows', [120]);
+    if (!shows || begun !== turn) return;
     if (training.learn === 'gpt') $(`${this.name}-shows`).textContent = new TextDecoder().decode(Uint8Array.from(shows));
     else if (this.name === 'a') {
       map = shows;
@@ -106,12 +109,14 @@ function command(run) {
     + `${o.learn === 'gpt' ? ` --context ${o.context}` : ''} --rows ${o.rows} --micro ${mine.at} --budget ${mine.budget}`
     + `${o.unequal ? ' --unequal' : ''}${o.fault ? ' --fault' : ''} --steps ${run.losses.length}`;
 }
+const quiet = ['a-says', 'a-hash', 'b-says', 'b-hash', 'same', 'losses-says']; // what changes at each step
 function tellBoth() {
   const [a, b] = runs, same = a.hash === b.hash, n = a.losses.length;
+  for (const r of runs) r.tell();
   $('command').textContent = `make build/tiny\n${runs.map(command).join('\n')}`;
   if (!n || n !== b.losses.length) say('same', '');
-  else if (same) say('same', `After ${n} steps all bits of both runs' weights are equal.`);
-  else say('same', `After ${n} steps the weights differ${training.fault ? ': means of unequal parts were averaged, so that the result depends on how the batch was cut.' : '.'}`, true);
+  else if (same) say('same', `After ${count(n, 'step')} all bits of both runs' weights are equal.`);
+  else say('same', `After ${count(n, 'step')} the weights differ${training.fault ? ': means of unequal parts were averaged, so that the result depends on how the batch was cut.' : '.'}`, true);
   $('fault-says').textContent = !training.fault ? '' : 'Each micro-batch divides by its own number of targets, and the means are averaged. '
     + (training.unequal ? 'With windows of unequal lengths, those in small parts count too much.'
       : 'All windows have one length now, so this makes no difference: tick unequal lengths, too.');
@@ -132,7 +137,7 @@ function drawLosses() {
     ? `Now A ${last[0]}, B ${last[1]}.` : 'Press train to begin.'}`);
   runs.forEach((r, i) => {
     const d = r.losses.map((v, k) => `${k ? 'L' : 'M'}${L + (W - L - 8) * k / (n - 1)},${H - B - (H - B - 8) * v / top}`).join('');
-    box.append(svg('path', { d, fill: 'none', stroke: color(i ? 'orange' : 'blue'), 'stroke-width': i ? 1.5 : 4,
+    box.append(svg('path', { d, fill: 'none', stroke: color(i ? 'red' : 'blue'), 'stroke-width': i ? 2 : 5,
       'stroke-dasharray': i ? '5 4' : 'none' }));
   });
 }
@@ -159,7 +164,7 @@ function drawPoints() {
     g.lineWidth = 1.5;
     g.strokeRect(px - 7, py - 7, 14, 14);
   }
-  say('points-says', `${points.length} points; the cross is at ${cross.map(v => (v / 1000).toFixed(2)).join(', ')}.`);
+  say('points-says', `${count(points.length, 'point')}; the cross is at ${cross.map(v => (v / 1000).toFixed(2)).join(', ')}.`);
 }
 
 // ---- running ----
@@ -169,12 +174,15 @@ function restart() {
   return ready;
 }
 async function begin() {
+  const begun = turn;
   learn(false);
   await Promise.all(runs.map(r => r.open()));
+  if (begun !== turn) return;
   map = null;
   if (training.learn !== 'gpt') drawPoints();
   drawLosses();
   tellBoth();
+  URL.revokeObjectURL($('save').href);
   $('save').href = URL.createObjectURL(new Blob([learned()], { type: 'text/plain' }));
   toAddress();
 }
@@ -182,19 +190,30 @@ function learn(on) {
   learning = on;
   $('run').setAttribute('aria-pressed', String(on));
   $('run').textContent = on ? '❚❚ pause' : '▶ train';
+  for (const id of quiet) $(id).setAttribute('aria-live', on ? 'off' : 'polite');
 }
-async function steps() {
-  if (runs.some(r => r.plan.error)) {
-    learn(false);
-    return;
-  }
-  const mine = turn, good = await Promise.all(runs.map(r => r.step()));
-  if (mine !== turn) return;
+let stepping = null, latest = 0; // the step under way, of both runs; who asked for steps last
+async function step() {
+  const begun = turn;
+  if (runs.some(r => !r.plan || r.plan.error)) return false;
+  const good = await Promise.all(runs.map(r => r.step()));
+  if (begun !== turn) return false;
   drawLosses();
   tellBoth();
   if (runs[0].losses.length % 10 === 0 || !learning) await Promise.all(runs.map(r => r.show()));
-  if (learning && good.every(Boolean)) steps();
-  else learn(false);
+  return begun === turn && good.every(Boolean);
+}
+// One step, and as long as it is wanted, the next.
+async function steps() {
+  const mine = ++latest, begun = turn;
+  while (stepping) await stepping;
+  while (mine === latest && begun === turn) {
+    const good = await (stepping = step());
+    stepping = null;
+    if (begun !== turn) return;
+    if (!good) learn(false);
+    if (!learning) return;
+  }
 }
 $('run').onclick = async () => {
   await ready;
@@ -285,20 +304,24 @@ function trainingToAddress(p) {
   for (const [name] of SIZES) p.set(`t-${name}`, training[name]);
   for (const r of runs) for (const key of ['at', 'budget']) p.set(`${r.name}-${key}`, training[r.name][key]);
   for (const id of ['unequal', 'fault']) if (training[id]) p.set(id, 1); else p.delete(id);
-  if (training.learn === 'points' && points.length <= 40) p.set('points', points.map(t => t.join(',')).join(';'));
+  const dots = points.map(t => t.join(',')).join(';'), usual = spirals().map(t => t.join(',')).join(';');
+  const mine = training.learn === 'points' && dots !== usual;
+  if (mine && dots.length <= 2000) p.set('points', dots);
   else p.delete('points');
   const given = training.learn === 'gpt' && training.text !== VERSE;
   if (given && training.text.length <= 2000) p.set('text', training.text);
   else p.delete('text');
   say('text-says', given && training.text.length > 2000
-    ? 'This text is too long for the address: who opens a copied link will see the verse instead.' : '');
+    ? 'This text is too long for the address: who opens a copied link will see the verse instead.'
+    : mine && dots.length > 2000 ? 'These points are too many for the address: who opens a copied link will see the spirals.' : '');
 }
 function trainingFromAddress() {
   const p = new URLSearchParams(location.hash.slice(1));
   training.learn = p.get('learn') === 'points' ? 'points' : 'gpt';
   Object.assign(training, firstOf(training.learn));
   for (const [name, least, most] of SIZES) training[name] = whole(p, `t-${name}`, least, most, training[name]);
-  if (p.has('points')) points = p.get('points').split(';').map(t => t.split(',').map(n => Math.round(Number(n)) || 0));
+  if (p.has('points')) points = p.get('points').split(';').filter(t => t).map(t => t.split(',').map(Number))
+    .filter(t => t.length === 3 && t.every(Number.isInteger) && Math.abs(t[0]) <= 1000 && Math.abs(t[1]) <= 1000 && (t[2] === 0 || t[2] === 1));
   for (const r of runs) for (const key of ['at', 'budget'])
     training[r.name][key] = whole(p, `${r.name}-${key}`, key === 'at' ? 1 : 0, 4e9, training[r.name][key]);
   for (const id of ['unequal', 'fault']) training[id] = p.get(id) === '1' ? 1 : 0;
