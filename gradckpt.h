@@ -49,9 +49,9 @@
  *     >>files      safetensors                                                          2280
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            2000
- *     >>kernels    what is done with an item, for each instruction set                  3330
+ *     >>kernels    what is done with an item, for each instruction set                  3360
  *     manual       this comment                                                          420
- *                  in all                                                              31770
+ *                  in all                                                              31800
  *
  * == MANUAL =======================================================================================
  *
@@ -31201,8 +31201,8 @@ GCKPTI_INLINED void V(words_tile)(const gckpti_band *s, int vectors, int bf16, c
 }
 
 /* What the diagonal leaves of c (m,n), k links; rows and columns are filled up to whole tiles. */
-GCKPTI_INLINED void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, int64_t n, int64_t k,
-                                   const uint32_t *a, const uint32_t *b, float *c)
+GCKPTI_INLINED void V(words_bands_of)(const gckpti_band *s, int bf16, int64_t m, int64_t n,
+                                      int64_t k, const uint32_t *a, const uint32_t *b, float *c)
 {
     const int64_t pairs = (k + 1) / 2;
     unsigned mode = 0;
@@ -31237,6 +31237,34 @@ GCKPTI_INLINED void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, in
         __asm__ volatile("" ::: "memory");
         _mm_setcsr(mode);
     }
+}
+
+/* It once for each way: attention has seven places that call it. */
+static GCKPTI_TARGET void V(words_bands_soft)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
+                                              const uint32_t *a, const uint32_t *b, float *c)
+{
+    V(words_bands_of)(s, 0, m, n, k, a, b, c);
+}
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t m, int64_t n,
+                                                  int64_t k, const uint32_t *a, const uint32_t *b,
+                                                  float *c)
+{
+    V(words_bands_of)(s, 1, m, n, k, a, b, c);
+}
+#endif
+
+static GCKPTI_TARGET void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, int64_t n,
+                                         int64_t k, const uint32_t *a, const uint32_t *b, float *c)
+{
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+    if (bf16) {
+        gckpti_words_bands_bf16(s, m, n, k, a, b, c);
+        return;
+    }
+#endif
+    (void)bf16;
+    V(words_bands_soft)(s, m, n, k, a, b, c);
 }
 
 /* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
