@@ -284,7 +284,7 @@ function drawFrontier() {
   put('path', { d: proven, fill: 'none', stroke: color('sky'), 'stroke-width': 1.5, 'stroke-dasharray': '4 3' });
   put('path', { d: found, fill: 'none', stroke: color('blue'), 'stroke-width': 2.5 });
   put('line', { x1: L, x2: W - R, y1: H - B, y2: H - B, stroke: color('line') });
-  const up = spacing(top, 5), on = spacing(b - a, W < 500 ? 3 : 6);
+  const up = spacing(top, 5), on = spacing(b - a, W < 500 ? 4 : 6);
   for (let i = 0; i * up <= top; i++)
     put('text', { x: L - 6, y: y(i * up) + 4, 'text-anchor': 'end' }, percent(i * up));
   for (let at = Math.ceil(a / on) * on; x(at) < W - R - 30; at += on) {
