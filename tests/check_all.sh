@@ -130,10 +130,10 @@ exchange()
     at=$B/$1-file
     here=$B/$1-exchange
     there="$run $B/$1-exchange.exe"
-    object=$B/$1.o
+    theirs=$B/$1.o
     linked "$1-exchange" tests/exchange.c || return 1
     shift
-    "$@" -I. -DGRADCKPT_IMPLEMENTED tests/exchange.c "$object" -lm -o "${there##* }" &&
+    "$@" -I. -DGRADCKPT_IMPLEMENTED tests/exchange.c "$theirs" -lm -o "${there##* }" &&
         "$here" 5 - "$at-want" && "$here" 2 - "$at-2" && $there 2 - "$at-2-there" && cmp "$at-2" "$at-2-there" &&
         $there 2 "$at-2" "$at-4" && "$here" 1 "$at-4" "$at-5" && cmp "$at-want" "$at-5"
 }
