@@ -128,15 +128,15 @@ function fromAddress() {
 }
 
 // ---- 1. the network ----
+function field(form, title, control, kind) {
+  const label = document.createElement('label');
+  label.className = kind;
+  label.append(title, control);
+  form.append(label);
+}
 function showModel() {
   const m = MODELS[state.model], form = $('model');
   form.replaceChildren();
-  const field = (name, control, kind) => {
-    const label = document.createElement('label');
-    label.className = kind;
-    label.append(name, control);
-    form.append(label);
-  };
   const select = document.createElement('select');
   for (const [key, { title }] of Object.entries(MODELS)) select.add(new Option(title, key, false, key === state.model));
   select.id = 'preset';
@@ -150,7 +150,7 @@ function showModel() {
     $('preset').focus();
     build();
   };
-  field('Preset', select, '');
+  field(form, 'Preset', select, '');
   const number = (name, least, most, value, set) => {
     const input = Object.assign(document.createElement('input'), { type: 'number', min: least, max: most, value });
     input.name = name;
@@ -161,7 +161,7 @@ function showModel() {
       state.budget = state.at = 0;
       build();
     };
-    field(name, input, 'size');
+    field(form, name, input, 'size');
   };
   for (const [name, least, most] of m.sizes) number(name, least, most, state.sizes[name], n => { state.sizes[name] = n; });
   number('examples a step', 1, 65536, state.rows, n => { state.rows = n; });

@@ -265,12 +265,6 @@ $('clear').onclick = () => {
 function showTraining() {
   const form = $('training'), gpt = training.learn === 'gpt';
   form.replaceChildren();
-  const field = (title, control, kind) => {
-    const label = document.createElement('label');
-    label.className = kind;
-    label.append(title, control);
-    form.append(label);
-  };
   const select = document.createElement('select');
   select.add(new Option('a GPT, byte by byte', 'gpt', false, gpt));
   select.add(new Option('an MLP, points of two classes', 'points', false, !gpt));
@@ -281,7 +275,7 @@ function showTraining() {
     $('learn').focus();
     restart();
   };
-  field('Learn', select, '');
+  field(form, 'Learn', select, '');
   for (const [name, least, most] of SIZES) {
     if (!gpt && (name === 'heads' || name === 'context')) continue;
     const input = Object.assign(document.createElement('input'), { type: 'number', min: least, max: most, value: training[name] });
@@ -290,7 +284,7 @@ function showTraining() {
       input.value = training[name];
       restart();
     };
-    field(TITLES[name] || name, input, 'size');
+    field(form, TITLES[name] || name, input, 'size');
   }
   $('text-label').hidden = !gpt;
   $('points-box').hidden = gpt;
