@@ -598,7 +598,7 @@ cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-riscv64-linux-gnu cross-arm-
 tests-wide cuda-asan cuda-shim tsan-ranks mpi mcu plans-wide
 openblas gpt-plans threads-gpt valgrind two-contexts-openmp tsan-teams tsan-two-contexts
 packaging playground benches port-mingw port-musl port-wasm port-tcc
-cuda-nvcc-80 cuda-nvcc-100 cuda-refused
+cuda-nvcc-90 cuda-nvcc-100 cuda-refused
 warnings-gcc warnings-clang warnings-g++ warnings-clang++
 kernels-listed kernels-gcc,-O3,-flto,-mfma kernels-clang,-O2
 hash-gcc,-O0 hash-gcc,-Os hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O3,-march=native,-flto
@@ -608,7 +608,7 @@ hash-g++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
 fast-math-refused power no-heap nccl macros lines"
-more="warnings-gcc-c17 warnings-g++-cxx17 firmware-clang cuda-nvcc-90 wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
+more="warnings-gcc-c17 warnings-g++-cxx17 firmware-clang cuda-nvcc-80 wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
 hash-gcc,-O2,-fopenmp hash-gcc,-O2,-mfma hash-gcc,-O3,-march=native hash-gcc,-O3,-flto hash-clang,-O3,-march=native
 hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-gcc,-O2,-DGCKPT_FORCE_SOFT_FMA
