@@ -2,10 +2,11 @@
 # The wide test: the same header under many compilers, options, languages, sanitizers and macros.
 # Each check prints one "pass NAME" or "FAIL NAME" line; what is not installed is skipped and said so.
 #
-#     sh tests/check_all.sh              every compiler, language, option, machine and test, at least once
-#     sh tests/check_all.sh all          and more of their combinations: make check-all, before a release
+#     sh tests/check_all.sh              one of each kind: compiler, language, sanitizer, other machine, other system
+#     sh tests/check_all.sh all          and the rest of each kind: make check-all, before a release
 #     sh tests/check_all.sh NAME...      some; `sh tests/check_all.sh list` names all
 #
+# At the end stands what each took, beside what tests/budgets lets it take (tests/times.sh); too much is a failure.
 # The golden hash (tests/test_hash.c) is part of most checks, so that a pass also means: the same bits.
 W="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
    -Wcast-align -Wundef -Wunused-function -Werror -I."
@@ -69,12 +70,24 @@ object()
 
 # linked OUTPUT source options...: a program of public names, with what checks share: the plain object of $CC
 plain="${CC:-cc} -std=gnu99 -O2"
+plain_object()
+{
+    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain
+}
+
 linked()
 {
     program=$B/$1
     shift
-    object "plain-$(echo "${CC:-cc}" | tr -c 'A-Za-z0-9\n' _)" $plain &&
-        $plain -DGRADCKPT_IMPLEMENTED -I. -Itests -Iexamples "$@" "$object" -lm -lpthread -o "$program"
+    plain_object && $plain -DGRADCKPT_IMPLEMENTED -I. -Itests -Iexamples "$@" "$object" -lm -lpthread -o "$program"
+}
+
+openmp()                # openmp OUTPUT source options...: the same with OpenMP
+{
+    program=$B/$1
+    shift
+    object openmp $plain -fopenmp &&
+        $plain -fopenmp -DGRADCKPT_IMPLEMENTED -I. -Iexamples "$@" "$object" -lm -lpthread -o "$program"
 }
 
 # hash OUTPUT compiler options...: the golden hash with that build
@@ -86,22 +99,24 @@ hash()
 }
 
 tests=$(echo tests/test_*.c)
-# tests_with OUTPUT compiler options...: all tests, or $tests, built so, run by $run. $look: those that look
-# inside share one implementation, as in the Makefile; a copy each takes long with sanitizers. $some: what is
-# given to tests that try some of their cases, as in "kernels:10 offload:1,100".
+# tests_with OUTPUT compiler options...: all tests, or $tests, built so, run by $run, with the object of that name, or
+# of the name $object_name. $look: those that look inside share one implementation, as in the Makefile; a copy each takes
+# long with sanitizers. $some: what is given to tests that try some of their cases, as in "kernels:10 offload:1,100".
 some=kernels:10
+object_name=
 tests_with()
 {
     out=$B/$1
+    of=${object_name:-$1}
     shift
     mkdir -p "$out-inside"
     sed -f tests/inside.sed gradckpt.h > "$out-inside/gradckpt.h"
     elsewhere='extern inline __attribute__((gnu_inline))'
     weak='-DGCKPTI_TABLES=__attribute__((weak))'
     if [ -n "$look" ]; then
-        "$@" "-I$out-inside" "$weak" -DGCKPTI_INSIDE= -c tests/compile/implementation.c -o "$out.o"
+        object "$of" "$@" "-I$out-inside" "$weak" -DGCKPTI_INSIDE=
     else
-        "$@" -I. -c tests/compile/implementation.c -o "$out.o"
+        object "$of" "$@"
     fi || return 1
     for test in $tests; do
         name=$(basename "$test" .c)
@@ -111,14 +126,14 @@ tests_with()
         part=$(echo "$some" | tr ' ' '\n' | sed -n "s/^${name#test_}://p" | tr ',' ' ')
         echo "== $name $part"
         if ! looks_inside "${name#test_}"; then
-            "$@" -I. "$test" -DGRADCKPT_IMPLEMENTED "$out.o" $with
+            "$@" -I. "$test" -DGRADCKPT_IMPLEMENTED "$B/$of.o" $with
         elif [ -z "$look" ] || grep -q 'include "../gradckpt.h"' "$test"; then
             own=                # these ask for no kernels, as in the Makefile
             case $name in test_refusals | test_resume | test_shards | test_search) own="-O0 -DGCKPT_NO_FAST" ;; esac
             "$@" $own -I. "$test" -DGCKPT_STATIC $with
         else
             "$@" -O0 "-I$out-inside" -I. "$weak" "-DGCKPTI_INSIDE=$elsewhere" "-DGCKPT_API=$elsewhere" \
-                "$test" "$out.o" $with
+                "$test" "$B/$of.o" $with
         fi && $run "$out-$name.exe" $part || return 1
     done
 }
@@ -138,13 +153,11 @@ exchange()
         $there 2 "$at-2" "$at-4" && "$here" 1 "$at-4" "$at-5" && cmp "$at-want" "$at-5"
 }
 
-symbols_of()            # external and writable symbols of the implementation built with these options
+symbols_of()            # symbols_of NAME options...: symbols of the implementation built so, the object kept as NAME
 {
-    gcc -std=c99 -O1 -fno-pic $W "$@" -c tests/compile/implementation.c -o $B/symbols.$$.o || exit 1
-    nm $B/symbols.$$.o > $B/symbols.$$.txt
-    rm $B/symbols.$$.o
-    cat $B/symbols.$$.txt
-    rm $B/symbols.$$.txt
+    name=symbols-$1
+    shift
+    object "$name" gcc -std=c99 -O1 -fno-pic $W "$@" && nm "$B/$name.o"
 }
 
 cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
@@ -158,7 +171,10 @@ cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
 run_check()
 {
     case $1 in
-    # ---- warnings as errors, both languages, both compilers, all macros ----
+    # ---- what all users compile, and most checks link: for tests/budgets ----
+    header)
+        plain_object ;;
+    # ---- warnings as errors, both languages, both compilers, all macros (gcc: the others some) ----
     warnings-*)
         c=${1#warnings-}
         compiler=${c%%-*}
@@ -171,13 +187,17 @@ run_check()
         *-c17) lang="-std=c17 -Wstrict-prototypes" ;;
         *-cxx17) lang="-std=c++17 -x c++" ;;
         esac
-        for macros in "" -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP -DGCKPT_STATIC \
-            -DGCKPT_FORCE_SOFT_FMA "-DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP" -DGCKPT_NO_TEXT -DGCKPT_SMALL \
-            -fopenmp -mfma -DNDEBUG; do
+        for macros in "" -DGCKPT_NO_STDIO "-DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP" -DGCKPT_SMALL \
+            -DGCKPT_NO_FAST -DGCKPT_NO_HEAP -DGCKPT_STATIC -DGCKPT_FORCE_SOFT_FMA -DGCKPT_NO_TEXT -fopenmp -mfma \
+            -DNDEBUG; do
             echo "== $macros"
             can "$compiler" $macros || continue
             how="-fsyntax-only"
-            [ -n "$macros" ] || how="-O2 -c -o $B/$1.o"
+            case $1$macros in
+            warnings-gcc) how="-O2 -c -o $B/$1.o" ;; # some warnings come from the optimiser
+            warnings-gcc* | *-DGCKPT_SMALL) ;;
+            *-D* | *-f* | *-m*) continue ;;
+            esac
             "$compiler" $lang $W $macros $how tests/compile/implementation.c || return 1
         done ;;
     # ---- the golden hash across compilers and options ----
@@ -214,9 +234,11 @@ run_check()
         esac ;;
     # ---- plans against exhaustive search, rotor and a replay: thousands of graphs ----
     plans-wide)
-        ${CC:-cc} -std=gnu99 -O2 -I. tests/test_plan.c -lm -o "$B/$1" && "$B/$1" 1 150 && "$B/$1" 100001 150 &&
-            ${CC:-cc} -std=gnu99 -O2 -DGRADCKPT_IMPLEMENTATION -I. tests/test_search.c -lm -o "$B/$1-search" &&
-            "$B/$1-search" 100001 200 ;;
+        tests="tests/test_plan.c tests/test_search.c"
+        look=1
+        object_name=wide
+        some="plan:1,150 search:100001,200"
+        tests_with "$1" $plain && $B/$1-test_plan.exe 100001 150 ;;
     tests-wide)             # all cases of the tests that try some of them in make test
         tests=
         some="core:wide fit:wide bf16:wide order:wide user_ops:wide offload:1,100 stage:1,12 threads:20000
@@ -225,6 +247,7 @@ run_check()
             tests="$tests tests/test_${test%%:*}.c"
         done
         look=1
+        object_name=wide
         tests_with "$1" $plain ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
     cross-* | wide-cross-*)     # RISC-V and 32-bit ARM: a few tests but for wide-cross-*
@@ -302,16 +325,14 @@ run_check()
     include-alone)
         for c in "${CC:-cc} -std=c99" "${CXX:-c++} -std=c++11 -x c++"; do
             need "${c%% *}"
-            $c $W -c tests/compile/alone.c -o $B/$1.o || return 1
-            $c $W -c tests/compile/twice.c -o $B/$1.o || return 1
+            $c $W -fsyntax-only tests/compile/alone.c && $c $W -fsyntax-only tests/compile/twice.c || return 1
         done ;;
     include-two-units)
         ${CC:-cc} -O1 -I. tests/compile/static_a.c tests/compile/static_b.c -o $B/$1 && $B/$1 ;;
     include-c-and-cxx)      # the implementation in C, its users in C++
         need "${CXX:-c++}"
-        ${CC:-cc} -std=c99 -O1 -I. -c tests/compile/implementation.c -o $B/$1.o &&
-            ${CXX:-c++} -std=c++11 -O1 -I. -Itests -x c++ tests/test_hash.c \
-                -x none $B/$1.o -o $B/$1 && $B/$1 ;;
+        plain_object && ${CXX:-c++} -std=c++11 -O1 -I. -Itests -DGRADCKPT_IMPLEMENTED -x c++ tests/test_hash.c \
+            -x none "$object" -o $B/$1 && $B/$1 ;;
     include-renamed)        # the header includes itself: under another name it needs GRADCKPT_FILE
         rm -rf $B/$1
         mkdir -p $B/$1
@@ -330,25 +351,25 @@ run_check()
     # ---- symbols and macros ----
     symbols-prefix)
         need gcc nm
-        symbols_of > $B/$1.txt || return 1
+        symbols_of plain > $B/$1.txt || return 1
         ! awk '$(NF-1) ~ /^[A-TV-Z]$/ && $NF !~ /^gckpt_/' $B/$1.txt | grep . ;;
     symbols-no-writable)
         need gcc nm
-        symbols_of > $B/$1.txt || return 1
+        symbols_of plain > $B/$1.txt || return 1
         ! awk '$(NF-1) ~ /^[BbDdCcGgSs]$/' $B/$1.txt | grep . ;;
     symbols-static)
         need gcc nm
-        symbols_of -DGCKPT_STATIC > $B/$1.txt || return 1
+        symbols_of static -DGCKPT_STATIC > $B/$1.txt || return 1
         ! awk '$(NF-1) ~ /^[A-TV-Z]$/' $B/$1.txt | grep . ;;
     symbols-device)         # what a device must bring: memcpy, strcmp and the like
         need gcc nm
-        { symbols_of -ffreestanding -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP &&
-            symbols_of -ffreestanding -DGCKPT_SMALL; } > $B/$1.txt || return 1
+        { symbols_of device -ffreestanding -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP &&
+            symbols_of small -ffreestanding -DGCKPT_SMALL; } > $B/$1.txt || return 1
         ! awk '$(NF-1) == "U" && $NF !~ /^(mem(cpy|set|move|cmp|chr)|str(len|cmp|chr)|_GLOBAL_OFFSET_TABLE_)$/' \
             $B/$1.txt | grep . ;;
     symbols-no-exit)
         need gcc nm
-        symbols_of > $B/$1.txt || return 1
+        symbols_of plain > $B/$1.txt || return 1
         ! grep -E ' U (exit|abort|_exit|printf|puts|fprintf|fmaf?|expf?|logf?|powf?|tanhf?|erff?|sinf?|cosf?)$' \
             $B/$1.txt ;;
     macros)                 # what an including file sees: only GCKPT_ and GRADCKPT_
@@ -373,14 +394,13 @@ run_check()
         need clang clang++
         CC=clang CXX=clang++ sh tests/test_firmware.sh ;;
     mcu)                    # firmware on the boards of QEMU that are here, to the bits of this machine
-        ${CC:-cc} -std=gnu99 -O1 -I. -c tests/compile/implementation.c -o $B/$1.o &&
-            LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $B/$1.o" sh tests/test_mcu.sh ;;
+        plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" sh tests/test_mcu.sh ;;
     power)                  # make test cuts off each operation in one of four ways
         ${CC:-cc} -std=gnu99 -O1 -DGCKPT_STATIC -I. -Itests tests/test_power.c -lm -o "$B/$1" && "$B/$1" all ;;
     fast-math-refused)      # not compiled, or not run, or the same bits
         for c in gcc clang; do
             have $c || continue
-            if $c -ffast-math $(source_of hash) -o $B/$1 2> /dev/null; then
+            if $c -O1 -ffast-math -DGCKPT_NO_FAST $(source_of hash) -o $B/$1 2> /dev/null; then
                 $B/$1 > $B/$1.txt 2>&1 || grep 'self-test' $B/$1.txt || return 1
             fi
         done ;;
@@ -408,7 +428,9 @@ run_check()
         c=gcc
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
-        $c -std=gnu99 -O1 -g -fsanitize=thread -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
+        object tsan-ranks $c -std=gnu99 -O1 -g -fsanitize=thread &&
+            $c -std=gnu99 -O1 -g -fsanitize=thread -DGRADCKPT_IMPLEMENTED -I. tests/compile/two_contexts.c "$object" \
+                -lm -lpthread -o $B/$1 && $B/$1 ;;
     tsan-teams)             # how threads claim items; OpenMP's own barriers are beyond the sanitizer
         c=gcc
         can gcc -fsanitize=thread || c=clang
@@ -422,10 +444,10 @@ run_check()
         tests_with "$1" $c -std=gnu99 -O1 -g -fsanitize=thread ;;
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
-        ${CC:-cc} -std=gnu99 -O2 -fopenmp -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
+        openmp $1 tests/compile/two_contexts.c && $B/$1 ;;
     valgrind)
         need valgrind
-        ${CC:-cc} -std=gnu99 -O1 -g -I. tests/compile/two_contexts.c -lpthread -o $B/$1 &&
+        linked "$1" -g tests/compile/two_contexts.c &&
             valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=all $B/$1 &&
             linked "$1-gpt" -g examples/gpt.c &&
             valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=all $B/$1-gpt \
@@ -463,12 +485,11 @@ run_check()
             ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples docs/playground/tiny.c -o $B/tiny &&
             node tests/playground.mjs $B/$1.html $B/tiny ;;
     benches)                # they build without a warning; bench runs once, and no time is judged
-        for c in gcc clang; do
-            have $c || continue
-            for source in tests/bench/*.c; do
-                [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi
-                $c -std=gnu99 $W -Wstrict-prototypes -Iexamples -fsyntax-only "$source" || return 1
-            done
+        for source in tests/bench/*.c; do
+            [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi
+            implemented=-DGRADCKPT_IMPLEMENTED
+            case $source in */bench.c | */generate.c | */plans.c) implemented= ;; esac # these look inside
+            ${CC:-cc} -std=gnu99 $W -Wstrict-prototypes $implemented -Iexamples -fsyntax-only "$source" || return 1
         done
         ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples tests/bench/bench.c -o $B/$1 &&
             $B/$1 --seconds 0 --only mlp --json $B/$1.json --markdown $B/$1.md &&
@@ -477,8 +498,7 @@ run_check()
             ! $B/$1 --only nothing && ! $B/$1 --budget 1x && ! $B/$1 --seconds && $B/$1 --help ;;
     threads-gpt)            # OpenMP or not, one thread or several: one hash
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
-        linked "$1-serial" examples/gpt.c &&
-            ${CC:-cc} -std=gnu99 -O2 -fopenmp -I. examples/gpt.c -o $B/$1-openmp || return 1
+        linked "$1-serial" examples/gpt.c && openmp "$1-openmp" examples/gpt.c || return 1
         for run in "$B/$1-serial --threads 1" "$B/$1-openmp --threads 1" "$B/$1-openmp --threads 2" \
             "$B/$1-openmp --threads 3 --checkpoint sqrt --micro-batch 5" "$B/$1-serial --threads 4"; do
             $run --steps 20 --eval-every 0 --json - 2> /dev/null |
@@ -592,40 +612,45 @@ run_check()
     esac
 }
 
-# Each compiler, language, option, machine and test is in one of these; those that take long begin first.
-all="asan-ubsan-gcc asan-ubsan-clang
-cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-riscv64-linux-gnu cross-arm-linux-gnueabihf cross-i686-linux-gnu
-tests-wide cuda-asan cuda-shim tsan-ranks mpi mcu plans-wide
-openblas gpt-plans threads-gpt valgrind two-contexts-openmp tsan-teams tsan-two-contexts
-packaging playground benches port-mingw port-musl port-wasm port-tcc
-cuda-nvcc-90 cuda-nvcc-100 cuda-refused
-warnings-gcc warnings-clang warnings-g++ warnings-clang++
-kernels-listed kernels-gcc,-O3,-flto,-mfma kernels-clang,-O2
-hash-gcc,-O0 hash-gcc,-Os hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O3,-march=native,-flto
-hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO,-DNDEBUG
-hash-clang,-O0 hash-clang,-O2,-mfma,-ffp-contract=fast hash-clang,-O3,-march=native,-flto hash-clang,-O2,-DGCKPT_NO_FAST
-hash-g++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
+# One of each kind of compiler, language, sanitizer, machine and system; those that take long begin first.
+all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
+tsan-ranks mpi mcu gpt-plans threads-gpt openblas valgrind two-contexts-openmp tsan-teams tsan-two-contexts
+packaging playground benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
+warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2
+hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
+hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
 fast-math-refused power no-heap nccl macros lines"
-more="warnings-gcc-c17 warnings-g++-cxx17 firmware-clang cuda-nvcc-80 wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
-hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
+more="asan-ubsan-clang cross-riscv64-linux-gnu cross-arm-linux-gnueabihf cuda-shim cuda-nvcc-100 cuda-nvcc-80
+warnings-gcc-c17 warnings-g++-cxx17 firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
+hash-gcc,-O0 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O0 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
 hash-gcc,-O2,-fopenmp hash-gcc,-O2,-mfma hash-gcc,-O3,-march=native hash-gcc,-O3,-flto hash-clang,-O3,-march=native
-hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-gcc,-O2,-DGCKPT_FORCE_SOFT_FMA
-hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O0,-mfma hash-gcc,-O3,-flto,-mfma
-kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,-O3,-mfma
+hash-gcc,-O3,-march=native,-flto hash-clang,-O3,-march=native,-flto hash-gcc,-O2,-DGCKPT_NO_STDIO,-DNDEBUG
+hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_NO_FAST hash-gcc,-O2,-DGCKPT_FORCE_SOFT_FMA
+hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O0,-mfma hash-gcc,-O3,-flto,-mfma hash-gcc,-Os
+kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,-O3,-mfma
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
-hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 cuda-shim-eager cuda-shim-lazy"
+hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2
+cuda-shim-eager cuda-shim-lazy"
 
 if [ "$1" = list ]; then
     echo "$all
 $more"
     exit 0
 fi
-if [ "$1" = --one ]; then       # one check, as xargs calls it
+if [ "$1" = --run ]; then       # one check
+    (run_check "$2")
+    exit
+fi
+if [ "$1" = --one ]; then       # one check, as xargs calls it: its line, and what it took
     log=$B/$2.log
     started=$(date +%s)
-    (run_check "$2") > "$log" 2>&1
+    if [ "$2" = unit ]; then
+        sh tests/times.sh unit
+        exit 0
+    fi
+    sh tests/times.sh run "$2" sh "$0" --run "$2" > "$log" 2>&1
     status=$?
     took=$(($(date +%s) - started))
     if [ $status -eq 77 ]; then
@@ -640,7 +665,10 @@ if [ "$1" = --one ]; then       # one check, as xargs calls it
 fi
 [ $# -gt 0 ] || set -- $all
 [ "$*" != all ] || set -- $all $more
-printf '%s\n' "$@" | xargs -P "$JOBS" -n 1 sh "$0" --one | tee $B/result.txt
+[ -n "$TIMES_BEGUN" ] || sh tests/times.sh clear # or .ci/run did, before make test
+printf '%s\n' unit "$@" unit | xargs -P "$JOBS" -I NAME sh "$0" --one NAME | tee $B/result.txt
+sh tests/times.sh table > $B/times.txt || echo "FAIL times: see FAIL in the table" >> $B/result.txt
+cat $B/times.txt
 p=$(grep -c '^pass ' $B/result.txt)
 f=$(grep -c '^FAIL ' $B/result.txt)
 s=$(grep -c '^skip ' $B/result.txt)
