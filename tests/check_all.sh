@@ -250,7 +250,7 @@ run_check()
         object_name=wide
         tests_with "$1" $plain ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
-    cross-* | wide-cross-*)     # RISC-V and 32-bit ARM: a few tests but for wide-cross-*
+    cross-* | wide-cross-*)     # a few tests, and NEON's kernels; wide-cross-*: more
         machine=${1#*cross-}
         emulator=qemu-${machine%%-*}
         options=
@@ -262,10 +262,11 @@ run_check()
         set -- "$1" "$machine-gcc" -static -std=gnu99 $options
         tests="tests/test_hash.c tests/test_save.c tests/test_table.c"
         case $1 in
-        cross-riscv* | cross-arm-*) ;;
-        *)  # a few of the kernels' sizes: C's (big-endian too), and NEON's
+        wide-*)                 # a few of the kernels' sizes: C's (big-endian too), and NEON's
             tests="$tests tests/test_numerics.c tests/test_alloc.c tests/test_golden.c tests/test_bf16.c
                    tests/test_kernels.c" ;;
+        cross-aarch64*) tests="$tests tests/test_kernels.c tests/test_bf16.c" ;;
+        cross-s390x*) tests="$tests tests/test_numerics.c" ;;
         esac
         some="bf16:quick kernels:1"
         look=1
@@ -622,8 +623,9 @@ hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast h
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
 fast-math-refused power no-heap nccl macros lines"
-more="asan-ubsan-clang cross-riscv64-linux-gnu cross-arm-linux-gnueabihf cuda-shim cuda-nvcc-100 cuda-nvcc-80
+more="asan-ubsan-clang cuda-shim cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
+wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
 hash-gcc,-O0 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O0 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
 hash-gcc,-O2,-fopenmp hash-gcc,-O2,-mfma hash-gcc,-O3,-march=native hash-gcc,-O3,-flto hash-clang,-O3,-march=native
 hash-gcc,-O3,-march=native,-flto hash-clang,-O3,-march=native,-flto hash-gcc,-O2,-DGCKPT_NO_STDIO,-DNDEBUG
