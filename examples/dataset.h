@@ -11,7 +11,8 @@
  * Text and tokens are cut into windows of T, each target the token behind. A line of FILE.jsonl is
  * {"prompt": "..", "answer": ".."}: a row of its own, of which only the answer and the end of text
  * behind it are targets; all others are -1, which no loss counts. A row that is too long loses the
- * beginning of its prompt, then the end of its answer. C99 or C++11. */
+ * beginning of its prompt, then the end of its answer. What is no text is refused by name: bytes of
+ * 0, archives, pictures, weights, UTF-16, an array of JSON. C99 or C++11. */
 #ifndef DATASET_H
 #define DATASET_H
 #include "sample.h"
@@ -25,6 +26,7 @@ typedef struct {
     bpe_tokens all;
     dataset_example *examples; /* NULL: windows */
     size_t count, room;        /* of examples */
+    size_t replaced;           /* bytes of a text that are no UTF-8: learned as U+FFFD */
     int32_t padding;
     char error[512];
 } dataset;
@@ -61,6 +63,122 @@ static inline int dataset_push(bpe_tokens *t, int32_t id)
     return 0;
 }
 
+/* What is no text, by how it begins, '?' being any byte. No text of any language begins so: one of the
+ * bytes is not UTF-8's, or a control character, but for bzip2 and PDF. */
+static const struct {
+    unsigned char size;
+    const char *head, *name, *remedy;
+} dataset_kinds[] = {
+    { 9, "?????\0\0\0{", "weights (safetensors)",
+      "a model is the folder that they are in, what is learned a text" },
+    { 8, "GGUF?\0\0\0", "weights (GGUF)", "what is learned is a text" },
+    { 2, "\x80\2", "a Python pickle (PyTorch's weights are one)", "what is learned is a text" },
+    { 4, "PK\3\4", "a zip archive (.docx, .xlsx and .npz are such, too)",
+      "unpack it, or save it as plain text" },
+    { 3, "\x1f\x8b\10", "a gzip archive", "unpack it: gunzip" },
+    { 10, "BZh?1AY&SY", "a bzip2 archive", "unpack it: bunzip2" },
+    { 6, "\xfd\x37zXZ", "an xz archive", "unpack it: unxz" },
+    { 4, "\x28\xb5\x2f\xfd", "a zstd archive", "unpack it: unzstd" },
+    { 6, "7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it" },
+    { 6, "Rar!\x1a\7", "a rar archive", "unpack it" },
+    { 5, "%PDF-", "a PDF", "save its text: pdftotext" },
+    { 4, "\xd0\xcf\x11\xe0", "an Office document", "save it as plain text" },
+    { 5, "PAR1\x15", "a Parquet table", "write its texts to a file, or as FILE.jsonl" },
+    { 6, "\x93NUMPY", "a NumPy array", "tokens go to FILE.bin, 16 bits each" },
+    { 8, "\x89PNG\r\n\x1a\n", "a PNG picture", "what is learned is a text" },
+    { 3, "\xff\xd8\xff", "a JPEG picture", "what is learned is a text" },
+    { 4, "\177ELF", "a program", "what is learned is a text" },
+};
+
+static inline int dataset_begins(const char *text, size_t size, int kind)
+{
+    const size_t n = dataset_kinds[kind].size;
+    const char *head = dataset_kinds[kind].head;
+    size_t i = 0;
+    while (i < n && i < size && (head[i] == '?' || head[i] == text[i]))
+        i++;
+    return i == n;
+}
+
+/* JSON that is no text: an array, or lines with the keys of examples. 0: it is none; -1: out of
+ * memory, file->error. */
+static inline int dataset_is_json(json *file, const char *text, size_t size)
+{
+    const size_t first = strspn(text, " \t\r\n");
+    const int array = text[first] == '[';
+    json d;
+    if (!array && text[first] != '{')
+        return 0;
+    size = array ? size : first + strcspn(text + first, "\n");
+    json_init(&d, file->name);
+    d.own = (char *)malloc(size + 1);
+    if (d.own == NULL)
+        return json_fail(file, 0, "out of memory for %.0f bytes", (double)size);
+    memcpy(d.own, text, size);
+    d.own[size] = 0;
+    int is = json_parse(&d, d.own, size) == 0;
+    if (is && !array)
+        is = json_find(&d, JSON_ROOT, "prompt") != 0 && json_find(&d, JSON_ROOT, "answer") != 0;
+    if (strstr(d.error, "out of memory") != NULL) {
+        memcpy(file->error, d.error, sizeof d.error);
+        is = -1;
+    }
+    json_free(&d);
+    return is;
+}
+
+/* Says what a text is that is none; 0: it is one. */
+static inline int dataset_refuse(json *file, const char *text, size_t size)
+{
+    static const char expected[] = "{\"prompt\": \"..\", \"answer\": \"..\"}";
+    const char *zero = (const char *)memchr(text, 0, size);
+    for (int i = 0; i < (int)(sizeof dataset_kinds / sizeof dataset_kinds[0]); i++)
+        if (dataset_begins(text, size, i))
+            return json_fail(file, 0, "this is %s, no text; %s", dataset_kinds[i].name,
+                             dataset_kinds[i].remedy);
+    if (size > 262 && memcmp(text + 257, "ustar", 5) == 0 && zero != NULL)
+        return json_fail(file, 0, "this is a tar archive, no text; unpack it: tar -xf");
+    if (zero != NULL)
+        return json_fail(file, 0,
+                         "byte %.0f is 0: this is no text, or not in UTF-8; save it as UTF-8 "
+                         "(tokens of 16 bits go to FILE.bin)",
+                         (double)(zero - text) + 1);
+    const int is = dataset_is_json(file, text, size);
+    if (is <= 0)
+        return is;
+    return text[strspn(text, " \t\r\n")] == '['
+               ? json_fail(file, 0,
+                           "this is an array of JSON, no text; write FILE.jsonl, a line each: %s",
+                           expected)
+               : json_fail(file, 0, "these are lines of JSON, %s: name the file FILE.jsonl",
+                           expected);
+}
+
+/* Reads a text. */
+static inline int dataset_text(dataset *d, const char *path, bpe *tokenizer)
+{
+    json file;
+    size_t size = 0;
+    uint32_t c;
+    const char *text = json_read_text(&file, path, &size);
+    const int mark = text != NULL ? json_mark(&file, text, size) : -1;
+    int failed = mark < 0;
+    if (mark > 0) {
+        text += mark;
+        size -= (size_t)mark;
+    }
+    failed = failed || dataset_refuse(&file, text, size) != 0 ||
+             bpe_encode(tokenizer, text, size, 1, &d->all) != 0;
+    for (size_t i = 0; i < size && !failed;) {
+        const int n = json_utf8(text + i, size - i, &c);
+        d->replaced += n < 0 ? (size_t)-n : 0;
+        i += (size_t)(n < 0 ? -n : n);
+    }
+    memcpy(d->error, file.error, sizeof d->error);
+    json_free(&file);
+    return failed ? -1 : 0;
+}
+
 /* Reads {"prompt":, "answer":} lines. */
 static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer, int32_t end)
 {
@@ -95,6 +213,13 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer, in
     }
     if (f != NULL)
         fclose(f);
+    if (line.error[0] != 0 && line.line == 1 && line.text != NULL &&
+        line.text[strspn(line.text, " \t\r")] == '[') {
+        line.error[0] = 0;
+        json_fail(&line, 1,
+                  "an array: expected an object a line, {\"prompt\": \"..\", \"answer\": \"..\"}, "
+                  "with no [ ] around them and no commas between");
+    }
     if (line.error[0] == 0 && d->count == 0)
         json_fail(&line, 0, "no lines: expected {\"prompt\": \"..\", \"answer\": \"..\"}");
     memcpy(d->error, line.error, sizeof d->error);
@@ -116,13 +241,7 @@ static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int
     } else if (dataset_ends_in(path, ".jsonl")) {
         failed = dataset_lines(d, path, tokenizer, end);
     } else {
-        json file;
-        size_t size = 0;
-        const char *text = json_read_text(&file, path, &size);
-        failed = text == NULL || bpe_encode(tokenizer, text, size, 1, &d->all) != 0;
-        if (text == NULL)
-            memcpy(d->error, file.error, sizeof d->error);
-        json_free(&file);
+        failed = dataset_text(d, path, tokenizer) != 0;
     }
     if (failed && d->error[0] == 0)
         memcpy(d->error, d->all.error, sizeof d->error);

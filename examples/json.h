@@ -16,7 +16,7 @@
  * Strings are unescaped where they stand, so the text that is parsed must be writable, and end in a
  * 0 (they may hold further zeros: json_size has their length). Refused: what is not JSON by RFC
  * 8259, invalid UTF-8, lone surrogates, more than JSON_DEPTH deep, a key that is asked for and
- * stands twice. */
+ * stands twice. A byte order mark of UTF-8 at the head of a file is skipped. */
 #ifndef JSON_H
 #define JSON_H
 #include <errno.h>
@@ -125,6 +125,31 @@ static inline int json_put_utf8(char *s, uint32_t c)
         s[i] = (char)(0x80 | (c & 0x3f));
     s[0] = (char)(size == 1 ? c : (0xf00u >> size & 0xf0) | c);
     return size;
+}
+
+/* The length of the byte order mark at the head of a file: that of UTF-8 says nothing and is to be
+ * skipped; 0: there is none. -1: the file is in another encoding, d->error. */
+static inline int json_mark(json *d, const char *text, size_t n)
+{
+    static const struct {
+        const char bytes[5];
+        unsigned char size;
+        const char *encoding;
+    } marks[] = { { "\xff\xfe\0\0", 4, "UTF-32" },
+                  { "\0\0\xfe\xff", 4, "UTF-32" },
+                  { "\xff\xfe", 2, "UTF-16" },
+                  { "\xfe\xff", 2, "UTF-16" },
+                  { "\xef\xbb\xbf", 3, NULL } };
+    for (int i = 0; i < 5; i++) {
+        if (n < marks[i].size || memcmp(text, marks[i].bytes, marks[i].size) != 0)
+            continue;
+        if (marks[i].encoding == NULL)
+            return marks[i].size;
+        return json_fail(d, 0,
+                         "it is in %s, by its byte order mark: save it as UTF-8 (iconv -f %s)",
+                         marks[i].encoding, marks[i].encoding);
+    }
+    return 0;
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
@@ -361,7 +386,8 @@ static inline int json_read_file(json *d, const char *path)
 {
     size_t size;
     char *text = json_read_text(d, path, &size);
-    return text == NULL ? -1 : json_parse(d, text, size);
+    const int mark = text != NULL ? json_mark(d, text, size) : -1;
+    return mark < 0 ? -1 : json_parse(d, text + mark, size - (size_t)mark);
 }
 
 /* JSON lines, after json_init: parses the next line of f that is not blank, whose values hold until
@@ -381,8 +407,12 @@ static inline int json_read_line(json *d, FILE *f)
         }
         if (ferror(f))
             return json_fail(d, d->line, "cannot read it: %s", strerror(errno));
-        if (n > 0 && strspn(d->own, " \r\t") < n)
-            return json_parse(d, d->own, n) == 0 ? 1 : -1;
+        const int mark = n > 0 && d->line == 1 ? json_mark(d, d->own, n) : 0;
+        if (mark < 0)
+            return -1;
+        n -= (size_t)mark;
+        if (n > 0 && strspn(d->own + mark, " \r\t") < n)
+            return json_parse(d, d->own + mark, n) == 0 ? 1 : -1;
         if (c == EOF)
             return 0;
     }
@@ -555,5 +585,30 @@ static inline void json_write_string(FILE *f, const char *s, size_t n)
         i += (size_t)(size < 0 ? -size : size);
     }
     putc('"', f);
+}
+
+/* Writes a value on one line; numbers as they were. */
+static inline void json_write_value(FILE *f, const json *d, uint32_t at)
+{
+    const json_kind kind = json_kind_of(d, at);
+    const json_node *p = &d->nodes[at];
+    if (kind == JSON_STRING || kind == JSON_KEY)
+        json_write_string(f, d->text + p->at, p->size);
+    else if (kind == JSON_NUMBER)
+        fwrite(d->text + p->at, 1, p->size, f);
+    else if (kind != JSON_ARRAY && kind != JSON_OBJECT)
+        fputs(json_kind_name(kind), f);
+    if (kind != JSON_ARRAY && kind != JSON_OBJECT)
+        return;
+    putc(kind == JSON_OBJECT ? '{' : '[', f);
+    for (uint32_t i = json_first(d, at); i != 0; i = json_next(d, i)) {
+        json_write_value(f, d, i);
+        if (kind == JSON_OBJECT) {
+            fputs(": ", f);
+            json_write_value(f, d, i + 1);
+        }
+        fputs(json_next(d, i) != 0 ? ", " : "", f);
+    }
+    putc(kind == JSON_OBJECT ? '}' : ']', f);
 }
 #endif

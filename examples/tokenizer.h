@@ -370,6 +370,8 @@ static inline int bpe_load_merges_text(bpe_loader *l, const char *path)
     size_t size = 0, count = 1;
     uint32_t rank = 0, line = 0;
     const char *s = json_read_text(&in, path, &size), *end = s != NULL ? s + size : s;
+    const int mark = s != NULL ? json_mark(&in, s, size) : 0;
+    s += mark > 0 ? mark : 0;
     for (const char *p = s; p != NULL && p < end; p++)
         count += *p == '\n';
     if (s != NULL)

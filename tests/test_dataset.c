@@ -99,11 +99,99 @@ static void test_answers(void)
     } wrong[] = { { "", "no lines: expected {" },
                   { "{\"prompt\": \"a\"}", ":1: expected an object with the key answer" },
                   { "{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 1, \"answer\": \"b\"}", ":2: prompt" },
-                  { "[]", ":1: " },
+                  { "[]", ":1: an array: expected an object a line" },
+                  { " [\n{\"prompt\": \"a\", \"answer\": \"b\"}]", ":1: an array: expected an object a line" },
                   { "{\"prompt\": \"a\", \"answer\": \"b\"", ":1: " } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK_MSG(open_text(&d, path, wrong[i].text) != 0 && strstr(d.error, wrong[i].says), "%s: %s",
                   wrong[i].text, d.error);
+}
+
+/* What is no text is refused by its name; what is, in any language, is not; a byte order mark is no token. */
+static void test_kinds(void)
+{
+#define KIND(text, says) { text, sizeof text - 1, says }
+    static const struct {
+        const char *text;
+        size_t size;
+        const char *says; /* NULL: it is a text */
+    } kinds[] = {
+        KIND("a\0b", "byte 2 is 0: this is no text"),
+        KIND("h\0e\0l\0l\0o\0", "save it as UTF-8"),
+        KIND("\xff\xfeh\0i\0", "in UTF-16, by its byte order mark: save it as UTF-8 (iconv -f UTF-16)"),
+        KIND("\xfe\xff\0h\0i", "in UTF-16"),
+        KIND("\xff\xfe\0\0h\0\0\0", "in UTF-32"),
+        KIND("\0\0\xfe\xff\0\0\0h", "in UTF-32"),
+        KIND("\x40\0\0\0\0\0\0\0{\"a\":", "weights (safetensors)"),
+        KIND("GGUF\3\0\0\0\1", "weights (GGUF)"),
+        KIND("\x80\2}q", "Python pickle"),
+        KIND("PK\3\4\24\0", "a zip archive"),
+        KIND("\x1f\x8b\10\0abc", "a gzip archive, no text; unpack it: gunzip"),
+        KIND("BZh91AY&SYabc", "a bzip2 archive"),
+        KIND("\xfd\x37zXZ\0", "an xz archive"),
+        KIND("\x28\xb5\x2f\xfd\4", "a zstd archive"),
+        KIND("7z\xbc\xaf\x27\x1c\0", "a 7z archive"),
+        KIND("Rar!\x1a\7\1", "a rar archive"),
+        KIND("%PDF-1.7\n", "a PDF, no text; save its text"),
+        KIND("\xd0\xcf\x11\xe0\xa1", "an Office document"),
+        KIND("PAR1\x15\4", "a Parquet table"),
+        KIND("\x93NUMPY\1", "a NumPy array"),
+        KIND("\x89PNG\r\n\x1a\n\0", "a PNG picture"),
+        KIND("\xff\xd8\xff\xe0", "a JPEG picture"),
+        KIND("\177ELF\2", "a program"),
+        KIND("\xef\xbb\xbf [{\"prompt\": \"a\",\n\"answer\": \"b\"}]\n", "an array of JSON, no text; write FILE.jsonl"),
+        KIND("[\"one\",\n \"two\"]", "an array of JSON"),
+        KIND("{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 3", "name the file FILE.jsonl"),
+        KIND("[1] see [2]", NULL),
+        KIND("[Verse 1]\nla la", NULL),
+        KIND("[\"no\", she said]", NULL),
+        KIND("{\"other\": 1}\n", NULL),
+        KIND("{ int x; }\n[]", NULL),
+        KIND("GGUF is a format, PK too, %PDF- is not", NULL),
+        KIND("BZh9", NULL),
+        KIND("PNG? Rar! PAR1 7z {", NULL),
+        KIND("Gr\xc3\xbc\xc3\x9f Gott", NULL),
+        KIND("\xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xe4\xb8\x96\xe7\x95\x8c", NULL),
+        KIND("\xd0\x9f\xd1\x80\xd0\xb8\xd0\xb2\xd0\xb5\xd1\x82 \xf0\x9f\x98\x80\t\r\n\33[1m", NULL),
+        KIND("\xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d \xd9\x85\xd8\xb1\xd8\xad\xd8\xa8\xd8\xa7", NULL),
+    };
+    const char *text = "build/test_dataset.txt";
+    dataset d, e;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        put_file(text, kinds[i].text, kinds[i].size);
+        const int failed = dataset_open(&d, text, &tokenizer, tokenizer.count, END) != 0;
+        CHECK_MSG(kinds[i].says == NULL ? !failed && d.all.count > 0 && d.replaced == 0
+                                        : failed && strstr(d.error, kinds[i].says),
+                  "kind %d: %s", (int)i, failed ? d.error : "is taken");
+        if (!failed)
+            dataset_free(&d);
+    }
+    static char tar[512] = "name";
+    memcpy(tar + 257, "ustar", 5);
+    put_file(text, tar, sizeof tar);
+    CHECK(dataset_open(&d, text, &tokenizer, tokenizer.count, END) != 0 && strstr(d.error, "a tar archive"));
+    CHECK(dataset_open(&d, "tests/golden/gpt2/model/model.safetensors", &tokenizer, tokenizer.count, END) != 0 &&
+          strstr(d.error, "weights (safetensors)"));
+    CHECK(open_text(&d, text, "Gr\xfc\xdf Gott") == 0 && d.replaced == 2);
+    dataset_free(&d);
+    static const char *const marked[][2] = {
+        { "build/test_dataset.txt", "\xef\xbb\xbf" "three four" },
+        { "build/test_dataset.jsonl", "\xef\xbb\xbf\n{\"prompt\": \"one\", \"answer\": \"two\"}\n" },
+        { "build/test_dataset.jsonl", "\xef\xbb\xbf{\"prompt\": \"one\", \"answer\": \"two\"}\n" }
+    };
+    for (size_t i = 0; i < sizeof marked / sizeof *marked; i++) {
+        CHECK_MSG(open_text(&d, marked[i][0], marked[i][1]) == 0, "%s", d.error);
+        CHECK_MSG(open_text(&e, marked[i][0], marked[i][1] + 3) == 0, "%s", e.error);
+        CHECK(d.all.count == e.all.count && d.all.count > 1 && d.count == e.count &&
+              memcmp(d.all.ids, e.all.ids, d.all.count * sizeof *d.all.ids) == 0);
+        dataset_free(&d);
+        dataset_free(&e);
+    }
+    static const char utf16[] = "\xff\xfe{\0\"\0\n\0";
+    put_file(path, utf16, sizeof utf16 - 1);
+    CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, END) != 0 && strstr(d.error, "in UTF-16"), "%s", d.error);
+    CHECK_MSG(open_text(&d, path, "{\"prompt\": \"\", \"answer\": \"b\"}\n\xef\xbb\xbf{}") != 0 &&
+                  strstr(d.error, ":2: expected a value"), "%s", d.error);
 }
 
 /* Each epoch has each row once, in an order of its own. */
@@ -129,10 +217,12 @@ static void test_order(void)
 
 static void test_memory(void)
 {
-    static const char *const files[] = { "build/test_dataset.jsonl", "build/test_dataset.txt", "build/test_dataset.bin" };
+    static const char *const files[] = { "build/test_dataset.jsonl", "build/test_dataset.txt", "build/test_dataset.bin",
+                                         "build/test_dataset.md" };
     put_file(files[0], "{\"prompt\": \"one\", \"answer\": \"two\"}\n", 35);
     put_file(files[1], "three four", 10);
-    for (int i = 0; i < 3; i++) {
+    put_file(files[3], "[5] six", 7);
+    for (int i = 0; i < 4; i++) {
         int failed = 1;
         for (long n = 1; failed; n++) {
             dataset d;
@@ -152,6 +242,7 @@ int main(void)
     CHECK(bpe_open(&tokenizer, "tests/golden/tokenizer") == 0);
     test_windows();
     test_answers();
+    test_kinds();
     test_order();
     test_memory();
     bpe_free(&tokenizer);

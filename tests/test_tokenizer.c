@@ -102,6 +102,42 @@ static void test_json_refuses(void)
     json_free(&d);
 }
 
+/* A byte order mark of UTF-8 says nothing; of other encodings, the file is refused. */
+static void test_json_marks(void)
+{
+    json d;
+    put_file(SCRATCH, "\xef\xbb\xbf\n{\"a\": 1}", 12);
+    CHECK_MSG(json_read_file(&d, SCRATCH) == 0 && json_int(&d, JSON_ROOT, "a", 0) == 1, "%s",
+              d.error);
+    json_free(&d);
+    put_file(SCRATCH, "\xff\xfe{\0}\0", 6);
+    CHECK(json_read_file(&d, SCRATCH) == -1 &&
+          strstr(d.error, "it is in UTF-16, by its byte order mark"));
+    json_free(&d);
+    put_file(SCRATCH, "\xef\xbb\xbf\xef\xbb\xbf{}", 8);
+    CHECK(json_read_file(&d, SCRATCH) == -1 &&
+          strstr(d.error, "expected a value, found byte 0xef"));
+    json_free(&d);
+}
+
+/* What is written reads as the same, and is written the same. */
+static void test_json_writing(void)
+{
+    static const char text[] =
+        "{\"s\": \"a\\\"\\\\/\\u0008\\n\\t\xc3\xa9\\u0000z\", \"\": [], \"o\": {}, "
+        "\"n\": [0, -1, 1e-05, 1.50, [[2], {\"x\": null}]], \"t\": true, \"f\": false}";
+    char back[sizeof text + 1] = { 0 };
+    json d;
+    CHECK(parse(&d, text) == 0);
+    FILE *f = fopen(SCRATCH, "w+b");
+    json_write_value(f, &d, JSON_ROOT);
+    rewind(f);
+    CHECK(fread(back, 1, sizeof back, f) == sizeof text - 1);
+    CHECK_MSG(strcmp(back, text) == 0, "%s", back);
+    fclose(f);
+    json_free(&d);
+}
+
 static void test_json_values(void)
 {
     static const char text[] =
@@ -482,6 +518,11 @@ static void test_refusals(void)
         put_edited(GOLDEN "merges.txt", of_merges[i][0], of_merges[i][1]);
         check_refused(bpe_read_files(&b, GOLDEN "vocab.json", SCRATCH), &b, of_merges[i][2]);
     }
+    put_edited(GOLDEN "merges.txt", "#version", "\xef\xbb\xbf#version");
+    CHECK_MSG(bpe_read_files(&b, GOLDEN "vocab.json", SCRATCH) == 0, "%s", b.error);
+    bpe_free(&b);
+    put_edited(GOLDEN "merges.txt", "#version", "\xfe\xff#version");
+    check_refused(bpe_read_files(&b, GOLDEN "vocab.json", SCRATCH), &b, "it is in UTF-16");
     put_file(SCRATCH, "[]", 2);
     check_refused(bpe_read_files(&b, SCRATCH, GOLDEN "merges.txt"), &b,
                   ":1: expected an object of tokens and their ids, found an array");
@@ -668,6 +709,8 @@ static void test_allocations(void)
 int main(void)
 {
     test_json_refuses();
+    test_json_marks();
+    test_json_writing();
     test_json_values();
     test_json_lines();
     test_golden();
