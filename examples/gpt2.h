@@ -54,6 +54,7 @@ typedef struct {
 typedef struct {
     gpt2_config config;
     char error[512];
+    json file;          /* config.json as it was read: what is not ours is written again */
     gpt2_mapping *maps; /* files that gpt2_load mapped */
     int map_count;
 } gpt2_model;
@@ -371,9 +372,10 @@ typedef struct {
     int map;
 } gpt2_source;
 
-/* Unmaps what gpt2_load mapped: after the store is freed. */
+/* Gives back what gpt2_load mapped and read: after the store is freed. */
 static inline void gpt2_close(gpt2_model *m)
 {
+    json_free(&m->file);
 #if GPT2_MMAP
     for (int i = 0; i < m->map_count; i++)
         munmap(m->maps[i].memory, m->maps[i].size);
@@ -422,48 +424,53 @@ static inline int64_t gpt2_size(json *d, const char *key, int64_t usual)
     return n;
 }
 
-/* Reads DIR/config.json; what it does not say is as transformers' GPT2Config has it. */
+/* Reads DIR/config.json; what it does not say is as transformers' GPT2Config has it. gpt2_close
+ * gives back what it keeps. */
 static inline int gpt2_read_config(gpt2_model *m, const char *dir)
 {
     char path[GPT2_PATH];
-    json d;
     gpt2_new(m, 12, 12, 768, 1024, 50257);
     if (gpt2_path(m, path, dir, "config.json") != 0)
         return -1;
-    if (json_read_file(&d, path) == 0) {
+    json *d = &m->file;
+    if (json_read_file(d, path) == 0) {
         gpt2_config *c = &m->config;
-        if (json_kind_of(&d, JSON_ROOT) != JSON_OBJECT)
-            json_wrong(&d, JSON_ROOT, "an object");
-        gpt2_refuse_others(&d);
-        c->layers = gpt2_size(&d, "n_layer", 12);
-        c->heads = gpt2_size(&d, "n_head", 12);
-        c->width = gpt2_size(&d, "n_embd", 768);
-        c->inner = gpt2_size(&d, "n_inner", 4 * c->width);
-        c->context = gpt2_size(&d, "n_positions", 1024);
-        c->vocabulary = gpt2_size(&d, "vocab_size", 50257);
-        c->tied = json_bool(&d, JSON_ROOT, "tie_word_embeddings", 1);
-        c->range = json_real(&d, JSON_ROOT, "initializer_range", 0.02);
-        uint32_t at = json_find_set(&d, JSON_ROOT, "eos_token_id");
-        at = json_kind_of(&d, at) == JSON_ARRAY ? json_first(&d, at) : at;
-        c->eos = at ? json_int_of(&d, at) : -1;
+        if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)
+            json_wrong(d, JSON_ROOT, "an object");
+        gpt2_refuse_others(d);
+        c->layers = gpt2_size(d, "n_layer", 12);
+        c->heads = gpt2_size(d, "n_head", 12);
+        c->width = gpt2_size(d, "n_embd", 768);
+        c->inner = gpt2_size(d, "n_inner", 4 * c->width);
+        c->context = gpt2_size(d, "n_positions", 1024);
+        c->vocabulary = gpt2_size(d, "vocab_size", 50257);
+        c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", 1);
+        c->range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
+        uint32_t at = json_find_set(d, JSON_ROOT, "eos_token_id");
+        at = json_kind_of(d, at) == JSON_ARRAY ? json_first(d, at) : at;
+        c->eos = at ? json_int_of(d, at) : -1;
         if (c->eos >= c->vocabulary) /* small models often name gpt2's, and lack it */
             c->eos = -1;
         if (c->layers > 10000)
-            json_fail(&d, 0, "n_layer %lld: 10000 at most", (long long)c->layers);
+            json_fail(d, 0, "n_layer %lld: 10000 at most", (long long)c->layers);
         if (c->width % c->heads != 0)
-            json_fail(&d, 0, "n_embd %lld is no multiple of n_head %lld", (long long)c->width,
+            json_fail(d, 0, "n_embd %lld is no multiple of n_head %lld", (long long)c->width,
                       (long long)c->heads);
-        at = json_find_set(&d, JSON_ROOT, "activation_function");
+        at = json_find_set(d, JSON_ROOT, "activation_function");
         for (int i = 0; i < GPT2_ACTIVATIONS && at; i++)
-            if (json_is(&d, at, gpt2_activations[i].name)) {
+            if (json_is(d, at, gpt2_activations[i].name)) {
                 c->activation = gpt2_activations[i].op;
                 at = 0;
             }
         if (at)
-            json_wrong(&d, at, "gelu_new, gelu, relu, silu or tanh");
+            json_wrong(d, at, "gelu_new, gelu, relu, silu or tanh");
     }
-    json_free(&d);
-    return d.error[0] ? gpt2_fail(m, "%s", d.error) : 0;
+    d->name = "config.json"; /* the path is not kept */
+    if (d->error[0] == 0)
+        return 0;
+    gpt2_fail(m, "%s", d->error);
+    json_free(d);
+    return -1;
 }
 
 typedef struct {
@@ -675,13 +682,60 @@ static inline int gpt2_end_file(gpt2_model *m, FILE *f, const char *path)
     return -1;
 }
 
+/* What a new model says of itself. */
+static inline void gpt2_write_sizes(const gpt2_config *c, FILE *f)
+{
+    int activation = 0;
+    while (activation + 1 < GPT2_ACTIVATIONS && gpt2_activations[activation].op != c->activation)
+        activation++;
+    fprintf(f, ",\n  \"n_head\": %lld,\n  \"n_embd\": %lld,\n  \"n_inner\": %lld",
+            (long long)c->heads, (long long)c->width, (long long)c->inner);
+    fprintf(f, ",\n  \"n_positions\": %lld,\n  \"n_ctx\": %lld,\n  \"vocab_size\": %lld",
+            (long long)c->context, (long long)c->context, (long long)c->vocabulary);
+    fprintf(f, ",\n  \"activation_function\": \"%s\",\n  \"layer_norm_epsilon\": 1e-05",
+            gpt2_activations[activation].name);
+    fprintf(f, ",\n  \"initializer_range\": %.9g", c->range);
+    if (c->eos >= 0)
+        fprintf(f, ",\n  \"bos_token_id\": %lld,\n  \"eos_token_id\": %lld", (long long)c->eos,
+                (long long)c->eos);
+}
+
+/* What methods and files change is written anew; all else as config.json had it, known or not. */
+static inline void gpt2_write_config(const gpt2_model *m, FILE *f, const char *type)
+{
+    static const char *const ours[] = { "architectures",       "model_type",  "n_layer",
+                                        "tie_word_embeddings", "torch_dtype", "dtype" };
+    const json *d = &m->file;
+    int newer = 0; /* transformers 5 says dtype */
+    for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k))
+        newer |= json_is(d, k, "dtype");
+    fputs("{\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n", f);
+    fprintf(f, "  \"model_type\": \"gpt2\",\n  \"n_layer\": %lld", (long long)m->config.layers);
+    fprintf(f, ",\n  \"tie_word_embeddings\": %s", m->config.tied ? "true" : "false");
+    fprintf(f, ",\n  \"%s\": \"%s\"", newer ? "dtype" : "torch_dtype", type);
+    for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
+        int own = 0;
+        for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+            own |= json_is(d, k, ours[i]);
+        if (own)
+            continue;
+        fputs(",\n  ", f);
+        json_write_value(f, d, k);
+        fputs(": ", f);
+        json_write_value(f, d, k + 1);
+    }
+    if (json_kind_of(d, JSON_ROOT) == JSON_NOTHING)
+        gpt2_write_sizes(&m->config, f);
+    fputs("\n}\n", f);
+}
+
 /* Writes DIR/config.json and DIR/model.safetensors (F32 values as storage: F32, BF16 or F16), which
- * from_pretrained loads; makes DIR if it is not there. */
+ * from_pretrained loads; makes DIR if it is not there. Of a model that was read, config.json keeps
+ * all that neither methods nor files change. */
 static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
                             gckpt_storage storage)
 {
     static const char *const types[] = { "float32", "bfloat16", "float16" };
-    const gpt2_config *c = &m->config;
     char path[GPT2_PATH];
     gpt2_saving s;
     gckpt_file_desc desc;
@@ -705,25 +759,7 @@ static inline int gpt2_save(gpt2_model *m, gckpt_store *store, const char *dir,
     FILE *f = gpt2_begin_file(m, path, dir, "config.json");
     if (f == NULL)
         return -1;
-    int activation = 0;
-    while (activation + 1 < GPT2_ACTIVATIONS && gpt2_activations[activation].op != c->activation)
-        activation++;
-    fprintf(
-        f,
-        "{\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n  \"model_type\": \"gpt2\",\n");
-    fprintf(
-        f, "  \"n_layer\": %lld,\n  \"n_head\": %lld,\n  \"n_embd\": %lld,\n  \"n_inner\": %lld,\n",
-        (long long)c->layers, (long long)c->heads, (long long)c->width, (long long)c->inner);
-    fprintf(f, "  \"n_positions\": %lld,\n  \"n_ctx\": %lld,\n  \"vocab_size\": %lld,\n",
-            (long long)c->context, (long long)c->context, (long long)c->vocabulary);
-    fprintf(f, "  \"activation_function\": \"%s\",\n  \"layer_norm_epsilon\": 1e-05,\n",
-            gpt2_activations[activation].name);
-    fprintf(f, "  \"initializer_range\": %.9g,\n  \"tie_word_embeddings\": %s,\n", c->range,
-            c->tied ? "true" : "false");
-    if (c->eos >= 0)
-        fprintf(f, "  \"bos_token_id\": %lld,\n  \"eos_token_id\": %lld,\n", (long long)c->eos,
-                (long long)c->eos);
-    fprintf(f, "  \"torch_dtype\": \"%s\"\n}\n", types[storage]);
+    gpt2_write_config(m, f, types[storage]);
     return gpt2_end_file(m, f, path);
 }
 #endif

@@ -59,6 +59,41 @@ static void test_training(void)
     gckpt_store *again = tuning_load(&m[0], folder, NULL);
     tuning_logits(&m[0], again, NULL, "model.trained", 1e-4);
     gckpt_store_free(again);
+    gpt2_close(&m[0]);
+}
+
+/* What config.json says beside sizes stays as it was, known or not; what saving changes does not. */
+static void test_config(void)
+{
+    static const tuning_edit edits[] = {
+        { "model", "config.json", "\"resid_pdrop\": 0.1",
+          "\"resid_pdrop\": 0.0, \"later\": {\"a\": [1e-3, null, \"\\u00e9\"]}", NULL, 0 },
+        { "model", "config.json", "\"dtype\": \"float32\"", "\"torch_dtype\": \"float16\"", NULL,
+          0 }
+    };
+    static const char *const says[][4] = { { "\"resid_pdrop\": 0.0",
+                                             "\"later\": {\"a\": [1e-3, null, \"\xc3\xa9\"]}",
+                                             "\"dtype\": \"bfloat16\"", "torch_dtype" },
+                                           { "\"pad_token_id\": 127", "\"n_inner\": null",
+                                             "\"torch_dtype\": \"bfloat16\"", " \"dtype" } };
+    for (int i = 0; i < 2; i++) {
+        gpt2_model m;
+        char folder[96], path[128];
+        snprintf(folder, sizeof folder, "%s/config", tuning_folder);
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        gckpt_store *s = tuning_load(&m, tuning_wrong(&edits[i]), NULL);
+        CHECK_MSG(gpt2_save(&m, s, folder, GCKPT_STORED_BF16) == 0, "%s", m.error);
+        file b = tuning_read(path);
+        file_write(&b, (const unsigned char *)"", 1);
+        const char *text = (const char *)b.bytes;
+        for (int k = 0; k < 4; k++)
+            CHECK_MSG((strstr(text, says[i][k]) != NULL) == (k < 3), "%s in: %s", says[i][k], text);
+        const char *first = strstr(text, "\"n_layer\": 2");
+        CHECK(first != NULL && strstr(first + 9, "n_layer") == NULL);
+        free(b.bytes);
+        gckpt_store_free(s);
+        gpt2_close(&m);
+    }
 }
 
 /* What is saved as BF16 or F16 is what PyTorch's rounding gives. */
@@ -73,9 +108,11 @@ static void test_rounding(void)
         gckpt_store *s = tuning_load(&m, GOLDEN "model", NULL);
         CHECK_MSG(gpt2_save(&m, s, folder, types[i]) == 0, "%s", m.error);
         gckpt_store_free(s);
+        gpt2_close(&m);
         s = tuning_load(&again, folder, NULL);
         tuning_logits(&again, s, NULL, names[i], 1e-4);
         gckpt_store_free(s);
+        gpt2_close(&again);
     }
 }
 
@@ -128,6 +165,7 @@ int main(int argc, char **argv)
     test_loading();
     test_training();
     if (argc == 1) {
+        test_config();
         test_rounding();
         test_wrong();
     }

@@ -14,7 +14,7 @@ static const struct {
     { "biases/adapter_model.safetensors", 0x14b3e06d1ae8cd39u },
     { "lora/adapter_config.json", 0x392d3ff9ebb9ef30u },
     { "lora/adapter_model.safetensors", 0xd12b9fd4c4a9b5e5u },
-    { "model/config.json", 0x10ad6d82323d17dcu },
+    { "model/config.json", 0xda0bcc02856330c1u },
     { "model/model.safetensors", 0x1c4d2eca2b96496du },
     { "patterns/adapter_config.json", 0x54bc104281f6c3c3u },
     { "patterns/adapter_model.safetensors", 0x07b2627009394d19u },
