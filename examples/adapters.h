@@ -58,10 +58,12 @@ typedef struct {
     int rslora;     /* 1: by alpha / sqrt(rank) (Kalajdzievski 2023) */
     double dropout; /* LORA: of its input */
     /* LORA, NULL: "c_attn". Regular expressions, with commas between them, that match the end of a
-     * module's name, behind a dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)". */
+     * module's name, behind a dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)"; "all-linear" is
+     * all but the head. */
     const char *targets;
     const char *ranks, *alphas; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
     adapters_bias bias;         /* LORA: biases that are trained, too */
+    int some; /* LORA, 1: names above that match nothing are passed over, as peft does */
 } adapters_options;
 
 typedef struct {
@@ -85,35 +87,78 @@ static inline int64_t adapters_trainable(const gckpt_store *store)
 }
 
 /* ---- patterns -------------------------------------------------------------------------------- */
-/* The first of a list's patterns that matches the end of a module's name, behind a dot, or all of
- * it (so does peft with names of target_modules and keys of rank_pattern). *value, NULL: none: what
- * follows its '='. 1, or 0: none does; -1: one of them is wrong, m->error. */
-static inline int adapters_listed(gpt2_model *m, const char *list, const char *module,
-                                  double *value)
+/* 1: pattern p[n] matches the end of a module's name, behind a dot, or all of it (so does peft with
+ * names of target_modules and keys of rank_pattern); 0: it does not; -1: it is wrong. */
+static inline int adapters_matches(const char *p, size_t n, const char *module)
 {
     char text[PATTERN_TEXT + 1];
     uint64_t from = 1;
-    int found = 0;
-    snprintf(text, sizeof text, "transformer.%s", module);
+    snprintf(text, sizeof text, "transformer.%.*s", (int)sizeof text - 13, module);
     for (size_t i = 0; text[i] != 0; i++)
         from |= text[i] == '.' ? (uint64_t)2 << i : 0;
-    for (const char *p = list; *p != 0;) {
-        const char *end = p + strcspn(p, ","), *equals = end;
-        char *rest = NULL;
-        for (const char *c = p; c < end && value != NULL; c++)
-            equals = *c == '=' ? c : equals;
-        const int matches = pattern_match(text, from, p, (size_t)(equals - p));
-        const double x = equals < end ? strtod(equals + 1, &rest) : 0;
-        if (matches < 0 || (value != NULL && (rest != end || !(x > 0))))
+    return pattern_match(text, from, p, n);
+}
+
+/* How long a pattern of a list is; *rest: what follows, the last '=' with a number, or the end. */
+static inline size_t adapters_pattern(const char *p, int numbered, size_t *rest)
+{
+    size_t n = strcspn(p, ","), k = n;
+    while (numbered && k > 0 && p[k] != '=')
+        k--;
+    *rest = n;
+    return k > 0 ? k : n;
+}
+
+/* The first of a list's patterns that matches a module's name. *value, NULL: none: what follows its
+ * '='. 1, or 0: none does; -1: one of them is wrong, m->error. */
+static inline int adapters_listed(gpt2_model *m, const char *list, const char *module,
+                                  double *value)
+{
+    int found = 0;
+    size_t rest;
+    for (const char *p = list; *p != 0; p += rest + (p[rest] == ',')) {
+        const size_t n = adapters_pattern(p, value != NULL, &rest);
+        char *end = NULL;
+        const int matches = adapters_matches(p, n, module);
+        const double x = n < rest ? strtod(p + n + 1, &end) : 0;
+        if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0))))
             return gpt2_fail(m,
                              "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s",
-                             (int)(end - p), p, value != NULL ? ", and '=' and a number" : "");
+                             (int)rest, p, value != NULL ? ", and '=' and a number" : "");
         if (matches && !found && value != NULL)
             *value = x;
         found |= matches;
-        p = end + (*end == ',');
     }
     return found;
+}
+
+/* Refuses a pattern of a list that matches none of the model's layers or, of ranks and alphas, none
+ * of those that are targets: it is misspelt. */
+static inline int adapters_all_listed(gpt2_model *m, const char *list, const char *targets)
+{
+    size_t rest;
+    for (const char *p = list; *p != 0; p += rest + (p[rest] == ',')) {
+        const size_t n = adapters_pattern(p, targets != NULL, &rest);
+        int matches = 0;
+        for (int64_t i = 0; i < gpt2_count(&m->config) && matches == 0; i++) {
+            gpt2_parameter q = gpt2_get(&m->config, i);
+            char *end = strstr(q.name, ".weight");
+            if (q.shape.n < 2 || strncmp(q.name, "h.", 2) != 0)
+                continue;
+            *end = 0;
+            if (targets == NULL || adapters_listed(m, targets, q.name, NULL) > 0)
+                matches = adapters_matches(p, n, q.name);
+        }
+        if (matches == 0 && targets != NULL)
+            return gpt2_fail(m, "lora: \"%.*s\" is for none of the targets, \"%s\"", (int)rest, p,
+                             targets);
+        if (matches == 0)
+            return gpt2_fail(m,
+                             "lora: target \"%.*s\" matches no layer; there are attn.c_attn, "
+                             "attn.c_proj, mlp.c_fc and mlp.c_proj in h.0 to h.%lld, or all-linear",
+                             (int)rest, p, (long long)m->config.layers - 1);
+    }
+    return 0;
 }
 
 /* ---- what the hooks do: each takes part only where its parameters are ------------------------ */
@@ -393,6 +438,7 @@ static inline int adapters_added(adapters *a, gckpt_graph *g)
 static inline int adapters_lora(adapters *a, gckpt_graph *g)
 {
     const gpt2_config *c = &a->model->config;
+    const adapters_options *o = &a->options;
     int64_t targets = 0;
     for (int64_t i = 0; i < gpt2_count(c); i++) {
         gpt2_parameter p = gpt2_get(c, i);
@@ -419,6 +465,10 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
         if (a->options.bias == ADAPTERS_LORA_BIASES && adapters_unfreeze(a, p.name) != 0)
             return -1;
     }
+    if (!o->some && (adapters_all_listed(a->model, o->targets, NULL) != 0 ||
+                     adapters_all_listed(a->model, o->ranks, o->targets) != 0 ||
+                     adapters_all_listed(a->model, o->alphas, o->targets) != 0))
+        return -1;
     if (targets == 0)
         return gpt2_fail(a->model,
                          "lora: targets \"%s\" match none of the layers h.*.attn.c_attn, "
@@ -528,7 +578,8 @@ static inline int adapters_begin(adapters *a, gpt2_model *m, gckpt_store *store,
     memset(a, 0, sizeof *a);
     a->options = *options;
     adapters_options *o = &a->options;
-    o->targets = o->targets != NULL ? o->targets : "c_attn";
+    if (o->targets == NULL || strcmp(o->targets, "all-linear") == 0)
+        o->targets = o->targets == NULL ? "c_attn" : "c_attn,c_proj,c_fc";
     o->size = o->size != 0                    ? o->size
               : o->method == ADAPTERS_LORA    ? 8
               : o->method == ADAPTERS_HOULSBY ? 64

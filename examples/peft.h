@@ -238,9 +238,7 @@ static inline const char *adapters_read_list(json *d, const char *key, char **ro
     char *to = *room, number[32];
     const uint32_t all = json_find_set(d, JSON_ROOT, key);
     const json_kind kind = json_kind_of(d, all);
-    if (json_is(d, all, "all-linear"))
-        to += sprintf(to, "c_attn,c_proj,c_fc,");
-    else if (kind == JSON_STRING)
+    if (kind == JSON_STRING)
         adapters_add_item(d, &to, all, NULL);
     else if (kind != JSON_NOTHING && kind != JSON_ARRAY && kind != JSON_OBJECT)
         json_wrong(d, all, "names");
@@ -322,6 +320,7 @@ static inline void adapters_read_config(json *d, const gpt2_config *c, adapters_
                   o->alpha);
     o->dropout = json_real(d, JSON_ROOT, "lora_dropout", 0);
     o->rslora = json_bool(d, JSON_ROOT, "use_rslora", 0);
+    o->some = 1;
     if (method == ADAPTERS_LORA) {
         const uint32_t bias = json_find_set(d, JSON_ROOT, "bias");
         int which = 0;

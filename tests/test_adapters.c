@@ -97,6 +97,7 @@ static void test_merge(void)
     gckpt_store *plain = tuning_load(&m, folder, NULL); /* transformers' own names */
     tuning_logits(&m, plain, NULL, "patterns", 1e-4);
     gckpt_store_free(plain);
+    gpt2_close(&m);
 }
 
 /* Every method: how many parameters it trains, whether it begins as the model itself, that training
@@ -185,6 +186,55 @@ static void test_packed(void)
     }
 }
 
+/* Targets, ranks and alphas of nothing are refused by name; in peft's files they are passed over, as
+ * there. "all-linear" is every layer but the head. */
+static void test_targets(void)
+{
+    enum { C = GOLDEN_DIM, L = GOLDEN_LAYERS };
+    static const struct {
+        const char *targets, *ranks, *alphas, *says; /* says NULL: it trains `trains` */
+        int64_t trains;
+    } all[] = {
+        { "c_attn,c_fz", NULL, NULL,
+          "target \"c_fz\" matches no layer; there are attn.c_attn, attn.c_proj, mlp.c_fc and mlp.c_proj in h.0 to h.1",
+          0 },
+        { "h.7.attn.c_attn,c_fc", NULL, NULL, "target \"h.7.attn.c_attn\" matches no layer", 0 },
+        { "c_attn,lm_head", NULL, NULL, "target \"lm_head\" matches no layer", 0 },
+        { "all-liner", NULL, NULL, "or all-linear", 0 },
+        { "c_attn,all-linear", NULL, NULL, "target \"all-linear\" matches no layer", 0 },
+        { "c_attn", "c_attn=2,c_fc=4", NULL, "\"c_fc=4\" is for none of the targets, \"c_attn\"",
+          0 },
+        { "c_attn", NULL, "c_attm=2", "\"c_attm=2\" is for none of the targets", 0 },
+        { "c_attn", "c_attn", NULL, "and '=' and a number", 0 },
+        { "all-linear", "mlp.c_proj=2", NULL, NULL, L * (4 * C + 2 * C + 5 * C + 2 * 5 * C) },
+        { "c_attn,c_proj,c_fc", NULL, "c_fc=2", NULL, L * (4 * C + 2 * C + 5 * C + 5 * C) },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const adapters_options o = { .method = ADAPTERS_LORA,
+                                     .size = 1,
+                                     .targets = all[i].targets,
+                                     .ranks = all[i].ranks,
+                                     .alphas = all[i].alphas };
+        tuned t;
+        open_base(&t);
+        const int failed = adapters_begin(&t.a, &t.m, t.s, &o) != 0;
+        CHECK_MSG(all[i].says ? failed && strstr(t.m.error, all[i].says)
+                              : !failed && adapters_trainable(t.s) == all[i].trains,
+                  "%s: %s, %lld parameters", all[i].targets, failed ? t.m.error : "taken",
+                  (long long)adapters_trainable(t.s));
+        end(&t);
+    }
+    static const tuning_edit files[] = { { "lora", "adapter_config.json", "\"c_attn\"",
+                                           "\"c_attn\", \"q_proj\"", NULL, 0 },
+                                         { "lora", "adapter_config.json", "\"rank_pattern\": {}",
+                                           "\"rank_pattern\": {\"q_proj\": 3}", NULL, 0 } };
+    for (int i = 0; i < 2; i++) {
+        tuned t;
+        open_saved(&t, tuning_wrong(&files[i]));
+        end(&t);
+    }
+}
+
 static void test_wrong(void)
 {
     static const char weights[] = "adapter_model.safetensors", config[] = "adapter_config.json";
@@ -203,6 +253,8 @@ static void test_wrong(void)
         { "lora", config, "\"c_attn\"", "\"q_proj\"", "q_proj", 0 },
         { "lora", config, "\"c_attn\"", "\"c_(attn\"", "c_(attn", 0 },
         { "lora", config, "\"c_attn\"", "\"c_attn\", \"c_fc\"", "c_fc", 0 },
+        { "lora", config, "[\n    \"c_attn\"\n  ]", "\"all-linear\"",
+          "no tensor for \"h.0.attn.c_proj", 0 },
         { "lora", config, "use_dora\": false", "use_dora\": true", "use_dora", 0 },
         { "lora", config, "modules_to_save\": null", "modules_to_save\": [\"wte\"]",
           "modules_to_save", 0 },
@@ -272,6 +324,7 @@ int main(int argc, char **argv)
         test_merge();
         test_methods();
         test_packed();
+        test_targets();
         test_wrong();
         test_memory();
     }
