@@ -78,7 +78,7 @@ static const options_row allowed[] = {
     { "rslora", OPTIONS_FLAG, &o.rslora, NULL, 0, 0, NULL, "lora: scaled by alpha / sqrt(rank)" },
     { "lora-dropout", OPTIONS_REAL, &o.lora_dropout, "0", 0, 0.99, NULL, "lora: of its input" },
     { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
-      "lora: modules, as in peft: c_attn,mlp.c_fc; not given: c_attn" },
+      "lora: modules, as in peft: c_attn,mlp.c_fc, or all-linear; not given: c_attn" },
     { "ranks", OPTIONS_TEXT, &o.ranks, NULL, 0, 0, NULL, "lora: ranks of some: mlp.c_fc=4" },
     { "alphas", OPTIONS_TEXT, &o.alphas, NULL, 0, 0, NULL, "lora: alphas of some" },
     { "bias", OPTIONS_CHOICE, &o.bias, "none", 0, 0, bias_names, "lora: biases trained, too" },
@@ -108,7 +108,8 @@ static const options_table options = { "finetune", allowed, sizeof allowed / siz
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
-static const char other_notes[] = "data base skipped position best before general";
+static const char other_notes[] = "data base skipped position best before general "
+                                  "rows.validation rows.general";
 static const char not_kept[] = "resume save new json timeline picture plan help";
 
 static int check_options(void)
@@ -166,7 +167,7 @@ typedef struct { /* what came of a method: a row of the table */
     size_t bytes, file, kinds[GCKPT_BYTES_KINDS];
     double seconds; /* of a step, the median */
     double before, after, best, general_before, general_after;
-} outcome;
+} outcome; /* losses: 0 where there is none */
 
 typedef struct {
     gckpt_store *notes; /* of training.safetensors, which other files do not get */
@@ -174,6 +175,7 @@ typedef struct {
     adapters adapters;
     gpt2_options how;
     const char *save; /* folder; NULL: nothing is saved */
+    int saved;        /* 1: what others load from there has the weights as they are now */
     lm_run run;
     outcome result;
 } tuning;
@@ -253,6 +255,10 @@ static int open_data(const char *option, const char *path, const gpt2_model *m, 
     if (dataset_open(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
                      (int32_t)m->config.vocabulary, run.end) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
+    if (d->replaced > 0)
+        fprintf(session.out,
+                "note   --%s: %zu byte%s no UTF-8, taken as U+FFFD: is it in another encoding?\n",
+                option, d->replaced, d->replaced == 1 ? " is" : "s are");
     return 0;
 }
 
@@ -272,6 +278,7 @@ static int load_data(void)
     gpt2_model m;
     if (gpt2_read_config(&m, o.model) != 0)
         return session_fail(1, "--model: %s", m.error);
+    gpt2_close(&m);
     if (bpe_open(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s", run.tokenizer.error);
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
@@ -299,14 +306,14 @@ static int load_data(void)
                             (long long)o.context, (long long)room, (long long)m.config.context,
                             room < m.config.context ? ", and the method takes some" : "");
     const uint64_t rows = dataset_rows(&run.data, run.first.T);
-    const uint64_t held = lm.eval_every > 0 && lm.validation == NULL ? (rows + 9) / 10 : 0;
-    const part none = { NULL, 0, 0 }, train = { &run.data, 0, rows - held },
-               last = { &run.data, rows - held, held },
+    const uint64_t tenth = lm.validation == NULL ? (rows + 9) / 10 : 0;
+    const uint64_t held = lm.eval_every > 0 ? tenth : 0;
+    const part train = { &run.data, 0, rows - held }, last = { &run.data, rows - tenth, tenth },
                own = { &run.validation, 0, dataset_rows(&run.validation, run.first.T) },
                other = { &run.general, 0, dataset_rows(&run.general, run.first.T) };
     run.train = train;
-    run.valid = lm.eval_every == 0 ? none : lm.validation != NULL ? own : last;
-    run.other = lm.eval_every == 0 ? none : other;
+    run.valid = lm.validation != NULL ? own : last;
+    run.other = other;
     if (train.count == 0 || (lm.eval_every > 0 && run.valid.count == 0))
         return session_fail(1,
                             "%s has %llu rows of %lld tokens, too few to learn from and to "
@@ -335,6 +342,31 @@ static uint64_t data_hash(void)
     return session_hash(h, run.data.examples, run.data.count * sizeof(dataset_example));
 }
 
+/* Rows of a part that an evaluation reads, spread evenly. */
+static uint64_t part_used(const part *p)
+{
+    const uint64_t most = lm.eval_iters > 0 ? (uint64_t)(lm.eval_iters * lm.batch) : p->count;
+    return most < p->count ? most : p->count;
+}
+
+static void part_row(const part *p, uint64_t i, const lm_run *r)
+{
+    dataset_row(p->data, p->first + i * p->count / part_used(p), r->T, r->tokens, r->targets);
+}
+
+/* What a loss of an evaluation is of: it compares with losses of the same rows only. */
+static uint64_t part_hash(const part *p)
+{
+    const lm_run *r = &run.first;
+    const size_t bytes = (size_t)r->T * sizeof(int32_t);
+    uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
+    for (uint64_t i = 0; i < part_used(p); i++) {
+        part_row(p, i, r);
+        h = session_hash(session_hash(h, r->tokens, bytes), r->targets, bytes);
+    }
+    return h;
+}
+
 /* ---- a method: loading and planning ---------------------------------------------------------- */
 static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
@@ -349,7 +381,8 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return 1;
 }
 
-static int load_model(tuning *t, adapters_method method)
+/* Of the folders of a model and, or NULL: a new one, of an adapter. */
+static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
     const gpt2_source source = { (gckpt_storage)o.store, (int)o.map };
@@ -368,12 +401,12 @@ static int load_model(tuning *t, adapters_method method)
     t->notes = gckpt_store_new(NULL);
     if (t->run.store == NULL || t->notes == NULL)
         return session_fail(1, "out of memory");
-    if (gpt2_load(&t->model, t->run.store, o.model, &source) != 0)
+    if (gpt2_load(&t->model, t->run.store, model, &source) != 0)
         return session_fail(1, "--model: %s", t->model.error);
-    int failed = o.adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, o.adapter)
-                                   : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
+    int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
+                                 : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
     if (!failed && t->adapters.options.method != method)
-        failed = gpt2_fail(&t->model, "--adapter %s: it is of --method %s", o.adapter,
+        failed = gpt2_fail(&t->model, "--adapter %s: it is of --method %s", adapter,
                            adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
@@ -491,8 +524,7 @@ static int sample(tuning *t, const char *when)
 /* The mean loss of a target, and the mean of the rows' means; 0 when interrupted. */
 static int evaluate_part(tuning *t, const part *p, double *mean, double *of_means)
 {
-    const uint64_t most = lm.eval_iters > 0 ? (uint64_t)(lm.eval_iters * lm.batch) : p->count;
-    const uint64_t used = most < p->count ? most : p->count;
+    const uint64_t used = part_used(p);
     const lm_run *r = &t->run;
     const lm_model *m = &r->models[LM_EVALUATION];
     double sum = 0, means = 0;
@@ -501,7 +533,7 @@ static int evaluate_part(tuning *t, const part *p, double *mean, double *of_mean
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
                                       { m->feeds[1].input, r->targets } };
         gckpt_report report;
-        dataset_row(p->data, p->first + i * p->count / used, r->T, r->tokens, r->targets);
+        part_row(p, i, r);
         const gckpt_result result = gckpt_forward(m->exec, feeds, 2, 1, &report);
         if (result == GCKPT_CANCELLED)
             break;
@@ -584,8 +616,14 @@ static const char *saved_name(const tuning *t)
 /* The model, or what the method added to it, for others to load. */
 static int save_model(tuning *t)
 {
-    static const char *const files[] = { "vocab.json", "merges.txt", "tokenizer.json",
-                                         "tokenizer_config.json", "special_tokens_map.json" };
+    static const char *const files[] = { "vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "chat_template.jinja",
+                                         "generation_config.json" };
     int failed = t->adapters.options.method == ADAPTERS_FULL
                      ? gpt2_save(&t->model, t->run.store, t->save, GCKPT_STORED_F32)
                      : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
@@ -632,15 +670,20 @@ static int save_training(tuning *t)
 }
 
 /* After an evaluation (loss 0: there was none) or at the end. What is worse than the best, or may
- * be, is kept for --resume only. */
+ * be, is kept for --resume only: also where the best of before counts no longer, until there is
+ * another. */
 static int save(tuning *t, double loss)
 {
     if (t->save == NULL)
         return 0;
-    if (t->result.best == 0 || (loss > 0 && loss < t->result.best)) {
+    const double best = t->result.best;
+    const int waits =
+        lm.resume != NULL && lm.eval_every > 0 && file_bytes(t->save, saved_name(t)) > 0;
+    if (loss > 0 ? best == 0 || loss < best : best == 0 && !waits) {
         t->result.best = loss;
         if (save_model(t) != 0)
             return 1;
+        t->saved = 1;
     }
     return save_training(t);
 }
@@ -650,6 +693,7 @@ static void put_batch(lm_run *r, uint64_t step)
 {
     (void)step; /* rows follow each other, also those of steps without targets */
     ((tuning *)r->user)->result.after = 0;
+    ((tuning *)r->user)->saved = 0;
     for (int64_t i = 0; i < lm.batch; i++) {
         const uint64_t n = run.train.count, at = r->position + (uint64_t)i;
         const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
@@ -674,7 +718,43 @@ static int evaluate_now(lm_run *r, uint64_t step)
 }
 
 /* ---- a method from beginning to end ---------------------------------------------------------- */
-static int resume(tuning *t)
+/* 1: what a loss is of, now `hash`, is not what it was, by the note; where an older version wrote
+ * none, by what is given now. */
+static int is_other(tuning *t, const char *key, uint64_t hash, const char *options_too, int argc,
+                    char **argv)
+{
+    char text[24];
+    const char *note = gckpt_store_note(t->notes, key);
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    int other = note != NULL && strcmp(note, text) != 0;
+    for (int i = 0; i < options_count(&options) && note == NULL; i++)
+        other |= session_among(options_too, options_at(&options, i)->name) &&
+                 options_given(&options, argc, argv, options_at(&options, i)->name) != NULL;
+    return other;
+}
+
+/* Losses that can still be compared with. */
+static void restore_losses(tuning *t, int argc, char **argv)
+{
+    outcome *r = &t->result;
+    if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
+        r->best = noted_real(t, "best");
+    r->before = noted_real(t, "before");
+    r->general_before = noted_real(t, "general");
+    if (is_other(t, "rows.general", part_hash(&run.other), "general context eval-iters batch bf16",
+                 argc, argv))
+        r->general_before = 0;
+    if (!is_other(t, "rows.validation", part_hash(&run.valid),
+                  "data validation context eval-iters batch bf16", argc, argv))
+        return;
+    if (r->best > 0)
+        fprintf(session.out,
+                "note   what validates is not what it was: its best, loss %.4f, no longer counts\n",
+                r->best);
+    r->best = r->before = 0;
+}
+
+static int resume(tuning *t, int argc, char **argv)
 {
     const gckpt_file_desc desc = { .partial = 1 };
     gckpt_result result = gckpt_store_load_as(t->run.store, lm.resume, &desc);
@@ -687,10 +767,7 @@ static int resume(tuning *t)
         return 1;
     t->run.skipped = session_noted(t->notes, "skipped", 0);
     t->run.position = session_noted(t->notes, "position", 0);
-    if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
-        t->result.best = noted_real(t, "best");
-    t->result.before = noted_real(t, "before");
-    t->result.general_before = noted_real(t, "general");
+    restore_losses(t, argc, argv);
     return 0;
 }
 
@@ -739,6 +816,8 @@ static int end(tuning *t, const char *method)
     if (t->save != NULL && r->best > 0)
         fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
+    else if (t->save != NULL && t->saved)
+        fprintf(session.out, "saved  %s: the last step's, %zu bytes\n", t->save, r->file);
     session_event(",\"method\":\"%s\",\"seconds_a_step\":%.9g,\"file_bytes\":%zu,"
                   "\"before\":%.9g,\"after\":%.9g,\"general_before\":%.9g,"
                   "\"general_after\":%.9g}\n",
@@ -747,21 +826,40 @@ static int end(tuning *t, const char *method)
     return 0;
 }
 
-/* The model's path as it was given at first, what others find it by; and method and context, which
- * are not as they were given where all methods are compared. */
+/* The model's path as it was given at first, what others find it by; method and context, which are
+ * not as they were given where all methods are compared; what losses are of. */
 static int note_base(tuning *t, const char *method)
 {
     if ((gckpt_store_note(t->notes, "base") != NULL ||
          gckpt_store_set_note(t->notes, "base", o.model) == GCKPT_OK) &&
         gckpt_store_set_note(t->notes, "option.method", method) == GCKPT_OK)
-        return session_note_number(t->notes, "option.context", (uint64_t)run.first.T);
+        return session_note_number(t->notes, "option.context", (uint64_t)run.first.T) ||
+               session_same_data(t->notes, "rows.validation", NULL, part_hash(&run.valid), 1) ||
+               session_same_data(t->notes, "rows.general", NULL, part_hash(&run.other), 1);
     return session_fail(1, "%s", gckpt_error_text(t->notes));
+}
+
+/* Samples of what was saved: where that is not what the last step left, it is loaded. */
+static int sample_after(tuning *t)
+{
+    const char *folder = t->save;
+    const adapters_method method = t->adapters.options.method;
+    const int full = method == ADAPTERS_FULL;
+    if (t->saved || folder == NULL || file_bytes(folder, saved_name(t)) == 0)
+        return sample(t, "after");
+    const tuning fresh = { .run = run.first };
+    free_tuning(t);
+    *t = fresh;
+    fprintf(session.out, "note   samples are of what was saved, not of the last step\n");
+    return load_model(t, method, full ? folder : o.model, full ? NULL : folder) ||
+           sample(t, "after");
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
     tuning t = { .save = folder, .run = run.first };
-    int failed = load_model(&t, method) || (lm.resume != NULL && resume(&t));
+    int failed =
+        load_model(&t, method, o.model, o.adapter) || (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
         failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
                  note_base(&t, adapters_names[method]) ||
@@ -780,9 +878,10 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         failed = failed || lm_execs(&t.run) || begin(&t) || train(&t) ||
                  end(&t, adapters_names[t.adapters.options.method]);
         lm_free_execs(&t.run);
-        failed = failed || (lm.sample > 0 && !session.interrupted && sample(&t, "after"));
     }
     *result = t.result;
+    if (!failed && !lm.plan && lm.sample > 0 && !session.interrupted)
+        failed = sample_after(&t);
     free_tuning(&t);
     return failed;
 }
@@ -829,7 +928,7 @@ static int compare(int argc, char **argv)
     if (failed || session.interrupted)
         return failed;
     const int ran = !lm.plan, evaluated = ran && lm.eval_every > 0,
-              general = ran && run.other.count > 0;
+              general = evaluated && run.other.count > 0;
     fprintf(session.out, "\n| method | trained parameters | bytes |%s%s%s\n|---|--:|--:|%s%s%s\n",
             ran ? " a step | file |" : "", evaluated ? " loss before | after |" : "",
             general ? " general before | after |" : "", ran ? "--:|--:|" : "",

@@ -418,9 +418,9 @@ static void report_plan(void)
             (long long)o.layers, session_s(o.layers), (long long)o.heads, session_s(o.heads),
             (long long)o.dim, (long long)o.context, (long long)lm_parameters(run.store));
     lm_report_plan(&run);
-    session_event(",\"lower_bound\":%zu,\"overhead\":%.9g,\"gap\":%.9g,\"proven_bytes\":%zu",
+    session_event(",\"lower_bound\":%zu,\"gap\":%.9g,\"proven_bytes\":%zu",
                   gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
-                  gckpt_plan_overhead(p), gckpt_plan_gap(p), gckpt_plan_proven_bytes(p));
+                  gckpt_plan_gap(p), gckpt_plan_proven_bytes(p));
     gckpt_point at;
     for (int i = 0; o.frontier != NULL && gckpt_frontier_get(asked.frontier, i, &at) == GCKPT_OK;
          i++)

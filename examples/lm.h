@@ -333,7 +333,9 @@ static int64_t lm_parameters(const gckpt_store *store)
     return all;
 }
 
-/* The plan in two lines, and as the beginning of an event, which the program goes on with. */
+/* The plan in two lines, and as the beginning of an event, which the program goes on with. Extra is
+ * what a step of this micro-batch computes twice; only the work of a step, by the model of
+ * gckpt_plan_desc.costs, compares plans of different micro-batches. */
 static void lm_report_plan(const lm_run *r)
 {
     static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
@@ -342,16 +344,17 @@ static void lm_report_plan(const lm_run *r)
     size_t kinds[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kinds[i] = gckpt_plan_kind_bytes(p, i);
-    fprintf(session.out,
-            "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, "
-            "%.1f %% recomputed\n",
-            name, r->device != NULL ? ", on cuda" : "", (long long)gckpt_plan_rows(p),
-            (long long)lm.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
-            precisions[lm.precision == GCKPT_FP32   ? 0
-                       : lm.precision == GCKPT_BF16 ? 1
-                                                    : 2],
-            (long long)lm.threads, session_s(lm.threads), gckpt_plan_bytes(p),
-            100 * gckpt_plan_recompute(p));
+    fprintf(
+        session.out,
+        "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, %.1f %% extra work, "
+        "%.4g in all\n",
+        name, r->device != NULL ? ", on cuda" : "", (long long)gckpt_plan_rows(p),
+        (long long)lm.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
+        precisions[lm.precision == GCKPT_FP32   ? 0
+                   : lm.precision == GCKPT_BF16 ? 1
+                                                : 2],
+        (long long)lm.threads, session_s(lm.threads), gckpt_plan_bytes(p),
+        100 * gckpt_plan_overhead(p), (double)gckpt_plan_step_work(p));
     fprintf(session.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
             "activations %zu, workspace %zu)\n",
@@ -361,14 +364,16 @@ static void lm_report_plan(const lm_run *r)
     if (kinds[GCKPT_BYTES_TREE] + kinds[GCKPT_BYTES_GATHERED] + kinds[GCKPT_BYTES_PADDING] > 0)
         fprintf(session.out, "       sums of leaves %zu, gathered %zu; padding, contained %zu\n",
                 kinds[GCKPT_BYTES_TREE], kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);
-    session_event("{\"event\":\"plan\",\"bytes\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
+    session_event("{\"event\":\"plan\",\"bytes\":%zu,\"work\":%llu,\"overhead\":%.9g,"
+                  "\"recompute\":%.9g,\"checkpoint\":\"%s\","
                   "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,"
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
                   "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"tree_bytes\":%zu,"
                   "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
-                  gckpt_plan_bytes(p), gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
-                  (long long)lm_parameters(r->store), (long long)lm.budget,
-                  kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
+                  gckpt_plan_bytes(p), (unsigned long long)gckpt_plan_step_work(p),
+                  gckpt_plan_overhead(p), gckpt_plan_recompute(p), name,
+                  (long long)gckpt_plan_rows(p), (long long)lm_parameters(r->store),
+                  (long long)lm.budget, kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_TREE],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);

@@ -30,6 +30,10 @@ check "no model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$wo
 check "--new" build/finetune --new 2x32x4x48 $model
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
+echo '{"max_length": 7}' > "$work/tiny/generation_config.json"
+sed -i.old 's/"model_type"/"resid_pdrop": 0.0, "pad_token_id": 7, "later": {"a": [1e-3, null]}, "model_type"/' \
+    "$work/tiny/config.json"
+rm "$work/tiny/config.json.old"
 check "--new over a model" fails_with 2 "is there already" build/finetune --new 2x32x4x48 $model
 check "--new of nonsense" fails_with 2 "allowed is LAYERSxDIM" build/finetune --new 2x33x4x48 --model "$work/x"
 check "no data" fails_with 2 "what to learn" build/finetune $model
@@ -41,7 +45,34 @@ check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38: the model ha
     build/finetune $text --context 39 --method prefix
 check "too little data" fails_with 1 "too few to learn from" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"
-check "a target that does not exist" fails_with 1 'targets "c_x" match none' build/finetune $text --targets c_x
+check "a target that does not exist" fails_with 1 'target "c_x" matches no layer; there are attn.c_attn,' \
+    build/finetune $text --targets c_attn,c_x
+check "--targets all-linear" test "$(build/finetune $text --plan --targets all-linear 2> "$work/stderr" |
+    sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (32 * 4 + 32 * 2 + 32 * 5 + 32 * 5)))
+
+# ---- what is no text, or has a mark before it ------------------------------------------------------------
+refused()
+{
+    printf "$3" > "$work/$1"
+    check "--data $1" fails_with 1 "$2" build/finetune $model --data "$work/$1"
+}
+refused utf16 "it is in UTF-16, by its byte order mark: save it as UTF-8" '\377\376h\000i\000'
+refused zeros "byte 2 is 0: this is no text" 'h\000i\000'
+refused zip "a zip archive .*, no text; unpack it" 'PK\003\004abcd'
+refused array.json "an array of JSON, no text; write FILE.jsonl, a line each: {.prompt" '[{"prompt": "a", "answer": "b"}]'
+refused lines.json "name the file FILE.jsonl" '{"prompt": "a", "answer": "b"}\n'
+refused array.jsonl ":1: an array: expected an object a line" '[\n{"prompt": "a", "answer": "b"}]'
+check "--data of weights" fails_with 1 "this is weights (safetensors), no text" build/finetune $model \
+    --data "$work/tiny/model.safetensors"
+check "--validation of an archive" fails_with 1 "validation: .*a zip archive" build/finetune $model \
+    --data "$work/text" --validation "$work/zip"
+for mark in '' '\357\273\277'; do
+    printf "${mark}Gr\303\274\303\237 Gott, \344\275\240\345\245\275 [1] {}\nabc\nabc\nabc\nabc\nabc\n" > "$work/marked"
+    build/finetune $model --data "$work/marked" --context 24 --plan | sed -n 's/^data .*: \([0-9]* tokens\),.*/\1/p'
+done > "$work/counts"
+check "a byte order mark is no token" test "$(tr '\n' ' ' < "$work/counts")" = "47 tokens 47 tokens "
+check "another encoding is noted" sh -c "printf 'Gr\\374\\337 Gott, wie geht es dir in dieser schoenen Zeit und Welt?' > $work/latin &&
+    build/finetune $model --data $work/latin --context 24 --plan | grep -q '^note   --data: 2 bytes are no UTF-8, taken as U+FFFD'"
 check "--device cuda without one" fails_with 2 "build/finetune-cuda makes one" build/finetune $text --device cuda
 check "--store of what is trained" fails_with 2 "which only frozen ones" build/finetune $text --method full --store int8
 
@@ -66,6 +97,9 @@ check "the options are the first event" sh -c "head -n 1 $work/lora.a.json |
     grep -q '^{\"event\":\"options\",\"program\":\"finetune\",\"begin\":0,.*\"method\":\"lora\",.*\"micro-batch\":\"auto\"'"
 check "what others load has nothing of ours" sh -c "! grep -aq option. $work/*.a/adapter_model.safetensors \
     $work/full.a/model.safetensors && grep -aq option.lr $work/lora.a/training.safetensors"
+check "its config.json keeps what is not ours" sh -c "grep -q '\"resid_pdrop\": 0.0' $work/full.a/config.json &&
+    grep -q '\"pad_token_id\": 7' $work/full.a/config.json && grep -q '\"later\": {\"a\": .1e-3, null.}' $work/full.a/config.json &&
+    cmp $work/tiny/generation_config.json $work/full.a/generation_config.json"
 check "a model that was tuned in full is a model" sh -c "build/finetune --model $work/full.a --data $work/text \
     --threads 1 --context 24 --eval-every 0 --steps 1 --json - > $work/again.json 2> $work/stderr"
 build/finetune $text --method lora --adapter "$work/lora.a" --steps 0 > "$work/adapter.json" 2> "$work/stderr"
@@ -85,6 +119,59 @@ build/finetune $run --data "$work/changing" --eval-iters 1 --steps 2 --save "$wo
 echo more >> "$work/changing"
 check "--resume with other data" fails_with 1 "no longer what the run began with; give --data" \
     build/finetune --resume "$work/changed" --steps 3
+check "--resume with the text given: as it is now" sh -c "build/finetune --resume $work/changed --steps 3 \
+    --data $work/changing > $work/stdout"
+
+# ---- what validates changes: the best of before counts no longer, and what is saved is of now --------------
+i=0
+while [ $((i += 1)) -le 1000 ]; do printf 'abc '; done > "$work/easy"
+build/finetune $run --data "$work/easy" --validation "$work/easy" --general "$work/general" --eval-iters 1 --steps 6 \
+    --save "$work/moved" > "$work/moved.json" 2> "$work/stderr"
+cp "$work/moved/adapter_model.safetensors" "$work/moved.best"
+cp -r "$work/moved" "$work/older"
+LC_ALL=C sed -i.old 's/"rows\.\([vg]\)/"lost.\1/g' "$work/older/training.safetensors" # as versions before wrote it
+rm "$work/older/training.safetensors.old"
+kept() # FOLDER OPTION...
+{
+    folder=$1
+    shift
+    build/finetune --resume "$work/$folder" --plan "$@" > "$work/stdout" || return 1
+    ! grep -q 'what validates is not what it was' "$work/stdout"
+}
+gone()
+{
+    ! kept "$@" && grep -q '^note   what validates is not what it was: its best, loss [0-9.]*, no longer counts' "$work/stdout"
+}
+check "the best counts where nothing changes" kept moved
+check "or is given again" kept moved --validation "$work/easy" --eval-iters 1 --context 24
+check "or only what is learned changes" kept moved --data "$work/text"
+check "other --validation: the best is forgotten" gone moved --validation "$work/general"
+check "other --context" gone moved --context 16
+check "other --eval-iters" gone moved --eval-iters 2
+check "--bf16" gone moved --bf16
+check "a file without note: the best counts" kept older
+check "unless something is given that matters" gone older --context 24
+cp "$work/easy" "$work/text2"
+printf 'and so on, x, y, z and others of that kind' | cat - "$work/text2" > "$work/easy"
+check "--validation that has grown" gone moved --data "$work/text"
+cp -r "$work/moved" "$work/waits"
+build/finetune --resume "$work/waits" --data "$work/text" --eval-every 1000000 --steps 1000000000 --json - \
+    > "$work/waits.json" 2> "$work/stderr" &
+pid=$!
+wait_for "$work/waits.json" '"event":"step"'
+kill -INT $pid
+wait $pid
+check "until another is found, what was saved stays" sh -c "test $? -eq 130 &&
+    cmp $work/moved.best $work/waits/adapter_model.safetensors &&
+    ! cmp -s $work/moved/training.safetensors $work/waits/training.safetensors"
+build/finetune --resume "$work/moved" --data "$work/text" --validation "$work/text" --steps 7 --sample 4 > "$work/stdout" 2>&1
+check "what evaluates best then is saved" sh -c "! cmp -s $work/moved.best $work/moved/adapter_model.safetensors"
+now=$(sed -n 's/^step 7: validation loss //p' "$work/stdout")
+check "and what is said is of now" grep -q "^saved .* loss ${now:-none}," "$work/stdout"
+check "with no loss of before beside it" grep -q "^loss   ${now:-none} after" "$work/stdout"
+check "--general is not changed: its loss of before is" grep -q "^general [0-9.]* before" "$work/stdout"
+build/finetune $text --eval-every 0 --steps 1 --save "$work/unjudged" > "$work/stdout" 2> "$work/stderr"
+check "nothing evaluated: the last step's is saved" grep -q "^saved .*unjudged: the last step's, [1-9]" "$work/stderr"
 
 build/finetune $text --eval-every 0 --steps 1000000000 --save "$work/stopped" > "$work/stopped.json" 2> "$work/stderr" &
 pid=$!
@@ -122,6 +209,13 @@ wait $pid
 check "an interrupt leaves what evaluated best" sh -c "test $? -eq 130 &&
     cmp $work/lora.a/adapter_model.safetensors $work/worse/adapter_model.safetensors &&
     ! cmp -s $work/lora.a/training.safetensors $work/worse/training.safetensors"
+build/finetune $text --adapter "$work/lora.a" --steps 0 --sample 12 --prompt 'The ' 2>&1 > "$work/stdout" |
+    LC_ALL=C awk '/^step/ { on = 0 } on; /^sample before/ { on = 1 }' > "$work/of.best"
+cp -r "$work/lora.a" "$work/worst"
+build/finetune --resume "$work/worst" --lr 10 --steps 21 --sample 12 --prompt 'The ' > "$work/stdout" 2>&1
+LC_ALL=C awk 'on; /^sample after/ { on = 1 }' "$work/stdout" > "$work/of.worst"
+check "the last step is not what was saved: samples are" sh -c "grep -aq 'The ' $work/of.best &&
+    cmp $work/of.best $work/of.worst && grep -aq '^note   samples are of what was saved' $work/stdout"
 check "--resume into another folder: the best from there on" sh -c "build/finetune --resume $work/lora.a --lr 10 \
     --steps 21 --save $work/elsewhere > $work/stdout && test -s $work/elsewhere/adapter_model.safetensors"
 check "--resume of a run that is done" sh -c "build/finetune --resume $work/lora.a | grep -q 'loss [0-9.]*, [1-9][0-9]* bytes'"
@@ -145,6 +239,8 @@ build/finetune $how --budget 1 > "$work/stdout" 2> "$work/stderr"
 least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
 build/finetune $how --budget "${least:-1}" > "$work/plan.json" 2> "$work/stderr"
 check "the least budget named is enough, for the same bits" test "$(field "$work/plan.json" end weights_hash)" = "$hash"
+check "and costs work, as it says" sh -c "test '$(field "$work/plan.json" plan work)' -gt '$(field "$work/lora.a.json" plan work)' &&
+    grep -q '^plan .* bytes, [1-9][0-9.]* % extra work, [0-9.e+]* in all' $work/stderr"
 check "and is not exceeded" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
 check "a budget too small for samples" fails_with 1 "sampling needs" build/finetune $how --budget "${least:-1}" \
     --sample 4 --samples 64

@@ -330,7 +330,7 @@ static void test_options(void)
         adapters_options o;
         const char *says;
     } wrong[] = {
-        { { .method = ADAPTERS_LORA, .targets = "lm_head" }, "match none of the layers" },
+        { { .method = ADAPTERS_LORA, .targets = "lm_head" }, "target \"lm_head\" matches no layer" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn,c_(fc" }, "\"c_(fc\"" },
         { { .method = ADAPTERS_LORA, .ranks = "c_attn" }, "\"c_attn\"" },
         { { .method = ADAPTERS_LORA, .ranks = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },
