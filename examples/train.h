@@ -122,6 +122,7 @@ typedef struct {
     time_t began, told;               /* told: when the clock on stderr was last written, */
     int shown;                        /* and its length */
     char path[1024];                  /* of the best weights */
+    char values[20];                  /* a hash of all rows' values, for the file's note */
 } train_run;
 
 static inline int train_fail(train_run *t, const char *format, ...)
@@ -365,6 +366,19 @@ static inline void train_recipe(const train_run *t, char text[256])
              (double)t->data->rows, (double)t->checked, (double)t->batch, (double)t->o->seed);
 }
 
+/* So that the best epoch of other rows is not compared with: FNV-1a of words, on any machine. */
+static inline void train_hash(train_run *t)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < t->columns; i++)
+        for (int64_t k = 0; k < t->data->rows * train_width(&t->data->column[i]); k++) {
+            uint32_t word;
+            memcpy(&word, (const char *)t->data->column[i].values + 4 * k, sizeof word);
+            hash = (hash ^ word) * 1099511628211u;
+        }
+    snprintf(t->values, sizeof t->values, "%016llx", (unsigned long long)hash);
+}
+
 static inline int train_save(train_run *t)
 {
     const train_report *b = &t->best;
@@ -373,6 +387,7 @@ static inline int train_save(train_run *t)
     snprintf(note, sizeof note, "%i %i %.17g %.17g %.17g of %s", t->r->epoch, b->epoch, b->loss,
              b->validation, b->accuracy, recipe);
     gckpt_store_set_note(t->store, "train", note);
+    gckpt_store_set_note(t->store, "train.values", t->values);
     if ((t->r->best && gckpt_store_save_as(t->store, t->path, &train_values) != GCKPT_OK) ||
         gckpt_store_save(t->store, t->o->save) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
@@ -400,6 +415,12 @@ static inline int train_load(train_run *t)
         strcmp(note + at, recipe) != 0)
         return train_fail(t, "%s is of another training (%s; this: %s): remove it, or take another",
                           t->o->save, note != NULL ? note + at : "no note", recipe);
+    note = gckpt_store_note(t->store, "train.values"); /* older files have none */
+    if (note != NULL && strcmp(note, t->values) != 0)
+        return train_fail(t,
+                          "%s is of a training with other values in its rows: remove it, or take "
+                          "another",
+                          t->o->save);
     return 0;
 }
 
@@ -432,6 +453,8 @@ static inline int train_ready(train_run *t)
     if (failed)
         return train_fail(t, "out of memory for a batch, the best weights and %.0f outputs",
                           (double)(t->checked * t->width));
+    if (t->o->save != NULL)
+        train_hash(t);
     return t->o->save != NULL && train_load(t) != 0 ? -1 : train_bind(t);
 }
 

@@ -384,6 +384,10 @@ static void test_resume(void)
     data.rows--;
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "this: 149 rows, 37 for validation, batch 16, seed 7): remove"));
     data.rows++;
+    class_of[ROWS - 1] ^= 1; /* for validation */
+    CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, "is of a training with other values in its rows: remove"));
+    class_of[ROWS - 1] ^= 1;
+    CHECK(fit(&data, &o, &other) == hash);
     remove(best);
     CHECK(fit(&data, &o, &other) == 0 && strstr(other.error, best));
     o.save = "build/no/such/folder";
