@@ -749,7 +749,7 @@ static void restore_losses(tuning *t, int argc, char **argv)
         return;
     if (r->best > 0)
         fprintf(session.out,
-                "note   what validates is not what it was: its best, loss %.4f, no longer counts\n",
+                "note   what validates has changed: the best so far, loss %.4f, no longer counts\n",
                 r->best);
     r->best = r->before = 0;
 }

@@ -145,9 +145,9 @@ static inline int json_mark(json *d, const char *text, size_t n)
             continue;
         if (marks[i].encoding == NULL)
             return marks[i].size;
-        return json_fail(d, 0,
-                         "it is in %s, by its byte order mark: save it as UTF-8 (iconv -f %s)",
-                         marks[i].encoding, marks[i].encoding);
+        return json_fail(
+            d, 0, "it is in %s, by its byte order mark: save it as UTF-8 (iconv -f %s -t UTF-8)",
+            marks[i].encoding, marks[i].encoding);
     }
     return 0;
 }

@@ -118,7 +118,7 @@ static void test_kinds(void)
     } kinds[] = {
         KIND("a\0b", "byte 2 is 0: this is no text"),
         KIND("h\0e\0l\0l\0o\0", "save it as UTF-8"),
-        KIND("\xff\xfeh\0i\0", "in UTF-16, by its byte order mark: save it as UTF-8 (iconv -f UTF-16)"),
+        KIND("\xff\xfeh\0i\0", "in UTF-16, by its byte order mark: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)"),
         KIND("\xfe\xff\0h\0i", "in UTF-16"),
         KIND("\xff\xfe\0\0h\0\0\0", "in UTF-32"),
         KIND("\0\0\xfe\xff\0\0\0h", "in UTF-32"),

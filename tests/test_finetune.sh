@@ -136,11 +136,11 @@ kept() # FOLDER OPTION...
     folder=$1
     shift
     build/finetune --resume "$work/$folder" --plan "$@" > "$work/stdout" || return 1
-    ! grep -q 'what validates is not what it was' "$work/stdout"
+    ! grep -q 'what validates has changed' "$work/stdout"
 }
 gone()
 {
-    ! kept "$@" && grep -q '^note   what validates is not what it was: its best, loss [0-9.]*, no longer counts' "$work/stdout"
+    ! kept "$@" && grep -q '^note   what validates has changed: the best so far, loss [0-9.]*, no longer counts' "$work/stdout"
 }
 check "the best counts where nothing changes" kept moved
 check "or is given again" kept moved --validation "$work/easy" --eval-iters 1 --context 24
