@@ -26,14 +26,14 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1420
+ *     >>api        public API: every function, where it is declared                     1435
  *     >>base       configuration, errors, memory, shapes, threads                       1010
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
- *     >>store      parameters and optimiser state                                       1330
+ *     >>store      parameters and optimiser state                                       1340
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1120
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1960
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
+ *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1380
  *     >>plan       the model, schedules, drafts, layout; plans encoded                  3500
  *     >>bound      work and bytes that no schedule can do without                        520
  *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
@@ -46,12 +46,12 @@
  *     >>training   division, norm, clipping, optimisers, steps                          1610
  *     >>crew       a step in leaves, and by several ranks                             550
  *     >>check      gradients against finite differences                                  700
- *     >>files      safetensors                                                          2280
+ *     >>files      safetensors                                                          2320
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            2000
  *     >>kernels    what is done with an item, for each instruction set                  3360
  *     manual       this comment                                                          420
- *                  in all                                                              31800
+ *                  in all                                                              31890
  *
  * == MANUAL =======================================================================================
  *
@@ -651,6 +651,11 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
 
+/* The order of the axes of convolutions' weights in a file. */
+typedef enum {
+    GCKPT_AXES_NOT_SAID,
+    GCKPT_AXES_HWIO /* as gckpt_conv2d reads them: (KH,KW,I/groups,O); signals: (K,I/groups,O) */
+} gckpt_axes;
 /* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
@@ -665,11 +670,20 @@ typedef struct {
     int partial;  /* reading, 1: what the file does not have stays as it is */
     int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
     gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
+    /* Reading: the order that convolutions' weights have in a file that does not say it, as those
+     * of PyTorch, whose (O,I/groups,KH,KW) may fit by chance. Until the program says HWIO, of
+     * weights that were permuted (so must be what stands behind a Flatten: docs/from-pytorch.md),
+     * such a file fills no parameter that a convolution in a graph of the store reads, as it is,
+     * reshaped, or element by element; what it filled before, building the convolution refuses:
+     * E_DATA. Files of this library say it; others can, by "convolution_axes":"HWIO" in their
+     * __metadata__. GCKPT_SMALL neither asks nor says. */
+    gckpt_axes convolutions;
 } gckpt_file_desc;
 /* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
- * tensor "NAME#scale"); any other type is refused by the tensor's name. They become what the store
- * has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8. What is
- * stored alike keeps its bits. Written is what is stored, data aligned to their type. */
+ * tensor "NAME#scale"); any other type is refused by the tensor's name, but for PyTorch's counters
+ * "..num_batches_tracked" (I64), which are left out: a note of that name says so. They become what
+ * the store has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8.
+ * What is stored alike keeps its bits. Written is what is stored, data aligned to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -690,8 +704,8 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #endif
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
- * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL
- * when there is none; until the next change. */
+ * "seed", "optimiser", "convolution_axes", and what ends in "#updates"). Loading sets those of the
+ * file. note: NULL when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
@@ -826,7 +840,8 @@ typedef struct {
 } gckpt_window;
 /* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
  * (KH - 1) - 1) / stride + 1: sum over the taps and channels of w of x there (a correlation). A 1 x
- * 1 w is gckpt_linear's. PyTorch's weights (O,I,KH,KW) are permuted (2,3,1,0). */
+ * 1 w is gckpt_linear's. PyTorch's weights (O,I,KH,KW) are permuted (2,3,1,0); their files are not
+ * taken unseen (gckpt_file_desc.convolutions). */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
 /* x (B,T,I), w (K,I/groups,O) */
@@ -3540,6 +3555,8 @@ typedef struct {
     gckpt_parameter p;
     unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
     gckpt_storage next_storage; /* stored as this */
+    unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
+    unsigned char unsaid;       /* a file filled it that does not say which order it has */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -3731,9 +3748,18 @@ static const char *const gckpti_metadata_keys[] = { "format", "contract", "step"
                                                     "optimiser" };
 enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
 
+/* Says of a file, with "HWIO", that convolutions can read its weights; with another value, or where
+ * the file is not this library's and has no such key, that is not known. */
+static const char gckpti_axes_key[] = "convolution_axes";
+#define GCKPTI_AXES_PROBLEM                                                                        \
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
+    "desc.convolutions = GCKPT_AXES_HWIO once it, and what is behind a Flatten, is permuted "      \
+    "(docs/from-pytorch.md)"
+
 static int gckpti_note_reserved(const char *key)
 {
-    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]) ||
+                   (!GCKPTI_LEAN && !strcmp(key, gckpti_axes_key));
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
         reserved |= !strcmp(key, gckpti_metadata_keys[i]);
     return reserved;
@@ -9518,12 +9544,32 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
 GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
            GCKPT_IN(0), GCKPT_SUMS);
 
+/* The parameter whose axes w has: reshaped, or element by element. NULL: none has, since w was
+ * permuted, say. */
+static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
+{
+    const int64_t elements = gckpti_elements(&w->shape);
+    const gckpt_tensor *t = w->base, *next;
+    for (; t && t->kind == GCKPTI_OP; t = next) {
+        next = NULL;
+        for (int i = 0; t->batchless && t->op != &gckpti_op_permute && i < t->inputs && !next; i++)
+            if (gckpti_elements(&t->in[i]->shape) == elements)
+                next = t->in[i]->base;
+    }
+    return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
+}
+
 /* axes: 2 of images, 1 of signals, which are images of one line. */
 static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window, int transposed, int axes)
 {
     gckpt_tensor *in[3] = { x, w, bias };
+    gckpti_param *q = x && w ? gckpti_conv_parameter(w) : NULL;
     gckpti_conv2d a;
+    if (q && q->unsaid)
+        return gckpti_fail(w->graph, GCKPT_E_DATA, "param \"%s\": " GCKPTI_AXES_PROBLEM, q->p.name);
+    if (q)
+        q->convolution = 1;
     memset(&a, 0, sizeof a);
     if (window)
         a.window = *window;
@@ -23339,9 +23385,11 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
  * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
  * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
- * keys.) All other keys are notes. State becomes the file's: what the file does not have becomes
- * zero, as before a first step. An external parameter that is not writable must hold the file's
- * bits already. Files of other programs (any other format) leave step and seed alone.
+ * keys.) "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read
+ * from a file that did not say. All other keys are notes. State becomes the file's: what the file
+ * does not have becomes zero, as before a first step. An external parameter that is not writable
+ * must hold the file's bits already. Files of other programs (any other format) leave step and seed
+ * alone.
  *
  * Loading reads and checks the header before it changes anything. Then what the store lacks is
  * created, raw, and data are read to where they belong; those of arrays that the store had go to a
@@ -23357,7 +23405,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 static const char gckpti_part_format[] = "gradckpt part";
 
 /* What is asked for where no desc is given. */
-static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
+static const gckpt_file_desc gckpti_file_plain = {
+    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
+};
 
 /* What is saved: a store, or one rank's part of it. */
 typedef struct {
@@ -23459,6 +23509,22 @@ static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "}");
 }
 
+/* What the file says of the axes of weights that may be a convolution's, if anything. */
+static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
+{
+    const gckpt_store *s = v->store;
+    int unsaid = 0, weights = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const gckpti_param *q = &s->params[i];
+        if ((!q->convolution && q->p.shape.n < 3) || !gckpti_renamed(v->desc, q->p.name))
+            continue;
+        weights = 1;
+        unsaid |= q->unsaid;
+    }
+    if (unsaid || (weights && v->desc->values_only))
+        gckpti_print(k, ",\"%s\":\"%s\"", gckpti_axes_key, unsaid ? "unsaid" : "HWIO");
+}
+
 static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
 {
     const gckpt_store *s = v->store;
@@ -23470,6 +23536,8 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     if (!d->values_only)
         gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    if (!GCKPTI_LEAN)
+        gckpti_sink_axes(k, v);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
@@ -23770,8 +23838,9 @@ struct gckpti_loader {
     size_t notes;                   /* that it had; those behind them are the file's */
     unsigned char *spare;           /* for what the store has already, until all is read */
     size_t spare_bytes;
-    float *row; /* at its end: room for a row that is packed */
-    int ours;   /* written by this library */
+    float *row;           /* at its end: room for a row that is packed */
+    int ours;             /* written by this library */
+    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
     uint64_t contract, step, seed, optimiser;
 };
 
@@ -23987,6 +24056,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
 {
     const char *const *keys = gckpti_metadata_keys;
     size_t tensors = l->count;
+    const char *axes = NULL;
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
     char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
@@ -23998,6 +24068,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
+        if (!GCKPTI_LEAN && !strcmp(key, gckpti_axes_key))
+            axes = value;
         if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
             !gckpti_note_add(l->store, key, value))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
@@ -24005,6 +24077,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
+    if (!GCKPTI_LEAN)
+        l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: gckpt_ranks_load reads its index");
@@ -24047,6 +24121,12 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         if (!strcmp(type, gckpti_storages[e->type].name))
             break;
     e->shape.n = axes;
+    if (!GCKPTI_LEAN && !e->ignored && !strcmp(type, "I64") &&
+        gckpti_ending(e->name, "num_batches_tracked")) {
+        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
+        if (!gckpti_note_add(l->store, e->name, "I64, left out"))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
+    }
     int64_t begin = e->offsets[0], end = e->offsets[1];
     if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
@@ -24186,6 +24266,8 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
     l->values++;
+    if (!GCKPTI_LEAN && l->unsaid && q->convolution)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
         return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
                              &e->shape, &q->p.shape);
@@ -24513,6 +24595,8 @@ static void gckpti_load_commit(gckpti_loader *l)
         if (to && to != gckpti_values_block(q))
             memcpy(gckpti_values_block(q), to, gckpti_array_bytes(l->store, q, 0));
         q->raw = 0;
+        if (!GCKPTI_LEAN)
+            q->unsaid = l->unsaid;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
         if (!values_only) {
@@ -24636,8 +24720,13 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
         return store->object.sticky;
     l->store = store;
     l->desc = desc ? desc : &gckpti_file_plain;
+    if (!GCKPTI_LEAN)
+        l->unsaid = l->desc->convolutions == GCKPT_AXES_NOT_SAID;
     l->had = store->count;
     l->notes = store->note_count;
+    if (!GCKPTI_LEAN && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
+        return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
+                            (int)l->desc->convolutions);
     if (l->source)
         return gckpti_load_text(store, l, size);
     if (size < 8)

@@ -7,7 +7,10 @@
  *
  * Names, shapes and initial values are PyTorch's: dense layers are its nn.Linear, "fc1.weight"
  * (64,I) and "fc1.bias"; so gckpt_store_save_as, with values_only, writes what its load_state_dict
- * reads. A NULL tensor is passed on. */
+ * reads. But images have their channels last: a convolution's weights are (KH,KW,I,O), PyTorch's
+ * (O,I,KH,KW); what gckpt_reshape makes flat is (H,W,C), what nn.Flatten does (C,H,W), and the
+ * columns of the nn.Linear behind it have that order. layers_permute turns one into the other;
+ * docs/from-pytorch.md reads a whole net so. A NULL tensor is passed on. */
 #ifndef LAYERS_H
 #define LAYERS_H
 #include <stdint.h>
@@ -28,6 +31,22 @@ static inline int64_t layers_width(const gckpt_tensor *x)
 {
     const gckpt_shape s = gckpt_shape_of(x);
     return s.n > 0 ? s.d[s.n - 1] : 1;
+}
+
+/* As PyTorch's permute: axis i of `to` is axis axes[i] of `from`, which has this shape. (2,3,1,0)
+ * makes nn.Conv2d's weights those of a gckpt_conv2d, (3,2,0,1) the other way; nn.Conv1d's: (2,1,0)
+ * both ways. */
+static inline void layers_permute(const float *from, gckpt_shape shape, const int *axes, float *to)
+{
+    int64_t step[GCKPT_MAX_DIMS], n = 1;
+    for (int i = shape.n; i-- > 0; n *= shape.d[i])
+        step[i] = n;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t rest = k, at = 0;
+        for (int i = shape.n; i-- > 0; rest /= shape.d[axes[i]])
+            at += rest % shape.d[axes[i]] * step[axes[i]];
+        to[k] = from[at];
+    }
 }
 
 /* 1 / sqrt(n), by Newton; so nothing has to be linked. */
@@ -85,8 +104,7 @@ static inline gckpt_tensor *layers_norm(gckpt_tensor *x, const char *name)
 
 /* (B,H,W,I) -> (B,P,Q,out): NAME.weight (size,size,I,out), size odd, zeros around the image, so
  * that stride 1 keeps its size; no bias, since a norm follows. Initial values: normal, by sqrt(2 /
- * what a place sees) (He 2015). nn.Conv2d's weights, (out,I,size,size), are these permuted
- * (3,2,0,1). */
+ * what a place sees) (He 2015). */
 static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64_t out, int size,
                                         int stride)
 {
