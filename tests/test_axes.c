@@ -1,7 +1,7 @@
-/* test_axes.c - the order of axes in files of other programs: a net of PyTorch
- * (golden/make_cnn.py) has the same outputs here when its weights are permuted, and is refused until
- * the program has said that they are, whatever reads them, loaded before the graph is built or
- * after; files of this library load without a word; counters of batch norms are left out with a
+/* test_axes.c - the order of axes in files of other programs: a net of PyTorch's
+ * (golden/make_cnn.py) has the same outputs here when its weights are permuted, and is refused
+ * until the program has said that they are, whatever reads them, loaded before the graph is built
+ * or after; files of this library load without a word; counters of batch norms are left out with a
  * note. */
 #include "gradckpt.h"
 #include "rig.h"

@@ -25,7 +25,7 @@ done
 check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
 
 {
-    printf '#include "gradckpt.h"\n#include "layers.h"\nint main(void)\n{\n'
+    printf '#include "gradckpt.h"\n#include "layers.h"\n#include "tests/golden/cnn.h"\nint main(void)\n{\n'
     printf 'static float x_data[512][64], logits[512][10];\nstatic int32_t y_data[512];\n'
     printf 'for (int i = 0; i < 32768; i++)\n    x_data[i / 64][i %% 64] = (float)(i * 7 %% 31) / 31;\n'
     printf 'for (int i = 0; i < 512; i++)\n    y_data[i] = i %% 10;\n'
@@ -33,6 +33,22 @@ check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep 
     printf 'int ok = small && top && b && dx && dw && logits[511][9] != 0 && gckpt_store_step(s) == 10;\n'
     printf 'const void *all[] = { s, g, e, v };\nfor (int i = 0; i < 4; i++)\n'
     printf '    if (gckpt_error(all[i]) != GCKPT_OK)\n        ok = !puts(gckpt_error_text(all[i]));\n'
+    cat << 'END'
+float pixels[48];
+layers_permute(golden_cnn_x, gckpt_shape4(2, 3, 2, 4), columns, pixels);
+gckpt_pick last = { z, 0 };
+gckpt_feed feed = { gckpt_id(images), pixels };
+gckpt_plan_desc one = { .mode = GCKPT_INFERENCE, .fetch = &last, .fetches = 1 };
+gckpt_plan *cnn_plan = gckpt_plan_new(cnn, NULL, 0, &one);
+gckpt_exec *cnn_exec = gckpt_exec_new(cnn_plan, ours, NULL);
+gckpt_forward(cnn_exec, &feed, 1, 2, NULL);
+const float *got = gckpt_fetch(cnn_exec, gckpt_id(z), 0);
+for (int i = 0; i < 10; i++)
+    if (!got || got[i] - golden_cnn_y[i] > 1e-6f || golden_cnn_y[i] - got[i] > 1e-6f)
+        ok = !printf("output %d of the net: %g, PyTorch's %g\n", i, got ? got[i] : 0, golden_cnn_y[i]);
+gckpt_exec_free(cnn_exec), gckpt_plan_free(cnn_plan), gckpt_graph_free(cnn);
+gckpt_store_free(ours), gckpt_store_free(theirs);
+END
     printf 'gckpt_exec_free(e), gckpt_exec_free(v), gckpt_exec_free(d), gckpt_plan_free(p);\n'
     printf 'gckpt_plan_free(small), gckpt_plan_free(forward), gckpt_plan_free(top);\n'
     printf 'gckpt_plan_free(q), gckpt_plan_free(b), gckpt_graph_free(g), gckpt_store_free(s);\n'
