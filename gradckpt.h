@@ -572,7 +572,7 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
 /* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Makes parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
- * file). It must not exist yet; it is frozen, and stays so unless `writable`. */
+ * file). It must not exist yet. `writable`: it is trained there like any other; 0: always frozen. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 

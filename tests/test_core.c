@@ -631,7 +631,38 @@ static void test_errors(void)
     gckpt_segment_begin(NULL), gckpt_segment_end(NULL);
 }
 
-/* Weights bound from outside: frozen unless writable, not counted as the library's bytes. */
+/* Weights bound from outside, writable: trained where they lie to the bits of the store's own, and
+ * frozen and thawed as these are. */
+static void test_external_writable(void)
+{
+    static float outside[4] = { 0.5f, 0.5f, 0.5f, 0.5f }, x[4] = { 1, 2, 3, 4 };
+    const gckpt_init half = { 0, 0, 0.5f };
+    for (int frozen = -1; frozen < 2; frozen++) { /* as it is; thawed; frozen */
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_parameter p[2];
+        for (int i = 0; i < 4; i++)
+            outside[i] = 0.5f;
+        CHECK(gckpt_store_external(s, "w", gckpt_shape2(2, 2), outside, 1) == GCKPT_OK);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 2));
+        gckpt_tensor *a = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(2, 2), half), NULL);
+        gckpt_tensor *b = gckpt_linear(in, gckpt_param(g, "v", gckpt_shape2(2, 2), half), NULL);
+        gckpt_term term = { gckpt_mean_squared_error(gckpt_add(a, b), in), 1, 0 };
+        CHECK(frozen < 0 || (gckpt_store_freeze(s, "w", 1) == GCKPT_OK &&
+                             gckpt_store_freeze(s, "w", frozen) == GCKPT_OK));
+        gckpt_plan *plan = gckpt_plan_new(g, &term, 1, NULL);
+        gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
+        gckpt_feed feed = { gckpt_id(in), x };
+        gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
+        CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK);
+        gckpt_store_get(s, 0, &p[0]), gckpt_store_get(s, 1, &p[1]);
+        CHECK(p[0].values == outside && p[0].frozen == (frozen > 0) && p[1].values[0] < 0.5f);
+        CHECK(frozen > 0 ? !(outside[0] < 0.5f || outside[0] > 0.5f) : !memcmp(outside, p[1].values, sizeof outside));
+        rig_free(e, plan, g, s);
+    }
+}
+
+/* Others: frozen whatever is asked, and not counted as the library's bytes. */
 static void test_external(void)
 {
     static float outside[4 * 4];
@@ -860,6 +891,7 @@ int main(int argc, char **argv)
     test_mixed_rows();
     test_errors();
     test_external();
+    test_external_writable();
     test_optimisers();
     test_optimiser_state();
     test_corners();
