@@ -84,6 +84,8 @@
  *    the order in which gradients are added. C does not say which argument of a call is evaluated
  *    first, so give each its own statement where two arguments would both create something (w1 and
  *    b1 above). examples/layers.h and train.h: layers and a training loop of such calls, to copy.
+ *    The two lines at the top are best a file of their own, gradckpt.c, which is compiled once, by
+ *    `cc -O2 -c gradckpt.c`; a program then by `cc -O2 program.c gradckpt.o -o program`.
  *
  * 2. Errors
  *    Nothing aborts and nothing needs checking on each line. Building: the first error stays on the
@@ -572,7 +574,7 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
 /* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Makes parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
- * file). It must not exist yet. `writable`: it is trained there like any other; 0: always frozen. */
+ * file). It must not exist yet. `writable`: trained there like any other; 0: always frozen. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 

@@ -1,5 +1,4 @@
 /* digits.c - reads handwritten digits: trained on 1,437 by some people, tried on 360 by others. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "digits.h"
 #include "layers.h"

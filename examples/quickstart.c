@@ -1,4 +1,3 @@
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, and prints
-# the ```text block behind it. from-pytorch.md: its blocks together are one. ops.md: the header's builders.
+# Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, compiles by the
+# line that the page tells, and prints the ```text block behind it. from-pytorch.md: its blocks together are one. ops.md: the header's builders.
 # README.md: every page. Links lead somewhere.
 CC=${CC:-cc}
-LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION -I.}
+LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION= -I.}
 work=build/docs
 . tests/checks.sh
 FLAGS='-O0 -Wall -Wextra -Iexamples'
@@ -14,13 +14,14 @@ awk -v work="$work" '
     /^```/ { file = "" }
     file { print > file }
 ' docs/exercises.md
+told_by docs/exercises.md
+answers=$(line docs/exercises.md 'cc .*answer')
 count=0
 for program in "$work"/*.c; do
     name=${program%.c}
     count=$((count + 1))
-    check "exercise ${name##*/}: compiles" $LINKED $FLAGS "$program" -o "$name"
-    check "exercise ${name##*/}: runs" sh -c "$name > $name.out"
-    check "exercise ${name##*/}: prints what the page says" diff "$name.text" "$name.out"
+    cp "$program" "$work/told/answer.c"
+    check "exercise ${name##*/}: compiles as told, and prints what the page says" prints "$name.text" "$answers"
 done
 check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
 

@@ -32,14 +32,21 @@ block c 1 > "$work/readme.c"
 block text 1 > "$work/readme.out"
 check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
 check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
-check "README's program compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -O0 -I. \
-    "$work/readme.c" -o "$work/readme_c"
-check "README's program runs" sh -c "$work/readme_c > $work/readme_c.out"
-check "README's program prints what README says" diff "$work/readme.out" "$work/readme_c.out"
+mkdir "$work/told"
+ln -s "$PWD/gradckpt.h" "$work/told"
+cp "$work/readme.c" "$work/told/program.c"
+told_cc="$CC -std=c99 -Wall -Wextra -pedantic -Werror" told_last=-O0
+check "README makes gradckpt.c" told "$(line README.md printf)"
+check "README: it compiles as C99" told "$(line README.md 'cc .*-c ')"
+check "README's program compiles as told, as C99, and prints what README says" \
+    prints "$work/readme.out" "$(line README.md 'cc .*program.c gradckpt.o')"
+for begin in 'cc .*-c ' 'cc .*program.c gradckpt.o'; do
+    told_line=$(line README.md "$begin" | sed 's/ && .*//')
+    check "the manual tells the same: $told_line" grep -q "\`$told_line\`" gradckpt.h
+done
 if [ $has_cxx -eq 1 ]; then
-    cp "$work/readme.c" "$work/readme.cpp"
     check "README's program compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -O0 -I. \
-        "$work/readme.cpp" -o "$work/readme_cxx"
+        -x c++ "$work/told/gradckpt.c" "$work/readme.c" -o "$work/readme_cxx"
     check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
 fi

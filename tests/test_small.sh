@@ -5,7 +5,7 @@
 #
 # LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o).
 CC=${CC:-cc}
-LINKED=${LINKED:-$CC -O2 -I.}
+LINKED=${LINKED:-$CC -O2 -I. -DGRADCKPT_IMPLEMENTATION=}
 work=build/small
 . tests/checks.sh
 

@@ -1,5 +1,4 @@
 /* Lesson 4: one batch in parts: the same bits, unless means are averaged. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
 

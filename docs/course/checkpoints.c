@@ -1,5 +1,4 @@
 /* Lesson 3: ways to trade time for bytes, on a chain of 36 layers. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
 

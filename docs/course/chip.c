@@ -1,7 +1,5 @@
-/* Lesson 6: as on a chip: no heap, no files; every byte is in one of four blocks. */
-#define GCKPT_NO_HEAP
-#define GCKPT_NO_STDIO
-#define GRADCKPT_IMPLEMENTATION
+/* Lesson 6: as on a chip: no heap, no files; every byte is in one of four blocks. (A chip's own
+ * gradckpt.c is compiled with GCKPT_NO_HEAP and GCKPT_NO_STDIO: there is nothing else then.) */
 #include "gradckpt.h"
 #include <stdio.h>
 

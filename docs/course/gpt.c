@@ -1,5 +1,4 @@
 /* Lesson 5: a GPT learns a verse in four budgets. Model and training: docs/playground/tiny.h. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "../playground/heap.h"
 #include "../playground/tiny.h"

@@ -1,5 +1,4 @@
 /* Lesson 2: what a step holds, instruction by instruction. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
 

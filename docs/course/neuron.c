@@ -1,5 +1,4 @@
 /* Lesson 1: a neuron, its gradient, and the same by nudging. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
 
