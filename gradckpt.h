@@ -5622,7 +5622,7 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
     static const gckpt_op gckpti_op_##name = {                                                     \
         #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
         gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
-        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name),                               \
+        { __VA_ARGS__ }, (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                     \
         GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
@@ -7654,7 +7654,7 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 }
 
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, GCKPTI_CACHED | GCKPTI_NARROW,
+                gckpti_attention_flops_backward, NULL, (unsigned)GCKPTI_CACHED | GCKPTI_NARROW,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
@@ -29056,8 +29056,8 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
 static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
                                          int64_t k, float *d, int64_t deep)
 {
-    enum { LINKS = 64 };
-    float room[GCKPTI_PANEL * LINKS];
+    enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
+    float room[ROOM];
     const int64_t some = t->b_col == 1 ? 8 : LINKS;
     for (int64_t l = 0; l < k; l += some)
         for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {

@@ -199,6 +199,16 @@ run_check()
             *-D* | *-f* | *-m*) continue ;;
             esac
             "$compiler" $lang $W $macros $how tests/compile/implementation.c || return 1
+        done
+        newest=                 # of C++ also version 20, and the newest that this compiler knows
+        for std in c++26 c++2c c++23 c++2b; do
+            case $c in
+            g++ | clang++) [ -n "$newest" ] || ! can "$compiler" -std=$std -x c++ || newest=$std ;;
+            esac
+        done
+        for std in ${newest:+c++20 $newest}; do
+            echo "== $std"
+            "$compiler" -std=$std -x c++ $W -fsyntax-only tests/compile/implementation.c || return 1
         done ;;
     # ---- the golden hash across compilers and options ----
     hash-*)
