@@ -1928,7 +1928,11 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */   \
     && !defined(__FAST_MATH__)
+#ifdef __s390__ /* -std=c99 and the like compute floats as doubles */
+#error "gradckpt.h: FLT_EVAL_METHOD must be 0; on s390x use -fexcess-precision=fast or -std=gnu99"
+#else
 #error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
+#endif
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
