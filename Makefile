@@ -364,10 +364,12 @@ install:
 	chmod 644 '$(DESTDIR)$(PREFIX)/include/gradckpt.h' '$(SHARE)/gradckpt/gradckpt_cuda.cu' \
 	    '$(SHARE)/pkgconfig/gradckpt.pc' '$(SHARE)'/cmake/gradckpt/*.cmake
 
-# What git tracks, as it is now; outside a repository, as in what such an archive unpacks to, all of it.
+# What git tracks, as it is now (`stash create` fails where files have new times only: hence the refresh); outside a
+# repository, as in what such an archive unpacks to, all of it.
 ARCHIVED = .ci .clang-format .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu tests
 dist: | build
 	if [ -e .git ] && git rev-parse -q --verify HEAD > /dev/null; then \
+	    git update-index -q --refresh > /dev/null; \
 	    changed=$$(git -c user.name=dist -c user.email=dist stash create) && \
 	    git archive --prefix=gradckpt-$(VERSION)/ "$${changed:-HEAD}"; \
 	else \

@@ -46,12 +46,12 @@
  *     >>training   division, norm, clipping, optimisers, steps                          1610
  *     >>crew       a step in leaves, and by several ranks                             550
  *     >>check      gradients against finite differences                                  700
- *     >>files      safetensors                                                          2320
+ *     >>files      safetensors                                                          2470
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            2000
  *     >>kernels    what is done with an item, for each instruction set                  3360
  *     manual       this comment                                                          420
- *                  in all                                                              31890
+ *                  in all                                                              32040
  *
  * == MANUAL =======================================================================================
  *
@@ -1756,11 +1756,11 @@ GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec);
 #ifndef GCKPT_NO_STDIO
 /* A checkpoint by all ranks, each writing its shares: PATH is an index, the files it names lie
  * beside it (PATH.N-RANK.safetensors, N counting saves) in a folder that all ranks see. All ranks
- * call save, between steps; it replaces what was there as a whole: whatever is killed, PATH is the
- * old one or the new one, and after an error the old one, but when it says that the new one is in
- * place (GCKPT_E_PEER: either). Ranks wait for each other's disks, so ranks->timeout should be
- * longer than that. load is for any number of ranks, one too; it reads what this store's rank
- * holds, and is all or nothing as gckpt_store_load; no byte that was damaged passes. */
+ * call save, between steps; it replaces what was there as a whole, and removes what killed saves
+ * have left: whatever is killed, PATH is the old one or the new one, and after an error the old
+ * one, but when it says that the new one is in place (GCKPT_E_PEER: either). Ranks wait for each
+ * other's disks: let ranks->timeout be longer. load is for any number of ranks, one too; it reads
+ * its share, all or nothing as gckpt_store_load, and no byte that was damaged passes. */
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
@@ -1862,6 +1862,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #include <stdio.h>
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -24799,6 +24800,23 @@ static void gckpti_file_try(gckpti_file *file, int failed)
         file->error = errno ? errno : EIO;
 }
 
+/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
+static FILE *gckpti_file_open(const char *path)
+{
+#if GCKPTI_POSIX
+    struct stat s;
+    int fd = open(path, O_RDONLY | O_NONBLOCK);
+    int folder = fd >= 0 && !fstat(fd, &s) && S_ISDIR(s.st_mode);
+    FILE *f = fd < 0 || folder ? NULL : fdopen(fd, "rb");
+    if (fd >= 0 && !f)
+        close(fd);
+    errno = folder ? EISDIR : errno;
+    return f;
+#else
+    return fopen(path, "rb");
+#endif
+}
+
 static size_t gckpti_file_read(void *user, void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
@@ -24840,13 +24858,16 @@ static int gckpti_follow(char *path, size_t room)
     return 0;
 }
 
-/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: no locks. */
+/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: no locks; -2:
+ * errno. */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
     if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
         return errno == EWOULDBLOCK ? 0 : -1;
-    return !fstat(fd, &a) && !stat(name, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    if (fstat(fd, &a) || stat(name, &b))
+        return errno == ENOENT ? 0 : -2;
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 /* As fsync; that a file system (a folder) cannot do it is no error. */
@@ -24884,6 +24905,20 @@ static void gckpti_save_name(gckpti_file *file, char *path)
 }
 #endif
 
+/* Removes a temporary file, if no save has it any more. */
+static int gckpti_remove_left(const char *name)
+{
+#if GCKPTI_POSIX
+    int fd = open(name, O_WRONLY | O_NONBLOCK);
+    int left = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
+    if (fd >= 0)
+        close(fd);
+    return left;
+#else
+    return !remove(name); /* Windows keeps what is open */
+#endif
+}
+
 /* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
  * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
  * when the process is killed: so a file that can be locked is left over and is removed, and saves
@@ -24896,15 +24931,12 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
         gckpti_text t = { name + length, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
 #if GCKPTI_POSIX
-        int fd = open(name, O_WRONLY | O_NONBLOCK);
-        if (fd >= 0 && gckpti_lock(fd, name) == 1)
-            remove(name);
-        if (fd >= 0)
-            close(fd);
-        fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
-        if (fd >= 0 && gckpti_lock(fd, name)) {
-            FILE *f = fdopen(fd, "wb");
-            if (!f) {
+        gckpti_remove_left(name);
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
+        int locked = fd >= 0 ? gckpti_lock(fd, name) : 0;
+        if (locked) {
+            FILE *f = locked == -2 ? NULL : fdopen(fd, "wb");
+            if (!f) { /* made a moment ago, and of no use */
                 remove(name);
                 close(fd);
             }
@@ -24966,6 +24998,15 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
+static gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
+                                      int placed)
+{
+    return gckpti_error(object, GCKPT_E_FILE,
+                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
+                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        strerror(file->error), file->stage, path);
+}
+
 /* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
  * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
  * there is an error. */
@@ -25011,12 +25052,7 @@ static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, con
         gckpti_save_name(&file, target);
 #endif
     gckpti_delete(memory, target, 2 * room, 1);
-    if (!file.error)
-        return result;
-    return gckpti_error(object, GCKPT_E_FILE,
-                        *placed ? "save: %s: could not %s, but it is in place: \"%s\""
-                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file.error), file.stage, path);
+    return file.error ? gckpti_save_error(object, &file, path, *placed) : result;
 }
 
 static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
@@ -25054,14 +25090,27 @@ static int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
+/* Bytes of what may be an index, by its size and how it begins; else 0: it is not read. */
+static size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
+{
+    char begin[8];
+    if (file->error || size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
+        return 0;
+    gckpti_file_try(file, fseek(file->f, 0, SEEK_SET) || fread(begin, 1, 8, file->f) != 8 ||
+                              fseek(file->f, 0, SEEK_SET));
+    return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
+}
+
 static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
                                      const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
     errno = 0;
-    file.f = fopen(path, "rb");
+    file.f = gckpti_file_open(path);
     int64_t size = gckpti_file_size(file.f);
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
+    if (l->source)
+        size = (int64_t)gckpti_index_bytes(&file, size);
     gckpt_result result = GCKPT_E_FILE;
     l->read = gckpti_file_read;
     l->user = &file;
@@ -25071,8 +25120,12 @@ static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const
     if (file.f)
         fclose(file.f);
     if (file.error)
-        return gckpti_error(store, result, "load: %s: could not read \"%s\"", strerror(file.error),
-                            path);
+        return gckpti_error(store, result,
+                            file.error == EISDIR || file.error == ESPIPE
+                                ? "load: %s: could not read a folder, device or pipe; is the path "
+                                  "right? \"%s\""
+                                : "load: %s: could not read \"%s\"",
+                            strerror(file.error), path);
     if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
         gckpti_text t = { store->object.text + strlen(store->object.text), 0 };
         t.left = sizeof store->object.text - 1 - strlen(store->object.text);
@@ -25109,9 +25162,12 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * no byte changes unseen, and files of two saves do not pass for one.
  *
  * A save takes the next number after that of the index that is there, so nothing that this names is
- * written over; then each rank writes its file; when all have, rank 0 replaces the index, and
- * then removes the files of the last one. Who is killed leaves an index that is whole, and maybe
- * files that none names, which the next saves write over or remove.
+ * written over; then each rank writes its file; when all have, rank 0 replaces the index. Who is
+ * killed leaves an index that is whole, and maybe files that none names. Only when the new index
+ * will outlast a power cut is all removed that is of this checkpoint and not named by it, found by
+ * listing the folder: what has a rank's name and begins as that rank's file does, and temporary
+ * files of these names that no save has. Anything else is another's: no number is taken that it
+ * has; nor, where an index is damaged, one that any file has, since that may be named there.
  * ============================================================================================== */
 typedef struct {
     FILE *file; /* NULL: it is not open */
@@ -25288,10 +25344,10 @@ static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
         return 1;
     memcpy(x->path + x->folder, p->name, strlen(p->name) + 1);
     errno = 0;
-    p->file = fopen(x->path, "rb");
+    p->file = gckpti_file_open(x->path);
     if (!p->file && errno == EMFILE) { /* too many: one at a time */
         gckpti_parts_close(x);
-        p->file = fopen(x->path, "rb");
+        p->file = gckpti_file_open(x->path);
     }
     if (!p->file)
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "%s: could not read \"%s\", which it names",
@@ -25454,6 +25510,7 @@ typedef struct {
     gckpti_rank_files old;  /* its files */
     gckpti_rank_file *next; /* rank 0: those of all ranks now */
     int64_t number;         /* of this save */
+    int damaged;            /* what is there is no index, or cannot be read */
 } gckpti_rank_save;
 
 /* The path of a rank's file, in the second half of that of the index. */
@@ -25467,44 +25524,148 @@ static char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
     return path;
 }
 
-/* Reads the index that is there; what is none will be replaced. */
+/* What a file beside the index is, whose path it puts behind that of the index: 0: another's; 1: by
+ * its name that of a rank; 2: a temporary one, also of the index (then *number is 0). */
+static int gckpti_beside(gckpti_rank_save *x, char *name, uint64_t *number, uint64_t *rank)
+{
+    static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
+    const size_t length = strlen(x->old.path + x->old.folder), all = strlen(name);
+    char *c = name + length, *end = name + all, *next;
+    uint64_t n;
+    *number = *rank = 0;
+    if (all <= length || all - length >= GCKPTI_PART_NAME ||
+        memcmp(name, x->old.path + x->old.folder, length))
+        return 0;
+    memcpy(x->old.path + x->old.room + x->old.folder, name, all + 1);
+    next = *c == '.' ? gckpti_digits(c + 1, end, number) : NULL;
+    if (next && *next == '-') {
+        next = gckpti_digits(next + 1, end, rank);
+        if (!next || strncmp(next, type, sizeof type - 1))
+            return 0;
+        c = next + sizeof type - 1;
+    }
+    if (c == end)
+        return 1;
+    return !strncmp(c, temporary, sizeof temporary - 1) &&
+                   gckpti_digits(c + sizeof temporary - 1, end, &n) == end
+               ? 2
+               : 0;
+}
+
+/* Whether the file at this path begins as that of this rank. */
+static int gckpti_is_part(const char *path, uint64_t rank)
+{
+    char begin[8 + 100], want[100] = "";
+    gckpti_text t = { want, sizeof want - 1 };
+    gckpti_text_add(&t, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%u of ",
+                    gckpti_part_format, rank);
+    const size_t length = strlen(want);
+    FILE *f = gckpti_file_open(path);
+    int is = f && fread(begin, 1, 8 + length, f) == 8 + length && !memcmp(begin + 8, want, length);
+    if (f)
+        fclose(f);
+    return is;
+}
+
+/* Before the index is placed: a number that this file has is passed over. Then: what is of another
+ * save is removed. 1: so it was. */
+static int gckpti_look_at(gckpti_rank_save *x, char *name, int placed)
+{
+    uint64_t number, rank;
+    const char *path = x->old.path + x->old.room;
+    const int what = gckpti_beside(x, name, &number, &rank);
+    const int now = what == 1 && number == (uint64_t)x->number;
+    if (what == 2)
+        return placed && gckpti_remove_left(path);
+    if (placed)
+        return what && (!now || rank >= (uint64_t)x->part.ranks) && gckpti_is_part(path, rank) &&
+               !remove(path);
+    if (!now || (!x->damaged && gckpti_is_part(path, rank)))
+        return 0;
+    x->number = x->number % INT32_MAX + 1;
+    return 1;
+}
+
+/* Looks at all that is in the folder, until there is nothing left to do (who removes files while a
+ * folder is read may miss some). 0: errno. Other systems have no such list. */
+static int gckpti_look_beside(gckpti_rank_save *x, int placed)
+{
+    char *folder = x->old.path + x->old.room;
+    memcpy(folder, x->old.path, x->old.folder);
+    for (int done = 1; done;) {
+        done = 0;
+        memcpy(folder + x->old.folder, GCKPTI_POSIX ? "." : "*", 2);
+#if GCKPTI_POSIX
+        DIR *d = opendir(folder);
+        struct dirent *e;
+        while (d && (errno = 0, e = readdir(d)) != NULL)
+            done |= gckpti_look_at(x, e->d_name, placed);
+        const int error = errno;
+        if (d)
+            closedir(d);
+        errno = error;
+        if (!d || error)
+            return 0;
+#elif defined(_WIN32)
+        struct _finddata_t e;
+        const intptr_t d = _findfirst(folder, &e);
+        for (int more = d != -1; more; more = !_findnext(d, &e))
+            done |= gckpti_look_at(x, e.name, placed);
+        if (d != -1)
+            _findclose(d);
+#else
+        (void)gckpti_look_at;
+        (void)placed;
+#endif
+    }
+    return 1;
+}
+
+/* Reads the index that is there (what is none will be replaced), and takes a number. */
 static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
 {
     gckpti_loader *l = &x->index;
     gckpt_store *s = x->store;
-    gckpt_result result = GCKPT_OK;
+    gckpti_file file = { NULL, 0, "read what is there; may it be read" };
     errno = 0;
-    FILE *f = fopen(x->path, "rb");
-    const int64_t size = gckpti_file_size(f);
-    if (!f && errno == ENOENT)
-        return GCKPT_OK;
-    if (size < 0)
-        result = GCKPT_E_FILE;
-    x->index_bytes = size < 2 * (int64_t)GCKPTI_HEADER_MAX ? (size_t)(size > 0 ? size : 0) : 0;
-    x->text = result == GCKPT_OK ? (char *)gckpti_new(&s->memory, x->index_bytes, 1) : NULL;
-    if (result == GCKPT_OK && !x->text)
-        result = GCKPT_E_MEMORY;
-    else if (x->text &&
-             (!gckpti_seek(f, 0) || fread(x->text, 1, x->index_bytes, f) != x->index_bytes))
-        result = GCKPT_E_FILE;
-    if (f)
-        fclose(f);
-    if (result != GCKPT_OK)
-        return gckpti_error(s, result, "save: %s: could not read what is there: \"%s\"",
-                            result == GCKPT_E_FILE ? strerror(errno) : "no memory", x->path);
-    l->store = s;
-    l->parts = &x->old;
-    l->at = l->header = x->text;
-    l->end = x->text + x->index_bytes;
-    if (!gckpti_load_index(l))
-        x->old.number = 0;
-    return l->result == GCKPT_E_MEMORY ? l->result : gckpti_ok(s);
+#if GCKPTI_POSIX
+    char *target = x->old.path + x->old.room;
+    unsigned mode = 0;
+    memcpy(target, x->old.path, strlen(x->old.path) + 1);
+    gckpti_save_over(&file, target, x->old.room, &mode);
+#endif
+    file.f = file.error ? NULL : gckpti_file_open(x->path);
+    if (file.f || (!file.error && errno != ENOENT)) {
+        const int64_t size = gckpti_file_size(file.f);
+        gckpti_file_try(&file, size < 0);
+        x->index_bytes = gckpti_index_bytes(&file, size);
+        x->text = (char *)gckpti_new(&s->memory, x->index_bytes, 1);
+        if (x->text && !file.error)
+            gckpti_file_try(&file, fread(x->text, 1, x->index_bytes, file.f) != x->index_bytes);
+        if (file.f)
+            fclose(file.f);
+        if (!x->text)
+            return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to read what is there: \"%s\"",
+                                x->path);
+        l->store = s;
+        l->parts = &x->old;
+        l->at = l->header = x->text;
+        l->end = x->text + x->index_bytes;
+        x->damaged = !file.error && !gckpti_load_index(l);
+        if (l->result == GCKPT_E_MEMORY)
+            return l->result;
+    }
+    x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
+    if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
+        file.error = errno;
+        file.stage = "list the folder, and it has a damaged index; may it be read";
+    }
+    return file.error ? gckpti_save_error(s, &file, x->path, 0) : gckpti_ok(s);
 }
 
 /* Before the ranks agree on `number`, which is rank 0's. */
 static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
 {
-    gckpt_result result = GCKPT_OK;
     memset(x, 0, sizeof *x);
     x->store = s;
     x->path = path;
@@ -25526,10 +25687,7 @@ static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, 
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: the index names files like itself, so its name "
                             "must be UTF-8");
-    if (!s->rank)
-        result = gckpti_rank_save_old(x);
-    x->number = x->old.number % INT32_MAX + 1;
-    return result;
+    return s->rank ? GCKPT_OK : gckpti_rank_save_old(x);
 }
 
 /* Each rank writes its file. */
@@ -25554,7 +25712,7 @@ static gckpt_result gckpti_rank_save_look(gckpti_rank_save *x)
         p->data = gckpti_sink_header(&k, &v, &tensors);
         p->tensors = (int64_t)tensors;
         p->data -= 8 * p->tensors;
-        FILE *f = fopen(path, "rb");
+        FILE *f = gckpti_file_open(path);
         int good = f && gckpti_part_sum(f, p->data, p->tensors, &p->bytes, &p->sum);
         if (f)
             fclose(f);
@@ -25600,16 +25758,8 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     return gckpti_ok(x->store);
 }
 
-/* Removes files that ranks have written, from one on until there are no more. */
-static void gckpti_rank_save_clear(gckpti_rank_save *x, int64_t number, int64_t rank)
-{
-    while (number > 0 && !remove(gckpti_part_path(x, number, rank)))
-        rank++;
-}
-
-/* Rank 0 replaces the index. Then nothing names the files of the last one any more; they are
- * removed from behind, so that those a kill leaves are found by the next save, with those that more
- * ranks have left of a save with this number. */
+/* Rank 0 replaces the index. Then nothing names the files of the last one any more, nor what broken
+ * saves have left. */
 static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
 {
     int placed = 0;
@@ -25619,15 +25769,12 @@ static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
                                   x, &placed);
     for (int i = x->part.ranks; i-- > 0 && !placed;)
         remove(gckpti_part_path(x, x->number, i));
-    for (size_t i = x->old.count; i-- > 0 && placed;)
-        if (strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
-                   x->old.part[i].name) ||
-            remove(x->old.path + x->old.room))
-            break; /* the index was another's; or the next save tries again */
-    if (placed) {
-        gckpti_rank_save_clear(x, x->old.number - 1, 0);
-        gckpti_rank_save_clear(x, x->number, x->part.ranks);
-    }
+    for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
+        if (!strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
+                    x->old.part[i].name)) /* else the index was another's */
+            remove(x->old.path + x->old.room);
+    if (result == GCKPT_OK)
+        gckpti_look_beside(x, 1);
     return result;
 }
 

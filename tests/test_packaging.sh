@@ -65,6 +65,15 @@ again()                 # in what the archive unpacks to, outside any repository
         tar -tzf "$work/again" | grep -v '/$' | sort | cmp - "$work/files"
 }
 check "make dist: from the archive, twice" again
+touched()               # in a repository: a file with another time, then with another line, which is archived
+{
+    git="git -c user.name=test -c user.email=test -C $unpacked"
+    $git init -q && $git add . && $git commit -q -m test && touch "$unpacked/README.md" &&
+        make -s -C "$unpacked" dist && tar -xzOf "$unpacked/$archive" "gradckpt-$version/README.md" | cmp - README.md &&
+        echo "one more" >> "$unpacked/README.md" && make -s -C "$unpacked" dist &&
+        tar -xzOf "$unpacked/$archive" "gradckpt-$version/README.md" | cmp - "$unpacked/README.md"
+}
+! have git || check "make dist: after touch" touched
 
 # ---- CMake ----
 # by_cmake NAME OPTION...: the program, configured so, built and run
@@ -85,6 +94,26 @@ if have cmake make; then
             cmake -S $packaging/program -B "$work/refused" -DCMAKE_PREFIX_PATH="$prefix" -DWANT=$want
     done
     check "CMake: FetchContent" by_cmake fetch -DFETCH="$PWD/$archive"
+    # warns CFLAGS OPTION...: configured so, is it said that nothing is optimised? 0: yes, 1: no
+    warns()
+    {
+        flags=$1
+        shift
+        rm -rf "$work/type"
+        CFLAGS=$flags cmake -S $packaging/program -B "$work/type" "$@" > "$work/type.txt" 2>&1 || return 2
+        tr -s '\n ' ' ' < "$work/type.txt" | grep 'without optimisation.*-DCMAKE_BUILD_TYPE=Release'
+    }
+    warns_not()
+    {
+        warns "$@"
+        [ $? -eq 1 ]
+    }
+    check "CMake: no build type" warns "" -DCMAKE_PREFIX_PATH="$prefix"
+    check "CMake: no build type, fetched" warns -g -DFETCH="$PWD/$archive"
+    check "CMake: no build type, flags that optimise" warns_not "-g -O2" -DCMAKE_PREFIX_PATH="$prefix"
+    for type in Release Debug; do
+        check "CMake: $type" warns_not "" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=$type
+    done
 fi
 
 # ---- Meson ----

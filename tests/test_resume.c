@@ -19,6 +19,22 @@ static int test_fsync(int fd)
     return -1;
 }
 #define fsync(fd) test_fsync(fd)
+static int stat_calls, stat_fails, stat_keeps; /* keeps: so do those after it */
+static int stat_failed(void)
+{
+    stat_calls++;
+    if (!stat_fails || (stat_keeps ? stat_calls < stat_fails : stat_calls != stat_fails))
+        return 0;
+    errno = EIO;
+    return 1;
+}
+static int test_stat(const char *path, struct stat *s)
+{
+    return stat_failed() ? -1 : stat(path, s);
+}
+static int test_fstat(int fd, struct stat *s) { return stat_failed() ? -1 : fstat(fd, s); }
+#define stat(path, s) test_stat(path, s)
+#define fstat(fd, s)  test_fstat(fd, s)
 #else
 #define TEST_POSIX 0
 #endif
@@ -758,6 +774,33 @@ static void test_flush(void)
     gckpt_store_free(s);
 }
 
+/* stat and fstat fail, once or from then on: nothing is left of it, and what was there is whole. */
+static void test_unlooked(void)
+{
+    gckpt_store *s = store_new();
+    steps(s, GCKPT_SGD, 1);
+    for (stat_keeps = 0; stat_keeps < 2; stat_keeps++)
+        for (int at = 1, done = 0; !done; at++) {
+            uint64_t old = gckpt_store_step(s);
+            CHECK(gckpt_store_save(s, "unlooked.st") == GCKPT_OK);
+            steps(s, GCKPT_SGD, 1);
+            stat_calls = 0;
+            stat_fails = at;
+            gckpt_result result = gckpt_store_save(s, "unlooked.st");
+            stat_fails = 0;
+            done = stat_calls < at;
+            CHECK(!done || (result == GCKPT_OK && at > 3));
+            CHECK_MSG(result == GCKPT_OK ||
+                          (result == GCKPT_E_FILE && strstr(gckpt_error_text(s), strerror(EIO)) &&
+                           strstr(gckpt_error_text(s), "unharmed")),
+                      "%s", gckpt_error_text(s));
+            CHECK(loads("unlooked.st", result == GCKPT_OK ? old + 1 : old));
+            CHECK_MSG(nothing_like("*.gckpt-tmp*"), "call %d%s", at, stat_keeps ? ".." : "");
+            CHECK(!system("rm -f *.gckpt-tmp*"));
+        }
+    gckpt_store_free(s);
+}
+
 static void test_paths(void)
 {
     char command[96];
@@ -769,6 +812,7 @@ static void test_paths(void)
     test_killed();
     test_at_once();
     test_flush();
+    test_unlooked();
     snprintf(command, sizeof command, "rm -rf %s", folder);
     CHECK(!chdir("/") && !system(command));
 }

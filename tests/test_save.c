@@ -811,6 +811,73 @@ static void test_path(void)
 }
 #endif
 
+#if !defined(GCKPT_NO_STDIO) && (TEST_POSIX || defined(_WIN32))
+/* A checkpoint by ranks, here one: what earlier saves have left is removed, and nothing of others, where a folder
+ * can be listed (test_shards.c has all cases of POSIX). */
+static gckpt_result save_by_ranks(gckpt_store *s, const char *path)
+{
+    gckpti_rank_save x;
+    gckpt_result result = gckpti_rank_save_start(&x, s, path);
+    if (result == GCKPT_OK)
+        result = gckpti_rank_save_part(&x);
+    if (result == GCKPT_OK)
+        result = gckpti_rank_save_place(&x);
+    gckpti_rank_save_end(&x);
+    return result;
+}
+
+static void test_left(void)
+{
+    /* what there is before the second save; a number: that file's rank and bytes come from the first */
+    static const struct {
+        const char *name;
+        int stays, part;
+    } files[] = { { ".1-0.safetensors", 0, 1 },            { ".7-0.safetensors", 0, 1 },
+                  { ".1-5.safetensors", 1, 0 },            { ".2-0.safetensors", 1, 0 },
+                  { ".2-1.safetensors", 1, 1 },            { ".9-3.safetensors.gckpt-tmp4", 0, 0 },
+                  { ".gckpt-tmp1", 0, 0 },                 { ".gckpt-tmp2.old", 1, 0 },
+                  { ".gckpt-tmp3", 2 * !TEST_POSIX, 0 } }; /* 2: open, as by a save under way */
+    char path[64], name[120];
+    sprintf(path, "test_save_%lx.ckpt", (unsigned long)time(NULL) * 1000003u + (unsigned long)(uintptr_t)path);
+    gckpt_store *s = store_full("e"), *t = store_new();
+    uint64_t before = snapshot(s);
+    file f = { 0 };
+    CHECK_MSG(save_by_ranks(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
+    sprintf(name, "%s%s", path, files[0].name);
+    FILE *from = fopen(name, "rb"), *held = NULL;
+    for (int c; from && (c = fgetc(from)) != EOF;) {
+        unsigned char byte = (unsigned char)c;
+        file_write(&f, &byte, 1);
+    }
+    CHECK(from && !fclose(from) && f.size > 100);
+    for (size_t i = 1; i < sizeof files / sizeof *files; i++) {
+        sprintf(name, "%s%s", path, files[i].name);
+        FILE *to = fopen(name, "wb");
+        CHECK(to && fwrite(files[i].part ? (const char *)f.bytes : "mine", 1, files[i].part ? f.size : 4, to) > 3);
+        if (to && files[i].stays == 2)
+            held = to;
+        else
+            CHECK(to && !fclose(to));
+    }
+    CHECK_MSG(save_by_ranks(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        sprintf(name, "%s%s", path, files[i].name);
+        CHECK_MSG(file_exists(name) == (files[i].stays > 0), "%s", name);
+    }
+    if (held)
+        fclose(held);
+    CHECK_MSG(gckpt_ranks_load(t, path) == GCKPT_OK && snapshot(t) == before, "%s", gckpt_error_text(t));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        sprintf(name, "%s%s", path, files[i].name);
+        remove(name);
+    }
+    sprintf(name, "%s.3-0.safetensors", path); /* 2 was passed over */
+    CHECK(!remove(name) && !remove(path));
+    done(&f, s, t, NULL);
+    CHECK(mem.live == 0);
+}
+#endif
+
 int main(void)
 {
     test_layout();
@@ -826,6 +893,9 @@ int main(void)
     test_python();
 #ifndef GCKPT_NO_STDIO
     test_path();
+#if TEST_POSIX || defined(_WIN32)
+    test_left();
+#endif
 #endif
     return check_report("test_save");
 }

@@ -52,6 +52,11 @@ static int test_open(const char *path, int flags, unsigned mode)
 {
     return fails() ? -1 : open(path, flags, mode);
 }
+static int test_stat(const char *path, struct stat *s) { return fails() ? -1 : stat(path, s); }
+static int test_fstat(int fd, struct stat *s) { return fails() ? -1 : fstat(fd, s); }
+static int test_flock(int fd, int how) { return fails() ? -1 : flock(fd, how); }
+static DIR *test_opendir(const char *path) { return fails() ? NULL : opendir(path); }
+static struct dirent *test_readdir(DIR *d) { return fails() ? NULL : readdir(d); }
 #define fopen(path, mode)            test_fopen(path, mode)
 #define fdopen(fd, mode)             test_fdopen(fd, mode)
 #define fread(to, size, n, f)        test_fread(to, size, n, f)
@@ -62,6 +67,11 @@ static int test_open(const char *path, int flags, unsigned mode)
 #define fsync(fd)                    test_fsync(fd)
 #define rename                       test_rename /* a member of gckpt_file_desc, too */
 #define remove(path)                 test_remove(path)
+#define stat(path, s)                test_stat(path, s)
+#define fstat(fd, s)                 test_fstat(fd, s)
+#define flock(fd, how)               test_flock(fd, how)
+#define opendir(path)                test_opendir(path)
+#define readdir(d)                   test_readdir(d)
 #define OPEN(path, flags, mode, ...) test_open(path, flags, mode)
 #define open(...)                    OPEN(__VA_ARGS__, 0, 0)
 #define GRADCKPT_IMPLEMENTATION
@@ -72,6 +82,10 @@ static int test_open(const char *path, int flags, unsigned mode)
 #undef fclose
 #undef rename
 #undef remove
+#undef stat
+#undef flock
+#undef opendir
+#undef readdir
 #include "ranks.h"
 #include "rig.h"
 
@@ -540,6 +554,7 @@ static void test_any_number(void)
  * checkpoint is there, or the new one; and after a failure nothing else is. */
 static void test_every_call(int ranks)
 {
+    const int fewer = ranks > 1 ? ranks / 2 : 1;
     int n = 0, was_new = 0, status, ended = 0;
     begin = 3, end = 5;
     for (; !ended && n < 2000; n++) {
@@ -561,11 +576,10 @@ static void test_every_call(int ranks)
         CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new),
                   "killed at %d", n + 1);
         was_new = is_new;
-        /* the next saves leave nothing of it */
-        for (unsigned salt = 3; salt < 5; salt++)
-            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK &&
-                  loads(2, GCKPT_SHARD_VALUES, salt));
-        CHECK_MSG(files() == ranks + 1, "killed at %d: %d files", n + 1, files());
+        /* the next save, by fewer, leaves nothing of it */
+        CHECK(save_by(fewer, GCKPT_SHARD_GRADIENTS, 3) == GCKPT_OK &&
+              loads(2, GCKPT_SHARD_VALUES, 3));
+        CHECK_MSG(files() == fewer + 1, "killed at %d: %d files", n + 1, files());
     }
     CHECK(ended && was_new && n > 30);
     for (int i = 0, done = 0; !done && i < 2000; i++) {
@@ -583,13 +597,12 @@ static void test_every_call(int ranks)
         CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
         CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
                   error_text);
+        /* those of the last one stay until it is sure that the index outlasts a power cut */
         int left = files() - (is_new ? ranks : 2) - 1;
-        CHECK_MSG(left == 0 || (left == 1 && result == GCKPT_OK) ||
-                      (left == 2 && result == GCKPT_OK),
+        CHECK_MSG(result == GCKPT_OK ? left >= 0 && left <= 2 : left == (is_new ? 2 : 0),
                   "failed at %d: %d too many", i + 1, left);
-        for (unsigned salt = 3; salt < 5 && left; salt++)
-            CHECK(save_by(ranks, GCKPT_SHARD_GRADIENTS, salt) == GCKPT_OK);
-        CHECK_MSG(!left || files() == ranks + 1, "failed at %d: %d files", i + 1, files());
+        CHECK(save_by(fewer, GCKPT_SHARD_GRADIENTS, 3) == GCKPT_OK);
+        CHECK_MSG(files() == fewer + 1, "failed at %d: %d files", i + 1, files());
     }
     begin = 0, end = MODEL;
     CHECK(mem.live == 0);
@@ -765,6 +778,239 @@ static void test_damage(void)
     gckpt_store_free(s);
     begin = 0, end = MODEL;
     CHECK(mem.live == 0);
+}
+
+/* ---- what earlier saves have left, and what is others' ---- */
+static void put_text(const char *name, const char *text)
+{
+    file f = { 0 };
+    file_write(&f, text, strlen(text));
+    put_file(name, &f, f.size);
+    free(f.bytes);
+}
+
+static int is_there(const char *name)
+{
+    char full[300];
+    struct stat s;
+    snprintf(full, sizeof full, "shards/%s", name);
+    return !lstat(full, &s);
+}
+
+/* A save by so many, of which only these (a bit each) write their files before all are killed. */
+static void break_save(int ranks, unsigned which, unsigned salt)
+{
+    gckpti_rank_save x[8];
+    gckpt_store *s[8];
+    for (int k = 0; k < ranks; k++) {
+        fill(s[k] = store_new(k, ranks, GCKPT_SHARD_VALUES, 1), salt);
+        CHECK(gckpti_rank_save_start(&x[k], s[k], path) == GCKPT_OK);
+        x[k].number = x[0].number;
+        CHECK(!(which >> k & 1) || gckpti_rank_save_part(&x[k]) == GCKPT_OK);
+    }
+    for (int k = 0; k < ranks; k++) {
+        gckpti_rank_save_end(&x[k]);
+        gckpt_store_free(s[k]);
+    }
+}
+
+/* One save removes all that broken ones have left, whatever is missing between. */
+static void test_left(void)
+{
+    static const char *const left[] = { "ckpt.gckpt-tmp0", "ckpt.gckpt-tmp7",
+                                        "ckpt.2-6.safetensors.gckpt-tmp0",
+                                        "ckpt.2-300.safetensors.gckpt-tmp2",
+                                        "ckpt.40-0.safetensors.gckpt-tmp0" };
+    begin = 3, end = 5;
+    for (int had = 0; had < 2; had++) {
+        clear();
+        if (had)
+            CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        break_save(8, 0xaf, 2); /* all but ranks 4 and 6 */
+        for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+            put_text(left[i], "half");
+        for (int number = 9; number < 90; number += 40) { /* and numbers with gaps */
+            char name[60];
+            file f = file_of(had ? "ckpt.2-7.safetensors" : "ckpt.1-7.safetensors");
+            snprintf(name, sizeof name, "ckpt.%d-7.safetensors", number);
+            put_file(name, &f, f.size);
+            free(f.bytes);
+        }
+        CHECK(files() == 6 + 3 * had + 5 + 3);
+        if (had)
+            CHECK(loads(1, GCKPT_SHARD_NONE, 1));
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 3) == GCKPT_OK && loads(2, GCKPT_SHARD_NONE, 3));
+        CHECK_MSG(files() == 3, "%d files", files());
+    }
+    begin = 0, end = MODEL;
+}
+
+/* Others' files of such names are not written over and not removed, whatever the number comes to. */
+static void test_others(void)
+{
+    static const char *const texts[] = {
+        "ckpt.3-1.safetensors",     "ckpt.4-0.safetensors",
+        "ckpt.4-2.safetensors",     "ckpt.05-0.safetensors",
+        "ckpt.5-0.safetensors.bak", "ckpt.5-00.safetensors",
+        "ckpt.5-0.safetensor",      "ckpt.x-0.safetensors",
+        "my.ckpt.5-0.safetensors",  "ckpt.gckpt-tmp",
+        "ckpt.gckpt-tmp0.old",      "ckpt.5.gckpt-tmp0",
+        "ckpt.5-0.safetensors.gz",  "ckptgckpt-tmp0",
+        "ckpt5-0.safetensors",      "ckpt.5-.safetensors",
+        "ckpt.-0.safetensors",      "ckpt.5-0.safetensors2",
+        "ckpt.9-0.safetensors",     "ckpt.5-0.safetensors.gckpt-tmp0.safetensors",
+        "ckpt.9-1.safetensors"
+    };
+    enum { TEXTS = sizeof texts / sizeof *texts };
+    gckpt_store *s;
+    begin = 3, end = 5;
+    clear();
+    fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
+    for (int i = 0; i < TEXTS; i++)
+        put_text(texts[i], texts[i]);
+    /* a file of one process; another checkpoint; a save under way elsewhere; what is no file */
+    CHECK(gckpt_store_save(s, "shards/ckpt.7-0.safetensors") == GCKPT_OK);
+    strcpy(path, "shards/ckpt.8");
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 5) == GCKPT_OK);
+    strcpy(path, "shards/ckpt");
+    put_text("ckpt.5-0.safetensors.gckpt-tmp0", "half");
+    int fd = open("shards/ckpt.5-0.safetensors.gckpt-tmp0", O_WRONLY);
+    CHECK(fd >= 0 && !flock(fd, LOCK_EX) && !mkdir("shards/ckpt.6-0.safetensors", 0700) &&
+          !mkfifo("shards/ckpt.6-1.safetensors", 0600));
+    const int all = files();
+    alarm(300); /* who waits for the pipe is ended */
+    for (unsigned salt = 1; salt < 12; salt++) {
+        CHECK_MSG(save_by(4, GCKPT_SHARD_VALUES, salt) == GCKPT_OK, "%s", error_text);
+        CHECK_MSG(loads(2, GCKPT_SHARD_STATE, salt) && files() == all + 5, "save %u: %d files",
+                  salt, files() - all);
+    }
+    alarm(0);
+    CHECK(is_there("ckpt.16-3.safetensors")); /* 3, 4, 6, 7, 9 were passed over */
+    for (int i = 0; i < TEXTS; i++) {
+        file f = file_of(texts[i]);
+        CHECK(f.size == strlen(texts[i]) && !memcmp(f.bytes, texts[i], f.size));
+        free(f.bytes);
+    }
+    CHECK(gckpt_store_load(s, "shards/ckpt.7-0.safetensors") == GCKPT_OK && holds(s, 9));
+    strcpy(path, "shards/ckpt.8");
+    CHECK(loads(1, GCKPT_SHARD_NONE, 5));
+    strcpy(path, "shards/ckpt");
+    close(fd); /* and when that save is killed, too */
+    CHECK(save_by(1, GCKPT_SHARD_NONE, 13) == GCKPT_OK && files() == all + 1);
+    CHECK(!is_there("ckpt.5-0.safetensors.gckpt-tmp0") && !rmdir("shards/ckpt.6-0.safetensors"));
+    gckpt_store_free(s);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* A save over an index that is damaged harms nothing that this may name until the new one is there,
+ * whatever fails. */
+static void test_damaged_index(void)
+{
+    begin = 3, end = 5;
+    for (int i = 0, done = 0; !done && i < 2000; i++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        file index = file_of("ckpt");
+        index.bytes[20] ^= 1;
+        put_file("ckpt", &index, index.size);
+        index.bytes[20] ^= 1;
+        CHECK(!loads(1, GCKPT_SHARD_NONE, 1));
+        calls_made = 0;
+        fails_at = i + 1;
+        counting = 1;
+        gckpt_result result = save_by(4, GCKPT_SHARD_VALUES, 2);
+        counting = 0;
+        done = calls_made < fails_at;
+        fails_at = 0;
+        int is_new =
+            result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
+        CHECK(!done || result == GCKPT_OK);
+        if (!is_new) {
+            put_file("ckpt", &index, index.size);
+            CHECK_MSG(files() == 3, "failed at %d: %d files", i + 1, files());
+        }
+        CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
+                  error_text);
+        CHECK(!done || files() == 5);
+        free(index.bytes);
+    }
+    /* killed half-way */
+    clear();
+    CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+    file index = file_of("ckpt");
+    put_file("ckpt", &index, index.size - 1);
+    break_save(4, 5, 2);
+    put_file("ckpt", &index, index.size);
+    CHECK(loads(1, GCKPT_SHARD_NONE, 1));
+    free(index.bytes);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* Does the call end within some seconds, with this result and text, and few bytes? */
+typedef enum { RANKS_SAVE, RANKS_LOAD, STORE_LOAD } call;
+static int soon(call which, const char *where, gckpt_result want, const char *text)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    int status = 1;
+    if (!child) {
+        strcpy(path, where);
+        alarm(20);
+        gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+        mem.peak = mem.live;
+        gckpt_result result = which == RANKS_SAVE   ? save_all(&s, 1)
+                              : which == RANKS_LOAD ? gckpt_ranks_load(s, path)
+                                                    : gckpt_store_load(s, path);
+        int good =
+            result == want && strstr(gckpt_error_text(s), text) && mem.peak < mem.live + 1000000;
+        if (!good)
+            printf("%d, %d bytes: %s\n", result, (int)(mem.peak - mem.live), gckpt_error_text(s));
+        fflush(stdout);
+        _exit(!good);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+/* Pipes, folders and large files: what is said of them, as by the calls of one process, and that
+ * they are neither waited for nor read. */
+static void test_no_index(void)
+{
+    static const char *const begins[] = { "", "version ", "{\"gckpt\"" };
+    static const off_t sizes[] = { 150000000, (off_t)1 << 30 };
+    static const char pipe[] = "shards/pipe", folder[] = "shards/folder", large[] = "shards/large";
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    char text[600];
+    clear();
+    CHECK(!mkfifo(pipe, 0600) && !mkdir(folder, 0700));
+    for (int i = 0; i < 2; i++) {
+        const char *where = i ? folder : pipe;
+        CHECK(gckpt_store_save(s, where) == GCKPT_E_FILE);
+        snprintf(text, sizeof text, "%s", gckpt_error_text(s));
+        CHECK_MSG(strstr(text, "could not replace a folder, device or pipe"), "%s", text);
+        CHECK(soon(RANKS_SAVE, where, GCKPT_E_FILE, text));
+        snprintf(text, sizeof text,
+                 "load: %s: could not read a folder, device or pipe; is the path right? \"%s\"",
+                 strerror(i ? EISDIR : ESPIPE), where);
+        CHECK(soon(RANKS_LOAD, where, GCKPT_E_FILE, text));
+        CHECK(soon(STORE_LOAD, where, GCKPT_E_FILE, text));
+    }
+    for (size_t i = 0; i < 6; i++) {
+        put_text("large", begins[i % 3]);
+        CHECK(!truncate(large, sizes[i / 3]));
+        if (i == 2) /* it may be one, and is looked at: it is not */
+            continue;
+        CHECK(soon(RANKS_LOAD, large, GCKPT_E_DATA,
+                   "load: not the index of a checkpoint by ranks, or damaged; "
+                   "gckpt_store_load reads files of one process (\"shards/large\")"));
+        CHECK(soon(STORE_LOAD, large, GCKPT_E_DATA, "load: not a safetensors file"));
+        CHECK(soon(RANKS_SAVE, large, GCKPT_OK, "")); /* replaced, as by gckpt_store_save */
+        CHECK(soon(RANKS_LOAD, large, GCKPT_OK, ""));
+    }
+    CHECK(!rmdir(folder));
+    gckpt_store_free(s);
 }
 
 #if RANKS_THREADS
@@ -964,15 +1210,15 @@ static void test_faults(void)
                 CHECK_MSG(!note || !strcmp(note, "new") || !survivors || how >= RANKS_DIES,
                           "%d %d %ld: %d", how, rank, at, survivors);
                 gckpt_store_free(s);
-                /* whatever is left is cleared away, and it is "old" again */
-                for (int again = 0; again < 2; again++) {
-                    ranks_open(&w, 4);
+                /* whatever is left is cleared away, by fewer, and it is "old" again */
+                for (int ranks = 2; ranks <= 4; ranks += 2) {
+                    ranks_open(&w, ranks);
                     t.note = "old";
                     run(&w, &t);
                     ranks_close(&w);
-                    CHECK(t.m[3].saved == GCKPT_OK);
+                    CHECK(t.m[ranks - 1].saved == GCKPT_OK);
+                    CHECK_MSG(files() == ranks + 1, "%d %d %ld: %d files", how, rank, at, files());
                 }
-                CHECK_MSG(files() == 5, "%d %d %ld: %d files", how, rank, at, files());
             }
     for (int rank = 0; rank < 4; rank++) {
         ranks_open(&w, 4);
@@ -1008,6 +1254,10 @@ int main(void)
     test_every_call(1);
     test_every_call(4);
     test_damage();
+    test_left();
+    test_others();
+    test_damaged_index();
+    test_no_index();
 #if RANKS_THREADS
     test_need();
     test_resume();

@@ -26,6 +26,15 @@ if(NOT TARGET gradckpt::gradckpt)
         target_link_libraries(gradckpt_cuda PUBLIC gradckpt::gradckpt)
         add_library(gradckpt::cuda ALIAS gradckpt_cuda)
     endif()
+
+    # CMake's own default is no optimisation at all.
+    get_property(gradckpt_multi GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+    if(NOT gradckpt_multi AND NOT CMAKE_BUILD_TYPE AND NOT gradckpt_FIND_QUIETLY AND
+       NOT "${CMAKE_C_FLAGS} ${CMAKE_CXX_FLAGS}" MATCHES "(^| )[-/]O")
+        message("gradckpt: no CMAKE_BUILD_TYPE, so its kernels are compiled without optimisation and are slow;"
+                " configure with -DCMAKE_BUILD_TYPE=Release")
+    endif()
+    unset(gradckpt_multi)
     unset(gradckpt_root)
     unset(gradckpt_cuda_source)
 endif()
