@@ -6,6 +6,13 @@
 #include "rig.h"
 #include <math.h>
 
+#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
+    UINTPTR_MAX < UINT64_MAX
+#define FAST 0
+#else
+#define FAST 1
+#endif
+
 /* Of the small GPT below, on every machine: a change is a change of the contract (manual, 5l). */
 #define GOLDEN            UINT64_C(0x6e723063331fcb55)
 #define GOLDEN_STOCHASTIC UINT64_C(0x3cd14e131953d425)
@@ -47,6 +54,213 @@ static void test_conversions(void)
     }
     CHECK(gckpt_to_bf16(float_of(0x7f7fffffu)) == 0x7f80 && gckpt_to_bf16(-INFINITY) == 0xff80);
     CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
+}
+
+/* ---- a link in integers (manual, 5l): a b + c exactly, in units of 2^-300, then 24 bits of it as if
+ * exponents had no lower limit; what is less than 2^-126 then is a zero ---- */
+enum { INTEGER_WORDS = 20 };
+typedef struct {
+    uint32_t w[INTEGER_WORDS]; /* the lowest first */
+} integer;
+
+static integer shifted(uint32_t m, uint32_t by)
+{
+    integer x = { { 0 } };
+    x.w[by / 32] = m << by % 32;
+    x.w[by / 32 + 1] = by % 32 ? m >> (32 - by % 32) : 0;
+    return x;
+}
+
+/* x + y, or x - y. */
+static integer combined(const integer *x, const integer *y, int minus)
+{
+    integer z;
+    uint64_t carry = (uint64_t)minus;
+    for (int i = 0; i < INTEGER_WORDS; i++) {
+        carry += (uint64_t)x->w[i] + (minus ? ~y->w[i] : y->w[i]);
+        z.w[i] = (uint32_t)carry;
+        carry >>= 32;
+    }
+    return z;
+}
+
+static int bit(const integer *x, int i) { return (int)(x->w[i / 32] >> i % 32 & 1); }
+
+static float exact_link(float a, float b, float c)
+{
+    const uint32_t u[3] = { bits_of(a), bits_of(b), bits_of(c) };
+    uint32_t e[3], m[3];
+    for (int i = 0; i < 3; i++) {
+        e[i] = u[i] >> 23 & 255, m[i] = e[i] ? (u[i] & 0x7fffff) | 0x800000 : 0;
+        if (e[i] == 255)
+            return fmaf(a, b, c);
+    }
+    const uint32_t sign = (u[0] ^ u[1]) >> 31, other = u[2] >> 31;
+    const integer p = shifted((m[0] >> 16) * (m[1] >> 16), e[0] + e[1] + 32);
+    const integer q = shifted(m[2], e[2] + 150);
+    integer sum = combined(&p, &q, sign != other);
+    int negative = (int)sign, top = 32 * INTEGER_WORDS - 1;
+    if (sign != other && bit(&sum, top)) { /* q is the larger one */
+        sum = combined(&q, &p, 1);
+        negative = (int)other;
+    }
+    while (top >= 0 && !bit(&sum, top))
+        top--;
+    if (top < 0)
+        return sign && other ? -0.0f : 0.0f;
+    double kept = 0;
+    int half = 0, rest = 0;
+    for (int i = top; i >= 0; i--)
+        if (i > top - 24)
+            kept = 2 * kept + bit(&sum, i);
+        else if (i == top - 24)
+            half = bit(&sum, i);
+        else
+            rest |= bit(&sum, i);
+    if (top < 23)
+        kept = ldexp(kept, 23 - top);
+    kept += half && (rest || fmod(kept, 2) > 0);
+    kept = ldexp(kept, top - 23 - 300);
+    kept = kept < ldexp(1, -126) ? 0 : kept >= ldexp(1, 128) ? (double)INFINITY : kept;
+    return (float)(negative ? -kept : kept);
+}
+
+/* NULL: not here. GCKPT_ISA_COUNT: those of AVX-512 without bf16 instructions. */
+static const void *kernels_or_without(int isa)
+{
+#if FAST
+    if (isa < GCKPT_ISA_COUNT)
+        return gckpti_kernels_for((gckpt_isa)isa);
+#ifdef __x86_64__
+    return gckpti_kernels_for(GCKPT_ISA_AVX512) ? &gckpti_kernels_avx512 : NULL;
+#endif
+#endif
+    (void)isa;
+    return NULL;
+}
+
+/* Links at random, most of them around the least normal number, where an fma rounds to fewer bits
+ * than are told apart here; by every instruction set. */
+static void test_links(void)
+{
+    enum { N = 48, ROUNDS = 60 };
+    int coarse = 0; /* whose fma tells another end */
+    for (int round = 0; round < ROUNDS; round++) {
+        static float want[N * N], start[N * N], got[N * N];
+        uint16_t a[N], b[N];
+        const uint32_t depth = 133 + below(20), first = 20 + below(88); /* product: 2^-depth, .. */
+        for (int i = 0; i < N; i++) {
+            a[i] = (uint16_t)(below(2) << 15 | first << 7 | below(128));
+            b[i] = (uint16_t)(below(2) << 15 | (254 - depth - first + below(3)) << 7 | below(128));
+            if (round % 10 == 9)
+                a[i] = (uint16_t)below(65536), b[i] = (uint16_t)below(65536);
+        }
+        for (int i = 0; i < N * N; i++) {
+            const float x = gckpt_from_bf16(a[i / N]), y = gckpt_from_bf16(b[i % N]);
+            const double p = fabs((double)x * (double)y);
+            const uint32_t away = p < ldexp(1, -126) ? (uint32_t)ldexp(p, 149) : 0;
+            const uint32_t sign = below(8) ? ~(bits_of(x) ^ bits_of(y)) >> 31 : below(2);
+            start[i] = float_of(sign << 31 | (0x800000 + away + (below(4) ? 0 : below(3))));
+            if (round % 10 == 8)
+                start[i] = float_of(below(1 << 16) << 16 | below(1 << 16));
+            const float c = fabsf(start[i]) < ldexpf(1, -126) ? copysignf(0, start[i]) : start[i];
+            want[i] = exact_link(x, y, c);
+            coarse += want[i] == 0 && fabsf(fmaf(x, y, c)) == ldexpf(1, -126);
+        }
+        for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
+            gckpt_call call = { .threads = 1, .precision = GCKPT_BF16 };
+            gckpti_factors t = { .batch = 1, .m = N, .n = N, .k = 1, .accumulate = 1, .c = got };
+            t.a.bf16 = a, t.a.row = t.a.step = 1, t.b.bf16 = b, t.b.row = t.b.step = 1;
+            memcpy(got, start, sizeof got);
+            call.kernels = kernels_or_without(isa);
+            if (isa == GCKPT_ISA_PLAIN)
+                gckpti_mixed_plain(&call, &t);
+#if FAST
+            else if (call.kernels)
+                gckpti_mixed_fast(&call, &t);
+#endif
+            else
+                continue;
+            for (int i = 0; i < N * N; i++)
+                CHECK_MSG(bits_of(got[i]) == bits_of(want[i]) || (got[i] != got[i] && want[i] != want[i]),
+                          "kernels %d: %04x %04x %08x became %08x, not %08x", isa, a[i / N],
+                          b[i % N], bits_of(start[i]), bits_of(got[i]), bits_of(want[i]));
+        }
+    }
+    CHECK_MSG(coarse > 2000, "%d links at the edge", coarse);
+}
+
+/* What comes out of a layer, its gradients and attention, where one link of each ends less than half
+ * a unit below the least normal number: 0 whatever computes. */
+static void test_edge(void)
+{
+    enum { R = 16, N = 16 };
+    const float least = ldexpf(1, -126);
+    for (int isa = GCKPT_ISA_AUTO; isa < 2 * GCKPT_ISA_COUNT; isa++) {
+        const gckpt_exec_desc how = { .isa = (gckpt_isa)(isa % GCKPT_ISA_COUNT) };
+        const int plain = isa >= GCKPT_ISA_COUNT;
+        const gckpt_init init = { 0, 0, 0 };
+        float x[2 * R], z[R * N], one[R * 2], keys[R * 2], values[R * 2];
+        if (!gckpt_isa_available(how.isa))
+            continue;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in[5];
+        static const char *const names[5] = { "x", "z", "q", "k", "v" };
+        float *const data[5] = { x, z, one, keys, values };
+        gckpt_feed feeds[5];
+        for (int i = 0; i < 5; i++) {
+            in[i] = gckpt_input(g, names[i], GCKPT_F32,
+                                i == 0   ? gckpt_shape2(R, 2)
+                                : i == 1 ? gckpt_shape2(R, N)
+                                         : gckpt_shape3(R, 2, 1));
+            feeds[i] = (gckpt_feed){ gckpt_id(in[i]), data[i] };
+        }
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(2, N), init);
+        gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(N), init);
+        gckpt_tensor *h = gckpt_linear(in[0], w, b);
+        gckpt_tensor *seen = gckpt_attention(gckpt_slice(in[2], 1, 0, 1), in[3], in[4], 1, 0);
+        gckpt_term terms[2] = { { gckpt_sum_loss(gckpt_mul(h, in[1])), 1, 0 },
+                                { gckpt_sum_loss(gckpt_reshape(seen, gckpt_shape2(R, 1))), 1, 0 } };
+        const gckpt_pick picks[4] = { { h, 0 }, { in[0], 1 }, { w, 1 }, { seen, 0 } };
+        gckpt_plan_desc desc = { .optimiser = GCKPT_SGD,
+                                 .precision = GCKPT_BF16,
+                                 .fetch = picks,
+                                 .fetches = 4,
+                                 .plain = plain };
+        const gckpt_hyper still = { .lr = 0 };
+        gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        gckpt_parameter q[2];
+        CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+        gckpt_store_get(s, 0, &q[0]), gckpt_store_get(s, 1, &q[1]);
+        for (int i = 0; i < R; i++) {
+            /* h: 2^-126 and -1.5 2^-151; row 5: 2^-126 alone. Its gradient is z. */
+            x[2 * i] = i == 5 ? 0 : ldexpf(1.5f, -75), x[2 * i + 1] = 0;
+            for (int j = 0; j < N; j++)
+                z[i * N + j] = 0;
+            one[2 * i] = 1, one[2 * i + 1] = 1;
+            keys[2 * i] = 0, keys[2 * i + 1] = -17; /* exp(-17): 1.39 2^-25 */
+            values[2 * i] = least, values[2 * i + 1] = -least;
+        }
+        for (int j = 0; j < N; j++) {
+            q[0].values[j] = -ldexpf(1, -76), q[0].values[N + j] = 0;
+            q[1].values[j] = least;
+        }
+        /* dx of row 2: 2^-126 and -1.5 2^-151 over columns 0 and 1; of w[0][5]: over rows 3 and 4 */
+        z[2 * N] = -ldexpf(1, -50), z[2 * N + 1] = ldexpf(1.5f, -75);
+        z[3 * N + 5] = ldexpf(1, -51), z[4 * N + 5] = -ldexpf(1, -76);
+        x[3 * 2] = ldexpf(1, -75);
+        CHECK_MSG(gckpt_step(e, feeds, 5, R, &still, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+        for (int k = 0; k < 4; k++) {
+            const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
+            const int at = k == 1 ? 4 : k == 2 ? 5 : 0;
+            CHECK(f != NULL && (k || f[5 * N] == least));
+            CHECK_MSG(f[at] == 0, "%s, plain %d: fetch %d is %g, not 0", gckpt_isa_name(how.isa),
+                      plain, k, (double)f[at]);
+        }
+        rig_free(e, p, g, s);
+    }
 }
 
 /* ---- one step, written out ----
@@ -303,8 +517,7 @@ static void test_two_losses(int wide)
 }
 
 /* ---- products: every instruction set against the plain definition, down to subnormals ---- */
-#if !defined(GCKPT_NO_FAST) && defined(__GNUC__) && defined(__x86_64__) &&                         \
-    !defined(GCKPT_FORCE_SOFT_FMA)
+#if FAST && defined(__x86_64__)
 /* kind 0: usual numbers; 1: products near the least normal one; 2: that small themselves */
 static float number(int kind)
 {
@@ -431,7 +644,7 @@ static float rounded_chain(float start, const float *a, int a_step, const float 
                            int n)
 {
     for (int i = 0; i < n; i++)
-        start = flushed(fmaf(half_of(a[i * a_step]), half_of(b[i * b_step]), flushed(start)));
+        start = exact_link(half_of(a[i * a_step]), half_of(b[i * b_step]), flushed(start));
     return start;
 }
 
@@ -541,14 +754,6 @@ static uint16_t odd_number(int kind)
     if (kind == 0 || (kind == 2 && below(64)))
         return gckpti_to_bf16(number(0));
     return odd[below(kind == 1 ? 5 : 12)];
-}
-
-/* NULL: not here. GCKPT_ISA_COUNT: those of AVX-512 without bf16 instructions. */
-static const gckpti_kernels *kernels_or_without(int isa)
-{
-    if (isa < GCKPT_ISA_COUNT)
-        return gckpti_kernels_for((gckpt_isa)isa);
-    return gckpti_kernels_for(GCKPT_ISA_AVX512) ? &gckpti_kernels_avx512 : NULL;
 }
 
 /* Forward and backward on the memory of `a`. narrow: bits of what is bf16. */
@@ -1262,6 +1467,8 @@ int main(int argc, char **argv)
         CHECK_MSG(fetched(i / 3, 0) == fetched(i / 3, 1 + i % 3), "fetched, case %d: other bits",
                   i);
     test_conversions();
+    test_edge();
+    test_links();
     test_written_out();
     test_same_bits(GCKPT_BF16, quick);
     test_same_bits(GCKPT_BF16_STOCHASTIC, quick);
