@@ -195,15 +195,17 @@
  *       an op computes in binary32 from what is kept, and each result is rounded, a gradient after
  *       each contribution; to nearest even, subnormals to 0. Factors of matrix products (linear,
  *       matmul, linear + cross-entropy) are rounded first if they are not bf16 (weights, feeds,
- *       gradients of logits); each link of their chains flushes subnormals to 0. Attention's chains
- *       are such chains: q, k, v, the gradient that comes in, exponentials (once they are summed)
- *       and ds are factors, rounded to nearest. Weights, their gradients, optimiser state, aux and
- *       losses stay binary32, as does what depends on parameters only; fetched tensors are rounded,
- *       but kept as floats. BF16_STOCHASTIC adds 16 of Philox's bits to the half that is cut off:
- *       keyed by the seed; counter = global element index / 8, step, the instruction that stores.
- *       So here, too, the bits are the same for any plan, split, thread count and processor (bf16
- *       instructions run only where they pass a test against the emulation); but linear +
- *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
+ *       gradients of logits). In each link of their chains subnormal operands are zeros of their
+ *       sign, and so are results less than 2^-126 in size after they were rounded to 24 bits as if
+ *       exponents had no lower limit. Attention's chains are such chains: q, k, v, the gradient
+ *       that comes in, exponentials (once they are summed) and ds are factors, rounded to nearest.
+ *       Weights, their gradients, optimiser state, aux and losses stay binary32, as does what
+ *       depends on parameters only; fetched tensors are rounded, but kept as floats.
+ *       BF16_STOCHASTIC adds 16 of Philox's bits to the half that is cut off: keyed by the seed;
+ *       counter = global element index / 8, step, the instruction that stores. So here, too, the
+ *       bits are the same for any plan, split, thread count and processor (bf16 instructions run
+ *       only where they pass a test against the emulation); but linear + cross-entropy, which never
+ *       rounds its logits, is closer to fp32 than the two ops.
  *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it; kernels of a
  *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one kind
  *       of device and version of the kernels the bits are the same for any plan, and for any split
@@ -3344,6 +3346,25 @@ GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
 {
     uint32_t u = gckpti_bits(x);
     return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
+}
+
+/* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not above
+ * 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and becomes a
+ * zero like what is below, the same sum at 2^64 times the scale tells. */
+GCKPTI_DEVICE static float gckpti_small_link(float a, float b, float c, float d)
+{
+    const float up = 18446744073709551616.0f;
+    const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
+    if (u << 1 == 0x01000000u &&
+        gckpti_bits(gckpti_fma(x < y ? a * up : a, x < y ? b : b * up, c * up)) << 1 >= 0x41000000u)
+        return d;
+    return gckpti_float(u & 0x80000000u);
+}
+
+GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
+{
+    const float d = gckpti_fma(a, b, c);
+    return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_small_link(a, b, c, d);
 }
 
 /* `more` is added to the half that is cut off: 0x7fff + the last bit kept, or 16 random bits. */
@@ -6996,10 +7017,10 @@ GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
     return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
-static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
+GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
 {
-    return gckpti_flush(
-        gckpti_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)), c));
+    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
+                              c);
 }
 
 static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
@@ -28340,8 +28361,8 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
-/* A tile's chains, one of them through subnormals: bf16 instructions that round, order or flush in
- * another way would show here. */
+/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
+ * a zero in the end: instructions that round, order or flush in another way would show here. */
 static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
 {
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
@@ -28349,6 +28370,7 @@ static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
     uint16_t a[8 * 16];
     uint32_t b[8 * 16];
     float c[8 * 16];
+    const float least = gckpti_float(0x00800000u);
     const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
     int same = 1;
     if (!kernels->tile)
@@ -28356,13 +28378,14 @@ static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
     for (int p = 0; p < 8; p++)
         for (int i = 0; i < 16; i++) {
             b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
-            a[16 * p + i] = numbers[(p * 3 + i + i / 5) % 8];
-            c[16 * p + i] = p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
+            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
+            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
         }
+    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
     kernels->tile(&t);
     for (int i = 0; i < 8; i++)
         for (int j = 0; j < 16; j++) {
-            float d = i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
+            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
             for (int p = 0; p < 8; p++) {
                 uint32_t y = b[16 * p + j];
                 d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
