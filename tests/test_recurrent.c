@@ -206,6 +206,57 @@ static void refused(gckpt_graph **g, gckpt_store *s, gckpt_tensor *t, gckpt_resu
     *g = gckpt_graph_new(s, NULL);
 }
 
+/* Weights that are values of the batch, as many rows of it as units: their gradients begin at +0, like
+ * those of constants, in memory that holds anything. */
+static void test_weights_of_the_batch(int lstm, int plain)
+{
+    enum { T = 5, U = 4 };
+    const int64_t gates = (lstm ? 4 : 3) * U, wide = (lstm ? 2 : 1) * U;
+    const gckpt_init init = { 0.4f, 0, 0 };
+    float data[4][U * 4 * U * T], got[2][2][U * 4 * U];
+    for (int i = 0; i < 4 * U * 4 * U * T; i++)
+        data[i / (U * 4 * U * T)][i % (U * 4 * U * T)] = (float)((i * 37) % 23 - 11) / 7.0f;
+    for (int i = 0; i < U * 4 * U; i++) /* rows of h's bias, whose mean is that of a constant */
+        data[2][i] = data[2][i % gates];
+    for (int fed = 0; fed < 2; fed++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(U, T, I));
+        gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, gckpt_shape3(U, T, wide));
+        gckpt_tensor *wx = gckpt_param(g, "wx", gckpt_shape2(I, gates), init), *wh, *b;
+        gckpt_feed feeds[4] = { { gckpt_id(x), data[0] }, { gckpt_id(r), data[3] } };
+        if (fed) {
+            wh = gckpt_input(g, "wh", GCKPT_F32, gckpt_shape2(U, gates));
+            b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape2(U, gates));
+            feeds[2].input = gckpt_id(wh), feeds[2].data = data[1];
+            feeds[3].input = gckpt_id(b), feeds[3].data = data[2];
+            b = gckpt_mean(b, 0);
+        } else {
+            wh = gckpt_constant(g, "wh", GCKPT_F32, gckpt_shape2(U, gates), data[1]);
+            b = gckpt_constant(g, "b", GCKPT_F32, gckpt_shape1(gates), data[2]);
+        }
+        gckpt_tensor *y = lstm ? gckpt_lstm(x, wx, wh, b, NULL, NULL)
+                               : gckpt_gru(x, wx, NULL, wh, b, NULL);
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
+        const gckpt_pick pick[2] = { { wh, 1 }, { b, 1 } };
+        gckpt_plan_desc desc = { .fetch = pick, .fetches = 2, .plain = plain };
+        gckpt_exec_desc how = { .debug = GCKPT_DEBUG_PAINT };
+        gckpt_hyper hyper = gckpt_hyper_lr(0);
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        CHECK_MSG(e && gckpt_step(e, feeds, fed ? 4 : 2, U, &hyper, NULL) == GCKPT_OK, "%s %s",
+                  gckpt_error_text(g), gckpt_error_text(e));
+        for (int i = 0; e && i < 2; i++)
+            memcpy(got[fed][i], gckpt_fetch(e, gckpt_id(pick[i].tensor), 1),
+                   (size_t)(i ? gates : U * gates) * sizeof(float));
+        rig_free(e, p, g, s);
+    }
+    CHECK_MSG(!memcmp(got[0][0], got[1][0], (size_t)(U * gates) * sizeof(float)),
+              "weights of the batch, lstm %d, plain %d: another gradient", lstm, plain);
+    CHECK_MSG(!memcmp(got[0][1], got[1][1], (size_t)gates * sizeof(float)),
+              "bias of the batch, lstm %d, plain %d: another gradient", lstm, plain);
+}
+
 static void test_refusals(void)
 {
     const gckpt_init zero = { 0, 0, 0 };
@@ -273,6 +324,8 @@ int main(void)
     for (int lstm = 0; lstm < 2; lstm++) {
         test_pieces(lstm);
         test_not_finite(lstm);
+        for (int plain = 0; plain < 2; plain++)
+            test_weights_of_the_batch(lstm, plain);
     }
     test_refusals();
     return check_report("recurrent layers");

@@ -1240,9 +1240,26 @@ static void test_faults(void)
 }
 #endif
 
+/* A rank's room for exchanges takes the square sums of all blocks at once, which of more than 67
+ * million parameters (16,384 blocks) are more than anything small that is exchanged. */
+static void test_room_for_squares(void)
+{
+    static const size_t blocks[5] = { 0, 16384, 16385, 20000, 1 << 20 };
+    static gckpt_plan plan; /* of nothing but parameters */
+    static gckpt_exec exec;
+    exec.plan = &plan;
+    for (int i = 0; i < 5; i++) {
+        exec.square_count = blocks[i];
+        const size_t room = gckpti_crew_room(&exec), need = blocks[i] * sizeof(float);
+        CHECK_MSG(room == (need > 65536 ? need : 65536), "%lu blocks: room of %lu bytes",
+                  (unsigned long)blocks[i], (unsigned long)room);
+    }
+}
+
 int main(void)
 {
     test_share();
+    test_room_for_squares();
     test_held();
     test_mirrors();
     test_refused();
