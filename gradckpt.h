@@ -134,7 +134,9 @@
  *    Everything is IEEE-754 binary32 with round to nearest even, except sums of losses and of the
  *    gradient norm, which are binary64. The compiler may not contract, reorder or flush subnormals.
  *    a. fma(a,b,c) is one correctly rounded operation, by instruction where it is proven, by exact
- *       emulation elsewhere. A product that feeds an addition is always an fma.
+ *       emulation elsewhere. A product that feeds an addition is always an fma. Some are rounded
+ *       first, as fma(a,b,+0), which makes +0 of -0: those of e., of g and a gain in the backward
+ *       of norms, of scores and 1/sqrt (h.), of 1 - e and s_target (i.), of values that are drawn.
  *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
  *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x). log(1 + x), x from 0 to 1, is
  *       log(u) * (x / (u - 1)) of u = 1 + x, or x where u is 1. gckpt_pow multiplies for exponents
@@ -5661,12 +5663,17 @@ enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
 /* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
 enum { GCKPTI_LATE = 1 << 21 };
 /* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
- * get f32 copies. (The bit of an index as input 6, of which such ops have none.) */
+ * get f32 copies. No bit is left: this and the next two are bits of indices as inputs 4 to 6, of
+ * which such ops have none, and a user's may; gckpti_own_flag tells. */
 enum { GCKPTI_NARROW = 1 << 30 };
 /* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
  * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
- * workspace; fast ones take bf16 where they sum over rows. (Bits as above.) */
+ * workspace; fast ones take bf16 where they sum over rows. */
 enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
+static int gckpti_own_flag(const gckpt_op *op, int flag)
+{
+    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
+}
 
 #define GCKPTI_PLAIN(name) NULL, NULL
 #if GCKPTI_HAS_FAST
@@ -6326,10 +6333,10 @@ static void gckpti_minimum_backward(const gckpt_call *call)
         if (call->in[i].grad)
             gckpti_pair_gradient(call, i, 1, gckpti_part_less);
 }
-#define GCKPTI_BOTH GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
-GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
-GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_BOTH, GCKPTI_BOTH)
-#undef GCKPTI_BOTH
+#define GCKPTI_READS GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
+GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
+GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
+#undef GCKPTI_READS
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
@@ -8304,7 +8311,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
  * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
  * the products.
- * A form of it (gckpti_head_form) has one attribute: the backward computes loss and gradient of so
+ * A form of it (gckpti_form) has one attribute: the backward computes loss and gradient of so
  * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
     int64_t block, logits, dx, aux, size; /* rows at a time; in floats: where parts of work begin;
@@ -10805,11 +10812,11 @@ static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *roundi
                                const int64_t *n, int64_t row)
 {
     const int narrow = GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
-    int portions = op->flags & GCKPTI_OWN_ROW && op->flags & (GCKPTI_BY_ELEMENT | GCKPTI_BY_ROW);
+    const int rows = gckpti_own_flag(op, GCKPTI_BY_ROW);
+    int portions = rows || gckpti_own_flag(op, GCKPTI_BY_ELEMENT);
     for (int i = 0; i < inputs && portions; i++)
-        portions =
-            op->flags & GCKPTI_BY_ROW ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
-    return portions && (!(op->flags & GCKPTI_BY_ROW) || row <= GCKPTI_PORTION_ROW);
+        portions = rows ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
+    return portions && (!rows || row <= GCKPTI_PORTION_ROW);
 }
 
 static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
@@ -10829,7 +10836,7 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding
     int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
     int own = made_for <= GCKPTI_FOR_PLAIN && precision != GCKPT_FP32;
     int portions = own && gckpti_has_portions(op, inputs, rounding, n, row);
-    int all = fast || portions || (own && op->flags & GCKPTI_NARROW && op->flags & GCKPTI_OWN_ROW);
+    int all = fast || portions || (own && gckpti_own_flag(op, GCKPTI_NARROW));
     int takes = all || op->flags & GCKPT_TAKES_BF16, out = !takes || by_chance;
     int most = all ? GCKPT_MAX_INPUTS : 1; /* the last input it takes so */
     memset(c, 0xff, sizeof *c);
@@ -20195,7 +20202,7 @@ static void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins, cons
             rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;
     }
     s.sums = sums && kernel == op->backward;
-    if (op->flags & GCKPTI_BY_ROW) {
+    if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
         s.row = row;
         s.n = row > s.n ? row : s.n / row * row;
         s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);

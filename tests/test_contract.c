@@ -76,6 +76,8 @@ static float times(float a, float b)
     volatile float product = a * b;
     return product;
 }
+/* 5a: those that are rounded before they are added */
+static float rounded(float a, float b) { return fmaf(a, b, 0.0f); }
 /* 5f: the first contribution stores, the others add. */
 static void put(float *d, float v, int add) { *d = add ? *d + v : v; }
 static void put_product(float *d, float a, float b, int add)
@@ -206,7 +208,7 @@ static void initial(float *w, int64_t n, const char *name, gckpt_init init)
         r = sqrtf(times(-2.0f, gckpti_log((float)((word[0] >> 8) + 1) / 16777216.0f)));
         gckpti_sincos(times(6.28318531f, uniform(word[1])), &sc[1], &sc[0]);
         u = fmaf(2, uniform(word[2 + i % 2]), -1);
-        w[i] = fmaf(init.uniform, u, fmaf(init.normal, times(r, sc[i % 2]), init.constant));
+        w[i] = fmaf(init.uniform, u, fmaf(init.normal, rounded(r, sc[i % 2]), init.constant));
     }
 }
 
@@ -250,7 +252,7 @@ static void compute_norm(const node *o, int in, const float *x, const float *g, 
     rstd = 1.0f / sqrtf(lanes(e, e, o->c) / n + 1e-5f);
     for (int64_t j = 0; j < o->c; j++) {
         h[j] = times(e[j], rstd);
-        u[j] = in == 0 && gain ? times(g[j], gain[j]) : in == 0 ? g[j] : 0;
+        u[j] = in == 0 && gain ? rounded(g[j], gain[j]) : in == 0 ? g[j] : 0;
     }
     if (in == 0 && o->flag)
         a = lanes(u, NULL, o->c) / n;
@@ -264,7 +266,7 @@ static void compute_norm(const node *o, int in, const float *x, const float *g, 
         else if (in == 0)
             put_product(&d[j], rstd, fmaf(-h[j], b, u[j] - a), add);
         else
-            sum_add(&d[j], in == 1 ? times(g[j], h[j]) : g[j]);
+            sum_add(&d[j], in == 1 ? rounded(g[j], h[j]) : g[j]);
 }
 
 /* 5d: a row */
@@ -310,7 +312,7 @@ static void compute_query(const node *o, int in, float *d, int64_t b, int64_t h,
     for (int64_t j = 0; j < keys; j += 64) {
         int64_t n = keys - j < 64 ? keys - j : 64;
         for (int64_t i = 0; i < n; i++)
-            p[i] = fmaf(chain(0, q, 1, k + (j + i) * c, 1, size), scale, 0.0f);
+            p[i] = rounded(chain(0, q, 1, k + (j + i) * c, 1, size), scale);
         float factor = in < 0 ? online(p, n, &max, &sum, j == 0) : 0;
         for (int64_t i = 0; i < size && in < 0; i++)
             d[at + i] = chain(times(d[at + i], factor), p, 1, v + j * c + i, c, n);
@@ -426,7 +428,7 @@ static void compute_entropy(node *o, int in, float *d, int add)
         if (o->flag)
             loss[r] = lanes(t, s, v), mass = lanes(t, NULL, v);
         else
-            loss[r] = o->factor > 0 ? fmaf(other, lanes(s, NULL, v), times(1 - o->factor, s[hit]))
+            loss[r] = o->factor > 0 ? fmaf(other, lanes(s, NULL, v), rounded(1 - o->factor, s[hit]))
                                     : s[hit];
         if (in < 0)
             o->sum += (double)weighed(w, loss[r]), o->count++;
@@ -619,7 +621,7 @@ static void compute_elements(const node *o, int in, float *d, int add)
             w = in < 0 ? v + o->factor * w : in ? o->factor * v : v;
             repeated ? sum_add(&d[to], w) : put(&d[to], w, add);
             break;
-        case MUL: repeated ? sum_add(&d[to], times(v, w)) : put_product(&d[to], v, w, add); break;
+        case MUL: repeated ? sum_add(&d[to], rounded(v, w)) : put_product(&d[to], v, w, add); break;
         case DIV:
         case GREATER:
         case LESS:
@@ -627,7 +629,7 @@ static void compute_elements(const node *o, int in, float *d, int add)
                 /* of equals the first: fmaxf may choose either zero */
                 d[to] = o->op == DIV ? v / w : o->op == GREATER ? (v < w ? w : v) : w < v ? w : v;
             else if (repeated)
-                sum_add(&d[to], times(1, share(o, in, v, t->y[to], w)));
+                sum_add(&d[to], rounded(1, share(o, in, v, t->y[to], w)));
             else if (o->op == DIV && in)
                 put_product(&d[to], -v, w / t->y[to] / t->y[to], add);
             else
@@ -1185,6 +1187,24 @@ static void odd(void)
     m = note(VIEW, gckpt_reshape(T(m), gckpt_shape3(batch_rows, 1, 1)), m, -1, -1);
     minimise(sum_loss(mul(add(mul(h, c), m), mul(sub(x, m), s))), 1);
 }
+/* gradients of -0 times gains of either sign, and -0 that is added to -0 */
+static void zeros(void)
+{
+    enum { R = 6, C = 33 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)), none = sub(x, x), y[3];
+    int w = param("w", gckpt_shape2(C, C), 1, 0, 0), gain = param("gain", gckpt_shape1(C), 1, 0, 0);
+    for (int i = 0; i < 3; i++)
+        y[i] = linear(x, w, -1, i & 1);
+    const gckpt_shape row = gckpt_shape3(batch_rows, 1, C);
+    int few = reduce(y[2], 1, 1), none_too = reduce(none, 1, 0), m;
+    few = apply(SIGMOID, note(VIEW, gckpt_reshape(T(few), row), few, -1, -1));
+    none_too = note(VIEW, gckpt_reshape(T(none_too), row), none_too, -1, -1);
+    m = mul(few, apply(SIGMOID, x)); /* adds last */
+    minimise(sum_loss(mul(x, linear(x, w, -1, 0))), 1);
+    minimise(sum_loss(mul(add(layernorm(y[0], gain, -1), rmsnorm(y[1], gain)), none)), 1);
+    minimise(sum_loss(mul(m, none)), -1);
+    minimise(sum_loss(mul(few, none_too)), -1);
+}
 /* Scores of -inf. Columns 0 and 1 of all factors are given; a product of two of them overflows. */
 static int hopeless; /* rows of -inf have a target: an infinite loss, finite gradients */
 static int columns(const char *name, int x, int keep)
@@ -1352,7 +1372,8 @@ int main(void)
         { "attend", attend, GCKPT_MOMENTUM, 0 }, { "broadcast", broadcast, GCKPT_SGD, 1 },
         { "odd", odd, GCKPT_ADAMW, 0 },          { "masked", masked, GCKPT_ADAMW, 0 },
         { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
-        { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f }
+        { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f },
+        { "zeros", zeros, GCKPT_ADAMW, 0 }
     };
     static const setting settings[] = {
         { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN, 1, 0 },
