@@ -28,7 +28,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1435
  *     >>base       configuration, errors, memory, shapes, threads                       1010
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           700
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           720
  *     >>store      parameters and optimiser state                                       1340
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1120
@@ -50,8 +50,8 @@
  *     >>tables     plans as files and as C constants                                     850
  *     >>fast       fast ops: work cut into items for threads                            2000
  *     >>kernels    what is done with an item, for each instruction set                  3360
- *     manual       this comment                                                          420
- *                  in all                                                              32040
+ *     manual       this comment                                                          430
+ *                  in all                                                              32070
  *
  * == MANUAL =======================================================================================
  *
