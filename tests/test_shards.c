@@ -55,8 +55,17 @@ static int test_open(const char *path, int flags, unsigned mode)
 static int test_stat(const char *path, struct stat *s) { return fails() ? -1 : stat(path, s); }
 static int test_fstat(int fd, struct stat *s) { return fails() ? -1 : fstat(fd, s); }
 static int test_flock(int fd, int how) { return fails() ? -1 : flock(fd, how); }
-static DIR *test_opendir(const char *path) { return fails() ? NULL : opendir(path); }
-static struct dirent *test_readdir(DIR *d) { return fails() ? NULL : readdir(d); }
+static int no_list; /* 1: folders cannot be opened, 2: nor read */
+static DIR *test_opendir(const char *path)
+{
+    errno = no_list == 1 ? EACCES : errno;
+    return fails() || no_list == 1 ? NULL : opendir(path);
+}
+static struct dirent *test_readdir(DIR *d)
+{
+    errno = no_list == 2 ? EIO : errno;
+    return fails() || no_list == 2 ? NULL : readdir(d);
+}
 #define fopen(path, mode)            test_fopen(path, mode)
 #define fdopen(fd, mode)             test_fdopen(fd, mode)
 #define fread(to, size, n, f)        test_fread(to, size, n, f)
@@ -943,6 +952,20 @@ static void test_damaged_index(void)
     break_save(4, 5, 2);
     put_file("ckpt", &index, index.size);
     CHECK(loads(1, GCKPT_SHARD_NONE, 1));
+    /* a folder that cannot be listed: only where nothing is damaged */
+    for (no_list = 1; no_list <= 2; no_list++) {
+        clear();
+        CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        put_file("ckpt", &index, index.size - 1);
+        CHECK(save_by(4, GCKPT_SHARD_STATE, 2) == GCKPT_E_FILE && files() == 5);
+        CHECK_MSG(strstr(error_text, no_list == 1 ? strerror(EACCES) : strerror(EIO)) &&
+                      strstr(error_text, "could not list the folder, and it has a damaged index"),
+                  "%s", error_text);
+        put_file("ckpt", &index, index.size);
+        CHECK(loads(1, GCKPT_SHARD_NONE, 1) && save_by(2, GCKPT_SHARD_STATE, 2) == GCKPT_OK);
+        CHECK(loads(1, GCKPT_SHARD_NONE, 2) && files() == 3);
+    }
+    no_list = 0;
     free(index.bytes);
     begin = 0, end = MODEL;
     CHECK(mem.live == 0);
