@@ -882,6 +882,9 @@ static void test_others(void)
     strcpy(path, "shards/ckpt.8");
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 5) == GCKPT_OK);
     strcpy(path, "shards/ckpt");
+    file f = file_of("ckpt.8.1-0.safetensors"); /* a copy, not by its rank's name */
+    put_file("ckpt.10-1.safetensors", &f, f.size);
+    free(f.bytes);
     put_text("ckpt.5-0.safetensors.gckpt-tmp0", "half");
     int fd = open("shards/ckpt.5-0.safetensors.gckpt-tmp0", O_WRONLY);
     CHECK(fd >= 0 && !flock(fd, LOCK_EX) && !mkdir("shards/ckpt.6-0.safetensors", 0700) &&
@@ -894,9 +897,9 @@ static void test_others(void)
                   salt, files() - all);
     }
     alarm(0);
-    CHECK(is_there("ckpt.16-3.safetensors")); /* 3, 4, 6, 7, 9 were passed over */
+    CHECK(is_there("ckpt.17-3.safetensors")); /* 3, 4, 6, 7, 9, 10 were passed over */
     for (int i = 0; i < TEXTS; i++) {
-        file f = file_of(texts[i]);
+        f = file_of(texts[i]);
         CHECK(f.size == strlen(texts[i]) && !memcmp(f.bytes, texts[i], f.size));
         free(f.bytes);
     }
