@@ -470,18 +470,25 @@ static void test_products(void)
     enum { MOST = 3 * 130 * 2300 };
     static float f32[3][MOST], bias[200], c32[2][280 * 200], room[90000];
     static uint16_t half[3][MOST], c16[2][280 * 200];
-    for (int i = 0; i < 609; i++) {
+    /* rows read where they are: one link is left, the others fit at once, 8 rows less one */
+    static const uint32_t given[6][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
+                                          { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 } };
+    for (int i = 0; i < 609 + 12; i++) {
+        const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 6];
         const int large = i >= 600; /* the scratch is `room`, else the stack */
         const int odd = i >= 606;   /* odd rows of bf16, read where they are but for the end */
-        const uint32_t m =
-            large ? (i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd) : 1 + below(37);
-        const uint32_t n = large ? 90 + below(110) : 1 + below(130);
-        const uint32_t k =
-            large ? 790 + (below(100) | (uint32_t)odd) : 1 + below(i % 40 ? 90 : 700);
+        const uint32_t m = of      ? of[0]
+                           : large ? (i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
+                                   : 1 + below(37);
+        const uint32_t n = of ? of[1] : large ? 90 + below(110) : 1 + below(130);
+        const uint32_t k = of      ? of[2]
+                           : large ? 790 + (below(100) | (uint32_t)odd)
+                                   : 1 + below(i % 40 ? 90 : 700);
         const uint32_t batch = large ? 1 : 1 + below(3);
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
         const uint32_t which = odd ? (any & ~1u) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
+        void *whole[2]; /* factors to the byte, so that sanitizers see what is read beyond them */
         for (uint32_t j = 0; j < 3; j++)
             for (uint32_t at = 0; at < batch * count[j]; at++) {
                 f32[j][at] = number(j == 2 && i % 3 ? 2 : i % 3);
@@ -489,15 +496,20 @@ static void test_products(void)
             }
         for (uint32_t j = 0; j < n; j++)
             bias[j] = number(i % 3);
+        for (int j = 0; j < 2; j++) {
+            const size_t size = (size_t)(batch * count[j]) * (which >> j & 1 ? 4 : 2);
+            whole[j] = malloc(size);
+            memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
+        }
         gckpt_call call = { .threads = 1 };
         gckpti_factors t = { .batch = batch,
                              .m = m,
                              .n = n,
                              .k = k,
-                             .a.f32 = which & 1 ? f32[0] : NULL,
-                             .a.bf16 = which & 1 ? NULL : half[0],
-                             .b.f32 = which & 2 ? f32[1] : NULL,
-                             .b.bf16 = which & 2 ? NULL : half[1],
+                             .a.f32 = which & 1 ? whole[0] : NULL,
+                             .a.bf16 = which & 1 ? NULL : whole[0],
+                             .b.f32 = which & 2 ? whole[1] : NULL,
+                             .b.bf16 = which & 2 ? NULL : whole[1],
                              .a.row = which & 4 ? k : 1,
                              .a.step = which & 4 ? 1 : m,
                              .a.next = m * k,
@@ -529,6 +541,7 @@ static void test_products(void)
                                       : !memcmp(c16[0], c16[1], 2 * batch * m * n)),
                       "product %d: %u x %u x %u, kernels %d, case %u", i, m, n, k, v, which);
         }
+        free(whole[0]), free(whole[1]);
     }
 }
 
@@ -536,11 +549,12 @@ static void test_products(void)
  * of its sizes is small. */
 static void test_workspace(void)
 {
-    enum { M = 640, WIDE = 784, NARROW = 10, PAST = 65536 };
+    enum { M = 640, WIDE = 785, NARROW = 10, PAST = 65536 };
     static uint16_t x[M * WIDE], dx[M * WIDE], g[M * WIDE], out[M * WIDE];
     static float w[WIDE * NARROW], dw[WIDE * NARROW];
-    for (int i = 0; i < 4; i++) {
-        const int turned = i & 1, n = i & 2 ? WIDE : NARROW, k = i & 2 ? NARROW : WIDE;
+    for (int i = 0; i < 8; i++) {
+        const int wide = i & 4 ? WIDE : WIDE - 1; /* links that fill no pair are packed */
+        const int turned = i & 1, n = i & 2 ? wide : NARROW, k = i & 2 ? NARROW : wide;
         gckpt_call call = { .threads = 1, .inputs = 2, .precision = GCKPT_BF16 };
         call.attributes = &turned;
         call.kernels = gckpti_kernels_for(GCKPT_ISA_AVX2);
@@ -647,7 +661,8 @@ static void test_attention(void)
         for (int at = 0; at < AN; at++) {
             float *x[4] = { want.q, want.k, want.v, want.g };
             for (int w = 0; w < 4; w++) {
-                x[w][at] = number(small && w ? 1 : 0);
+                /* or values so small that a new maximum makes outputs subnormal */
+                x[w][at] = number(!small || !w ? 0 : i >> 3 & 1 ? (w == 2 ? 2 : 0) : 1);
                 x[w][at] = wide ? x[w][at] : half_of(x[w][at]);
             }
         }
@@ -732,13 +747,20 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
 }
 
-/* The same numbers in both forms. */
+/* The same numbers in both forms. kind 3 and 4: values of -2^-126, and 3: of -0, gradients of 2^-30
+ * that come in: chains that end at -0, at which links that are not there would be seen. */
 static void attended_draw(attended *a, int kind)
 {
     for (int i = 0; i < 8; i++)
         for (int at = 0; at < KN; at++) {
-            a->half[i][at] = i < 5 ? odd_number(kind) : kind ? 0x8000 : odd_number(0);
+            a->half[i][at] = i < 5 ? odd_number(kind < 3 ? kind : 0) : kind ? 0x8000 : odd_number(0);
+            if (kind > 2 && i == 2)
+                a->half[i][at] = kind == 3 && below(2) ? 0x8000 : 0x8080;
+            if (kind > 2 && i == 4)
+                a->half[i][at] = (uint16_t)(0x3080 + below(64));
             a->f32[i][at] = gckpti_from_bf16(a->half[i][at]);
+            if ((a->half[i][at] & 0x7fff) > 0x7f80) /* any NaN is one in bf16 */
+                a->f32[i][at] = float_of(below(2) ? 0x7fffffff : 0x7f800001);
         }
 }
 
@@ -755,23 +777,26 @@ static int attended_same(const attended *a, const attended *b)
     return same;
 }
 
+static int64_t d_of(int kind) { return kind < 4 ? 1 + below(KC / 2) : 33 + below(KC / 2 - 33); }
+
 static void test_attention_kernels(void)
 {
     static attended start, want, got;
-    for (int i = 0; i < 60; i++) {
-        const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i % 3;
-        const int64_t t = 1 + below(i % 5 ? KT : 9), d = 1 + below(KC / 2), c = many * d;
+    for (int i = 0; i < 84; i++) {
+        const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i < 60 ? i % 3 : 3 + i % 2;
+        const int64_t t = 1 + below(i % 5 ? KT : 9), c = many * d_of(kind), d = c / many;
         const int64_t s = !causal ? 1 + below(KT) : t + (i % 2 ? 0 : below((uint32_t)(KT - t + 1)));
         const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
         const gckpti_attention o = { many, causal };
+        const int more = i % 7 < 3 || kind > 2;
         attended_draw(&start, kind);
         want = start;
-        run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, narrow, wanted, i % 7 < 3);
+        run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, narrow, wanted, more);
         for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
             if (!kernels_or_without(isa))
                 continue;
             got = start;
-            run_attention(&got, &o, isa, t, s, c, narrow, wanted, i % 7 < 3);
+            run_attention(&got, &o, isa, t, s, c, narrow, wanted, more);
             CHECK_MSG(attended_same(&want, &got),
                       "attention kernels %d, problem %d: %d queries, %d keys, many of %d", isa, i,
                       (int)t, (int)s, (int)d);
@@ -1399,6 +1424,197 @@ static void test_portions(void)
     }
 }
 
+/* ---- what else differs in a bf16 plan: sums in portions, what depends on parameters only, values
+ * that are recomputed, ops with indices, copies ---- */
+static const gckpt_backend f32_copies = { .name = "copies" };
+
+/* 0: a gain of the batch; 1: the same, which is fetched; 2: as many elements in a bias as in what it
+ * is added to; 3: one gradient for two. `how`: as portions() has it. */
+static uint64_t sums(int how, int which)
+{
+    const gckpt_init normal = { 0.5f, 0, 0 };
+    enum { ROWS = 6, IN = 3 };
+    const int64_t width = which == 0 ? 33 : which == 1 ? 700 : 4100, micro = which == 2 ? 1 : ROWS;
+    float data[ROWS * IN];
+    for (int i = 0; i < ROWS * IN; i++)
+        data[i] = (float)(i * 37 % 101 - 50) / 50.0f;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(micro, IN)), *y, *gain = NULL;
+    gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(IN, width), normal), NULL);
+    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(width), normal);
+    if (which < 2)
+        y = gckpt_layernorm(h, gain = gckpt_mean(h, 0), b);
+    else if (which == 2)
+        y = gckpt_mul(gckpt_add(h, b), b);
+    else
+        y = gckpt_add(h, gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(IN, width), normal), b));
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
+    const gckpt_pick picks[2] = { { gain, 0 }, { gain, 1 } };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = ROWS, .fetch = picks };
+    gckpt_exec_desc exec = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    const gckpt_feed feed = { gckpt_id(x), data };
+    desc.fetches = which == 1 ? 2 : 0;
+    desc.backend = exec.backend = how ? NULL : &f32_copies;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &exec);
+    CHECK_MSG(e && gckpt_step(e, &feed, 1, ROWS, &hyper, NULL) == GCKPT_OK, "%s %s",
+              gckpt_error_text(g), gckpt_error_text(e));
+    uint64_t hash = gckpt_store_hash(s);
+    for (int i = 0; i < desc.fetches; i++) {
+        const float *f = gckpt_fetch(e, gckpt_id(gain), i);
+        for (int64_t j = 0; CHECK(f != NULL) && j < width; j++)
+            hash = hash * 31 + bits_of(f[j]);
+    }
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+/* Products of parameters alone are those of an f32 plan. */
+static void test_of_parameters(void)
+{
+    enum { N = 24 };
+    float values[3][N * N], x[N * N];
+    for (int i = 0; i < N * N; i++)
+        x[i] = sinf((float)i);
+    for (int i = 0; i < 3; i++) {
+        const gckpt_init normal = { 1, 0, 0 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N, N));
+        gckpt_tensor *a = gckpt_param(g, "a", gckpt_shape2(N, N), normal);
+        gckpt_tensor *w = gckpt_matmul(a, gckpt_param(g, "b", gckpt_shape2(N, N), normal));
+        gckpt_term term = { gckpt_sum_loss(gckpt_linear(in, w, NULL)), 1, 0 };
+        const gckpt_pick pick = { w, 0 };
+        gckpt_plan_desc desc = { .precision = i ? GCKPT_BF16 : GCKPT_FP32,
+                                 .fetch = &pick,
+                                 .fetches = 1,
+                                 .plain = i == 2 };
+        gckpt_hyper still = gckpt_hyper_lr(0);
+        const gckpt_feed feed = { gckpt_id(in), x };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        CHECK_MSG(e && gckpt_step(e, &feed, 1, N, &still, NULL) == GCKPT_OK, "%s",
+                  gckpt_error_text(g));
+        memcpy(values[i], gckpt_fetch(e, gckpt_id(w), 0), sizeof x);
+        CHECK_MSG(!memcmp(values[i], values[0], sizeof x), "of parameters, case %d: not f32's", i);
+        rig_free(e, p, g, s);
+    }
+}
+
+static gckpt_result as_input(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+
+static int drifts; /* no function of its input */
+static void drift(const gckpt_call *call)
+{
+    drifts++;
+    for (int64_t i = 0; i < count_of(&call->shape); i++)
+        call->out[i] = call->in[0].data[i] + (float)drifts;
+}
+
+/* Four values, and indices where this header's own rows have flags. */
+static void indexed(const gckpt_call *call)
+{
+    for (int64_t i = 0; i < count_of(&call->shape); i++) {
+        const int32_t sum = call->in[4].index[i] + 2 * call->in[5].index[i] +
+                            4 * call->in[6].index[i];
+        call->out[i] = call->in[0].data[i] + call->in[1].data[i] + call->in[2].data[i] +
+                       call->in[3].data[i] + (float)sum;
+    }
+}
+
+static void pass_on(const gckpt_call *call)
+{
+    for (int k = 0; k < call->inputs; k++)
+        for (int64_t i = 0; call->in[k].grad && i < count_of(&call->shape); i++)
+            call->in[k].grad[i] =
+                call->grad_out[i] + (call->in[k].accumulate ? call->in[k].grad[i] : 0);
+}
+
+static void test_ops_of_users(void)
+{
+    enum { ROWS = 16, N = 200 };
+    static gckpt_op op[2];
+    static int32_t index[3][ROWS * N];
+    const gckpt_init one = { 0, 0, 1 };
+    float x[ROWS];
+    double want = 0;
+    op[0].name = "drift", op[0].forward = drift, op[1].name = "indexed", op[1].forward = indexed;
+    op[1].flags = GCKPT_INDEX(4) | GCKPT_INDEX(5) | GCKPT_INDEX(6);
+    for (int i = 0; i < ROWS * N; i++) {
+        index[0][i] = i % 4, index[1][i] = i / 7 % 4, index[2][i] = i / 2048 + i % 2;
+        want += 4 + index[0][i] + 2 * index[1][i] + 4 * index[2][i];
+    }
+    for (int i = 0; i < ROWS; i++)
+        x[i] = 1;
+    for (int i = 0; i < 4; i++) { /* 2, 3: plain */
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in[7];
+        gckpt_feed feeds[4] = { { 0, x } };
+        static const char *const names[3] = { "i", "j", "k" };
+        gckpt_tensor *start = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 1)), *y;
+        in[0] = gckpt_linear(start, gckpt_param(g, "w", gckpt_shape2(1, N), one), NULL);
+        in[1] = in[2] = in[3] = in[0];
+        for (int k = 0; k < 3; k++) {
+            in[4 + k] = gckpt_input(g, names[k], GCKPT_I32, gckpt_shape2(ROWS, N));
+            feeds[1 + k] = (gckpt_feed){ gckpt_id(in[4 + k]), index[k] };
+        }
+        feeds[0].input = gckpt_id(start);
+        op[i % 2].shape = as_input, op[i % 2].backward = pass_on;
+        y = gckpt_apply(&op[i % 2], in, i % 2 ? 7 : 1, NULL, 0);
+        gckpt_term term = { gckpt_sum_loss(i % 2 ? y : gckpt_mul(y, y)), 1, 0 };
+        gckpt_plan_desc desc = { .precision = GCKPT_BF16,
+                                 .mode = GCKPT_MEMORY_POOR,
+                                 .plain = i > 1 };
+        gckpt_exec_desc how = { .debug = GCKPT_DEBUG_RECOMPUTE };
+        gckpt_hyper still = gckpt_hyper_lr(0);
+        gckpt_report report = { 0, 0, 0, 0 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        CHECK_MSG(e != NULL, "%s", gckpt_error_text(g));
+        const gckpt_result result = gckpt_step(e, feeds, i % 2 ? 4 : 1, ROWS, &still, &report);
+        if (i % 2)
+            CHECK_MSG(result == GCKPT_OK && report.loss * (double)report.count == want,
+                      "indices: %g, not %g: %s", report.loss * (double)report.count, want,
+                      gckpt_error_text(e));
+        else
+            CHECK_MSG(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "recompute"),
+                      "a value that drifts: %s", gckpt_error_text(e));
+        rig_free(e, p, g, s);
+    }
+}
+
+/* A backward has f32 copies of what it reads and writes, and of nothing else. */
+static void test_copies(void)
+{
+    const int narrow = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+    const int rounding[3] = { narrow, narrow, narrow };
+    const int64_t n[3] = { 64, 64, 64 };
+    gckpt_op op;
+    gckpti_copies c;
+    memset(&op, 0, sizeof op);
+    gckpti_copies_of(&op, 2, rounding, n, 64, 0, GCKPT_BF16, 1, GCKPT_IN(1), 1, &c);
+    CHECK(c.value[0] == SIZE_MAX && c.value[1] == SIZE_MAX && c.value[2] != SIZE_MAX);
+    CHECK(c.gradient[0] != SIZE_MAX && c.gradient[1] != SIZE_MAX &&
+          c.gradient[2] == SIZE_MAX && c.bytes == 3 * 64 * sizeof(float));
+    gckpti_copies_of(&op, 2, rounding, n, 64, 0, GCKPT_BF16, 1, GCKPT_OUT, 2, &c);
+    CHECK(c.value[0] != SIZE_MAX && c.value[1] == SIZE_MAX && c.value[2] == SIZE_MAX);
+}
+
+static void test_sums(void)
+{
+    for (int which = 0; which < 4; which++)
+        for (int how = 1; how < 3; how++)
+            CHECK_MSG(sums(how, which) == sums(0, which), "sums %d, way %d: other bits", which,
+                      how);
+}
+
 /* quick: the golden hashes and little else, for emulators; wide: two losses in every way. */
 int main(int argc, char **argv)
 {
@@ -1427,6 +1643,10 @@ int main(int argc, char **argv)
         test_two_users();
         test_ops_of_losses();
         test_portions();
+        test_sums();
+        test_of_parameters();
+        test_ops_of_users();
+        test_copies();
     }
     return check_report("bf16");
 }
