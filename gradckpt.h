@@ -29,7 +29,7 @@
  *     >>api        public API: every function, where it is declared                     1435
  *     >>base       configuration, errors, memory, shapes, threads                       1010
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           720
- *     >>store      parameters and optimiser state                                       1340
+ *     >>store      parameters and optimiser state                                       1350
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1120
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1960
@@ -51,7 +51,7 @@
  *     >>fast       fast ops: work cut into items for threads                            2000
  *     >>kernels    what is done with an item, for each instruction set                  3360
  *     manual       this comment                                                          430
- *                  in all                                                              32070
+ *                  in all                                                              32080
  *
  * == MANUAL =======================================================================================
  *
@@ -389,8 +389,8 @@
  *    kernels only, the definition of the numbers. Where the compiler's target has no fma
  *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
  *    kernels (9 times with -march=native; fast kernels at -O0: 13 times), so NO_FAST is for
- *    devices and for reading along. The implementation compiles in about 8 s at -O2 and 3 s at
- *    -O0 (gcc or clang, one core); keep it in a file of its own.
+ *    devices and for reading along. The implementation takes gcc 12 some 26 s at -O2 on a core of
+ *    a Zen 5 server, with NO_FAST half of that; keep it in a file of its own (1).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
@@ -682,7 +682,7 @@ typedef struct {
      * such a file fills no parameter that a convolution in a graph of the store reads, as it is,
      * reshaped, or element by element; what it filled before, building the convolution refuses:
      * E_DATA. Files of this library say it; others can, by "convolution_axes":"HWIO" in their
-     * __metadata__. GCKPT_SMALL neither asks nor says. */
+     * __metadata__. GCKPT_NO_STDIO: nothing is asked or said. */
     gckpt_axes convolutions;
 } gckpt_file_desc;
 /* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
@@ -3778,6 +3778,13 @@ static const char *const gckpti_metadata_keys[] = { "format", "contract", "step"
                                                     "optimiser" };
 enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
 
+#ifdef GCKPT_NO_STDIO
+enum {
+    GCKPTI_ASKS_AXES = 0
+}; /* a device's weights come from this library, and its flash is short */
+#else
+enum { GCKPTI_ASKS_AXES = 1 };
+#endif
 /* Says of a file, with "HWIO", that convolutions can read its weights; with another value, or where
  * the file is not this library's and has no such key, that is not known. */
 static const char gckpti_axes_key[] = "convolution_axes";
@@ -3789,7 +3796,7 @@ static const char gckpti_axes_key[] = "convolution_axes";
 static int gckpti_note_reserved(const char *key)
 {
     int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]) ||
-                   (!GCKPTI_LEAN && !strcmp(key, gckpti_axes_key));
+                   (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key));
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
         reserved |= !strcmp(key, gckpti_metadata_keys[i]);
     return reserved;
@@ -9599,7 +9606,7 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
                                      const gckpt_window *window, int transposed, int axes)
 {
     gckpt_tensor *in[3] = { x, w, bias };
-    gckpti_param *q = x && w ? gckpti_conv_parameter(w) : NULL;
+    gckpti_param *q = GCKPTI_ASKS_AXES && x && w ? gckpti_conv_parameter(w) : NULL;
     gckpti_conv2d a;
     if (q && q->unsaid)
         return gckpti_fail(w->graph, GCKPT_E_DATA, "param \"%s\": " GCKPTI_AXES_PROBLEM, q->p.name);
@@ -23571,7 +23578,7 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     if (!d->values_only)
         gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
-    if (!GCKPTI_LEAN)
+    if (GCKPTI_ASKS_AXES)
         gckpti_sink_axes(k, v);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
@@ -24103,7 +24110,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
-        if (!GCKPTI_LEAN && !strcmp(key, gckpti_axes_key))
+        if (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key))
             axes = value;
         if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
             !gckpti_note_add(l->store, key, value))
@@ -24112,7 +24119,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
-    if (!GCKPTI_LEAN)
+    if (GCKPTI_ASKS_AXES)
         l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -24156,7 +24163,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         if (!strcmp(type, gckpti_storages[e->type].name))
             break;
     e->shape.n = axes;
-    if (!GCKPTI_LEAN && !e->ignored && !strcmp(type, "I64") &&
+    if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_ending(e->name, "num_batches_tracked")) {
         e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
         if (!gckpti_note_add(l->store, e->name, "I64, left out"))
@@ -24301,7 +24308,7 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
     l->values++;
-    if (!GCKPTI_LEAN && l->unsaid && q->convolution)
+    if (GCKPTI_ASKS_AXES && l->unsaid && q->convolution)
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
         return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
@@ -24630,7 +24637,7 @@ static void gckpti_load_commit(gckpti_loader *l)
         if (to && to != gckpti_values_block(q))
             memcpy(gckpti_values_block(q), to, gckpti_array_bytes(l->store, q, 0));
         q->raw = 0;
-        if (!GCKPTI_LEAN)
+        if (GCKPTI_ASKS_AXES)
             q->unsaid = l->unsaid;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
@@ -24755,11 +24762,11 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t siz
         return store->object.sticky;
     l->store = store;
     l->desc = desc ? desc : &gckpti_file_plain;
-    if (!GCKPTI_LEAN)
+    if (GCKPTI_ASKS_AXES)
         l->unsaid = l->desc->convolutions == GCKPT_AXES_NOT_SAID;
     l->had = store->count;
     l->notes = store->note_count;
-    if (!GCKPTI_LEAN && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
+    if (GCKPTI_ASKS_AXES && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
         return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
                             (int)l->desc->convolutions);
     if (l->source)
