@@ -2007,6 +2007,9 @@ extern "C" {
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
 #define GCKPTI_LEAN 1
+#if defined(__GNUC__)
+#define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
+#endif
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
@@ -2014,6 +2017,9 @@ extern "C" {
 #define INT64_MAX INT32_MAX
 #else
 #define GCKPTI_LEAN 0
+#endif
+#ifndef GCKPTI_APART
+#define GCKPTI_APART
 #endif
 
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
@@ -2248,7 +2254,7 @@ typedef struct {
     void *user;
     size_t total, used;
     int failed;
-    unsigned char block[1024];
+    unsigned char block[GCKPTI_LEAN ? 64 : 1024];
 } gckpti_sink;
 
 static gckpt_result gckpti_sink_flush(gckpti_sink *k)
@@ -3492,12 +3498,12 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
 GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
                                   float *sum)
 {
-    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
+    float top = gckpti_max(x, n), factor = 0.0f;
     if (!first) {
         top = top > *max ? top : *max;
         factor = gckpti_exp(*max - gckpti_shift(top));
     }
-    float shift = gckpti_shift(top);
+    float shift = gckpti_shift(top), lane[32] = { 0.0f };
     for (int64_t j = 0; j < n; j++) {
         float e = gckpti_exp(x[j] - shift);
         lane[j & 31] += e;
@@ -7072,27 +7078,28 @@ static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t 
     return x;
 }
 
-static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
+static gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
 {
-    gckpti_factor y = { x.f32, x.bf16, x.step, x.row, x.next, x.stored };
+    gckpti_factor y = { x->f32, x->bf16, x->step, x->row, x->next, x->stored };
     return y;
 }
 
-static gckpti_factors gckpti_factors_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
-                                        int64_t k, gckpti_factor a, gckpti_factor b, float *c,
-                                        uint16_t *c_bf16)
+/* All of t but a and b. */
+static void gckpti_factors_to(const gckpt_call *call, gckpti_factors *t, int64_t batch, int64_t m,
+                              int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
-    gckpti_factors t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, call->work };
-    return t;
+    t->batch = batch, t->m = m, t->n = n, t->k = k;
+    t->start = NULL, t->accumulate = 0;
+    t->c = c, t->c_bf16 = c_bf16, t->room = call->work;
 }
 
-/* c (m,n) = a b, or += */
-static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, int64_t m, int64_t n,
-                              int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
+/* c (m,n) = a b, or +=; of t there are a and b. */
+static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+                              int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
-    gckpti_factors t = gckpti_factors_of(call, 1, m, n, k, a, b, c, NULL);
-    t.accumulate = accumulate;
-    run(call, &t);
+    gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
+    t->accumulate = accumulate;
+    run(call, t);
 }
 
 /* The same where b is read as it is stored, 64 elements of a row of it at a time. */
@@ -7148,11 +7155,11 @@ static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 }
 
 /* The b of matmul, and w of linear. */
-static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
+static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
 {
-    gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s.n, s.n * s.k);
+    gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s->n, s->n * s->k);
     if (*(const int *)call->attributes) /* transposed */
-        b.row = s.k, b.step = 1;
+        b.row = s->k, b.step = 1;
     b.stored = gckpti_stored_of(call);
     return b;
 }
@@ -7161,9 +7168,10 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
 static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
-    gckpti_factors t = gckpti_factors_of(call, s.matrices, s.m, s.n, s.k, a,
-                                         gckpti_linear_b(call, s), call->out, call->out_bf16);
+    gckpti_factors t;
+    gckpti_factors_to(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
+    t.a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
+    t.b = gckpti_linear_b(call, &s);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
@@ -7173,21 +7181,22 @@ static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run r
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
-    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
-    gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
-    gckpti_factors da =
-        gckpti_factors_of(call, s.matrices, s.m, s.k, s.n, g,
-                          gckpti_turned(gckpti_linear_b(call, s)), in[0].grad, in[0].grad_bf16);
-    da.accumulate = in[0].accumulate;
-    if (da.c || da.c_bf16)
-        run(call, &da);
-    gckpti_factors db = gckpti_factors_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
-                                          in[1].grad, in[1].grad_bf16);
+    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
+    gckpti_factors t;
+    gckpti_factors_to(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
+    t.b = gckpti_linear_b(call, &s);
+    t.a = g, t.b = gckpti_turned(&t.b);
+    t.accumulate = in[0].accumulate;
+    if (t.c || t.c_bf16)
+        run(call, &t);
+    gckpti_factors_to(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
+    t.a = gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k);
+    t.a = gckpti_turned(&t.a), t.b = gckpti_turned(&g);
     if (*(const int *)call->attributes)
-        db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
-    db.accumulate = in[1].accumulate;
-    if (db.c || db.c_bf16)
-        run(call, &db);
+        t.m = s.n, t.n = s.k, t.b = t.a, t.a = gckpti_turned(&g);
+    t.accumulate = in[1].accumulate;
+    if (t.c || t.c_bf16)
+        run(call, &t);
 }
 
 static void gckpti_matmul_forward(const gckpt_call *call)
@@ -7613,9 +7622,10 @@ static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t 
  * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
 static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
 {
+    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], s = call->in[1].shape.d[1];
-    int64_t d = c / o->heads, tile = GCKPTI_KEY_TILE * d, q_row, k_row, v_row;
+    int64_t d = c / o->heads, tile = KEYS * d, q_row, k_row, v_row;
     int64_t at_q = head / o->heads * t * c + head % o->heads * d;
     int64_t at_k = head / o->heads * s * c + head % o->heads * d;
     const gckpt_arg *in = call->in;
@@ -7626,10 +7636,10 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, flo
     gckpti_factor k = gckpti_factor_of(&in[1], 0, c, 1, 0);
     gckpti_factor v = gckpti_factor_of(&in[2], 0, c, 1, 0);
     gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
-    float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
+    float scale = 1.0f / gckpti_sqrt((float)d), score[KEYS], dp[KEYS];
     float *dq = gckpti_attention_open(&in[0], at_q, t, c, d, rest, 2 * tile + 2 * d, &q_row);
-    for (int64_t j0 = 0; j0 < sight.keys; j0 += GCKPTI_KEY_TILE) {
-        int64_t all = gckpti_min(sight.keys - j0, GCKPTI_KEY_TILE), key = at_k + j0 * c;
+    for (int64_t j0 = 0; j0 < sight.keys; j0 += KEYS) {
+        int64_t all = gckpti_min(sight.keys - j0, KEYS), key = at_k + j0 * c;
         float *dk = gckpti_attention_open(&in[1], key, all, c, d, rest, 2 * d, &k_row);
         float *dv = gckpti_attention_open(&in[2], key, all, c, d, rest, tile + 2 * d, &v_row);
         for (int64_t i = 0; i < t; i++) {
@@ -8384,18 +8394,22 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
     for (l->first = 0; l->first < v; l->first += l->n) {
         l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
-        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { l->d, NULL, l->n, 1, 0, NULL };
-        gckpti_factor b = gckpti_factor_of(w, l->first * c, c, 1, 0);
+        const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
+        gckpti_factors t;
+        t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
-            gckpti_product_to(call, l->by.product, l->rows, l->n, c, a, b, l->d, 0);
+            gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
         l->by.each(call, l->rows, 16 * l->n,
                    backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
+        t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
-            gckpti_product_to(call, l->by.product, l->rows, c, l->n, d, gckpti_turned(b), dx,
+            gckpti_product_to(call, l->by.product, &t, l->rows, c, l->n, dx,
                               x->accumulate || l->first > 0);
+        t.b = gckpti_factor_of(x, at, c, 1, 0);
+        t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
         if (dw)
-            gckpti_product_to(call, l->by.product, l->n, c, l->rows, gckpti_turned(d),
-                              gckpti_turned(a), dw + l->first * c, w->accumulate || l->row > 0);
+            gckpti_product_to(call, l->by.product, &t, l->n, c, l->rows, dw + l->first * c,
+                              w->accumulate || l->row > 0);
     }
     if (rounded)
         l->by.narrow(dx, rounded, l->rows * c);
@@ -19095,6 +19109,8 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 /* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
 static int gckpti_own_leaves(const gckpt_plan *p)
 {
+    if (GCKPTI_LEAN) /* it has one */
+        return 1;
     return p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
 }
 
@@ -19170,7 +19186,7 @@ static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
 static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
-    gckpti_bare_call(e, &c);
+    gckpti_call_between(e, &c);
     if (bytes / 4)
         gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)
@@ -20238,15 +20254,13 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 }
 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
-static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to)
+static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
 {
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
     void *piece = e->borrowed;
     gckpt_unpacking u = gckpti_unpacking_of(q);
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
     u.to = to;
     if (b->own_memory && b->unpack) { /* the mirror of a block */
         u.scales = u.scales ? here : NULL;
@@ -20254,14 +20268,16 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to)
     }
     if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
-    if (u.storage == GCKPT_STORED_F32)
+    if (u.storage == GCKPT_STORED_F32) {
         b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
-    else if (GCKPTI_LEAN)
-        e->plan->packing->unpack(&c, &u);
+        return;
+    }
+    gckpti_bare_call(e, c);
+    if (GCKPTI_LEAN)
+        e->plan->packing->unpack(c, &u);
     else if (b->unpack)
-        b->unpack(&c, &u);
-    for (int64_t at = 0, n; !GCKPTI_LEAN && u.storage != GCKPT_STORED_F32 && !b->unpack && at < u.n;
-         at += n) {
+        b->unpack(c, &u);
+    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
         e->plan->packing->unpack_piece(q, at, n, (float *)piece);
         b->copy_in(b->context, to + at, piece, (size_t)n * sizeof *to);
@@ -20277,7 +20293,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     gckpti_stored stored;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
-        gckpti_run_stage(e, node, gckpti_at(e, o.out));
+        gckpti_run_stage(e, node, gckpti_at(e, o.out), c);
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
@@ -20606,7 +20622,7 @@ static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_pass pass;
@@ -20672,7 +20688,8 @@ static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, con
 }
 
 /* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
-static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradients_are are)
+GCKPTI_APART static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                           gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
@@ -20933,6 +20950,14 @@ static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
 
+/* Square sums that are not finite: the step is to be skipped. */
+GCKPTI_APART static void gckpti_see_nonfinite(gckpt_exec *e)
+{
+    gckpt_call c;
+    gckpti_call_between(e, &c);
+    gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+}
+
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
  * is updated: all gradients, then norm and clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
@@ -20946,11 +20971,8 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
-    if (e->nonfinite && e->square_count) {
-        gckpt_call c;
-        gckpti_bare_call(e, &c);
-        gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
-    }
+    if (e->nonfinite && e->square_count)
+        gckpti_see_nonfinite(e);
     if (e->nonfinite && !(e->hyper.clip > 0))
         return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
@@ -21547,6 +21569,21 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
 
+static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    if (ins->kind == GCKPT_FORWARD)
+        return gckpti_run_forward(e, ins, c);
+    gckpti_run_backward(e, ins, c);
+    return GCKPT_OK;
+}
+
+/* Where the stack is short: updates need theirs for another call. */
+GCKPTI_APART static gckpt_result gckpti_run_op_alone(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpt_call c;
+    return gckpti_run_op(e, ins, &c);
+}
+
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     gckpti_look read = { 0, 0, -1, 0, 0, 0 };
@@ -21554,10 +21591,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     int finite = gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
     if (finite)
         gckpti_see_operands(e, &read, ins, 0);
-    if (ins->kind == GCKPT_FORWARD)
-        result = gckpti_run_forward(e, ins, c);
-    else if (ins->kind == GCKPT_BACKWARD)
-        gckpti_run_backward(e, ins, c);
+    if (ins->kind <= GCKPT_BACKWARD)
+        result = GCKPTI_LEAN ? gckpti_run_op_alone(e, ins) : gckpti_run_op(e, ins, c);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
@@ -31688,10 +31723,10 @@ static GCKPTI_TARGET void V(words_begin)(gckpti_words *s, const gckpti_heads *h,
                                     0,         0, NULL,    h,       NULL };
     const int64_t c = h->c, half = BLOCK / 2 * h->wide, queries = gckpti_multiple(h->t, BLOCK);
     s->h = h, s->at_q = row * h->t * c + head * h->d;
-    s->q = gckpti_factor_of(&in[0], 0, c, 1, 0), s->pairs_q = gckpti_turned(s->q);
-    s->k = gckpti_factor_of(&in[1], 0, c, 1, 0), s->pairs_k = gckpti_turned(s->k);
+    s->q = gckpti_factor_of(&in[0], 0, c, 1, 0), s->pairs_q = gckpti_turned(&s->q);
+    s->k = gckpti_factor_of(&in[1], 0, c, 1, 0), s->pairs_k = gckpti_turned(&s->k);
     s->v = gckpti_factor_of(&in[2], 0, c, 1, 0);
-    s->g = gckpti_factor_of(&grad, 0, c, 1, 0), s->pairs_g = gckpti_turned(s->g);
+    s->g = gckpti_factor_of(&grad, 0, c, 1, 0), s->pairs_g = gckpti_turned(&s->g);
     s->scores = scores, s->over_queries = over_queries, s->over_keys = over_keys;
     s->to_q = in[0].grad || in[0].grad_bf16, s->to_k = in[1].grad || in[1].grad_bf16;
     s->to_v = in[2].grad || in[2].grad_bf16;

@@ -3259,19 +3259,22 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
         RUN(call, widen_kernel, blocks_for(rows * c, 256), 256, 0, narrow, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
         l.n = gckpti_min(v - l.first, parts->classes);
-        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { work, NULL, l.n, 1, 0 };
-        gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
-        gckpti_product_to(call, products, rows, l.n, c, a, b, work, 0);
+        const gckpti_factor d = { work, NULL, l.n, 1, 0 };
+        gckpti_factors t;
+        t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+        gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (!backward)
             RUN(call, loss_forward_kernel, grid, 256, 0, l);
         else
             RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+        t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
-            gckpti_product_to(call, products, rows, c, l.n, d, gckpti_turned(b), dx,
-                              x->accumulate || l.first > 0);
+            gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
+        t.b = gckpti_factor_of(x, at, c, 1, 0);
+        t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
         if (dw)
-            gckpti_product_to(call, products, l.n, c, rows, gckpti_turned(d), gckpti_turned(a),
-                              dw + l.first * c, w->accumulate || row > 0);
+            gckpti_product_to(call, products, &t, l.n, c, rows, dw + l.first * c,
+                              w->accumulate || row > 0);
     }
     if (narrow)
         RUN(call, narrow_kernel, blocks_for(rows * c, 256), 256, 0, dx, narrow, rows * c);
