@@ -190,9 +190,7 @@ plans: build/plans
 # Between <!-- make simulate --> and <!-- -->.
 simulate: build/simulate
 	(build/simulate && build/simulate --model llama-7b --budget 40GB) > build/simulate.md
-	awk '$$0 == "<!-- -->" { skip = 0 } !skip { print } $$0 == "<!-- make simulate -->" { skip = 1; \
-	    while ((getline line < "build/simulate.md") > 0) print line; print "" }' \
-	    docs/distributed.md > build/distributed.md && cp build/distributed.md docs/distributed.md
+	sh tests/table.sh 'make simulate' build/simulate.md docs/distributed.md
 
 fits: build/fits
 	build/fits
@@ -200,8 +198,10 @@ fits: build/fits
 stack: build/stack
 	build/stack
 
-size:
-	@CC='$(CC)' sh tests/size.sh
+size: | build
+	@CC='$(CC)' sh tests/size.sh > build/size.md || { cat build/size.md; exit 1; }
+	@cat build/size.md
+	@! grep -q '| ? |' build/size.md && sh tests/table.sh 'make size' build/size.md docs/device.md
 
 methods: build/finetune
 	rm -rf build/methods

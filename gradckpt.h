@@ -27,12 +27,12 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
  *     >>api        public API: every function, where it is declared                     1435
- *     >>base       configuration, errors, memory, shapes, threads                       1010
+ *     >>base       configuration, errors, memory, shapes, threads                       1020
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           720
  *     >>store      parameters and optimiser state                                       1350
  *     >>graph      tensors, views, segments, gckpt_apply                                 700
  *     >>ops        elementwise, broadcasting, shapes: a block an op                     1120
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1960
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1970
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1380
  *     >>plan       the model, schedules, drafts, layout; plans encoded                  3500
  *     >>bound      work and bytes that no schedule can do without                        520
@@ -42,8 +42,8 @@
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
  *     >>ranks      sums and values of several processes, by exchanges                     240
- *     >>exec       runs a plan over one arena                                           1890
- *     >>training   division, norm, clipping, optimisers, steps                          1610
+ *     >>exec       runs a plan over one arena                                           1900
+ *     >>training   division, norm, clipping, optimisers, steps                          1630
  *     >>crew       a step in leaves, and by several ranks                             550
  *     >>check      gradients against finite differences                                  700
  *     >>files      safetensors                                                          2470
@@ -51,7 +51,7 @@
  *     >>fast       fast ops: work cut into items for threads                            2000
  *     >>kernels    what is done with an item, for each instruction set                  3360
  *     manual       this comment                                                          430
- *                  in all                                                              32080
+ *                  in all                                                              32120
  *
  * == MANUAL =======================================================================================
  *
@@ -239,7 +239,8 @@
  *    compensated sum (5e) has a low part of its size beside it, for the step or the instruction.
  *    Listed apart and not included: the tables (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an
  *    executor has a copy), the stack (compiled with optimisation: below 64 KiB a thread with the
- *    fast backend, 96 KiB in bf16 plans, 3 KiB without), runtime libraries, and the caller's feeds.
+ *    fast backend, 96 KiB in bf16 plans, 6 KiB without, 3 KiB in firmware (GCKPT_SMALL, pointers of
+ *    4 bytes), runtime libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -20951,7 +20952,7 @@ static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
 }
 
 /* Square sums that are not finite: the step is to be skipped. */
-GCKPTI_APART static void gckpti_see_nonfinite(gckpt_exec *e)
+GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
     gckpti_call_between(e, &c);
@@ -20972,7 +20973,7 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     if (e->nonfinite && e->square_count)
-        gckpti_see_nonfinite(e);
+        gckpti_count_nonfinite(e);
     if (e->nonfinite && !(e->hyper.clip > 0))
         return GCKPT_OK;
     gckpti_total_norm(e); /* waits */

@@ -7,7 +7,8 @@
 # (then without C library and libgcc); for the stack arm-linux-gnueabihf-gcc and qemu-arm.
 #
 #     sh tests/size.sh            the table
-#     sh tests/size.sh bytes SET  gradckpt.h's own code and constants in one of them: "code constants"
+#     sh tests/size.sh bytes SET  gradckpt.h's own code and constants in one of them: "code constants"; the frames
+#                                 of its functions: build/size/device-flash.su
 CC=${CC:-cc}
 work=build/size
 mkdir -p "$work"
@@ -46,7 +47,7 @@ table()
 {
     [ -f "$work/gradckpt.o" ] || {
         printf '#define GRADCKPT_IMPLEMENTATION\n#include "gradckpt.h"\n' > "$work/gradckpt.c"
-        $CC -std=c99 -O0 -I. -c "$work/gradckpt.c" -o "$work/gradckpt.o" || exit 1
+        $CC -std=c99 -O0 -DGCKPT_NO_FAST -I. -c "$work/gradckpt.c" -o "$work/gradckpt.o" || exit 1
     }
     $CC -std=c99 -I. -DGRADCKPT_IMPLEMENTED "-DSET=$1" tests/firmware/flash.c "$work/gradckpt.o" -lm -o "$work/host" &&
         "$work/host" > "$work/small$1.h" || exit 1
@@ -55,7 +56,7 @@ table()
 rm -f "$work/gradckpt.o"
 if [ "$1" = bytes ]; then
     table "$2"
-    device "$2" "$work/device" -DGCKPT_SMALL $alone
+    device "$2" "$work/device" -DGCKPT_SMALL -fstack-usage $alone
     sections "$work/device"
     exit 0
 fi

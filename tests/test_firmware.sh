@@ -3,7 +3,9 @@
 # warning, without heap, stdio, graph and planner, everything constant in read-only memory; the same bits as
 # the plan made at run time. tests/firmware/ has host and device.
 #
-# LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o).
+# LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o). WIDE=1 (make
+# check-all): all languages with all macros, nothing static, and the fast kernels left in; else each of these
+# once, and what was compiled before in another way is compiled as what one file uses of it (GCKPT_STATIC).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
 work=build/firmware
@@ -26,6 +28,21 @@ fails_saying() # fails_saying PATTERN command...
     ! "$@" > "$work/said" 2>&1 && grep -q -e "$pattern" "$work/said"
 }
 
+one=-DGCKPT_STATIC
+[ -z "$WIDE" ] || one=
+
+# frames FILE MOST STEP: by -fstack-usage, no function of it takes more than MOST bytes of stack, and those that
+# a step has on each other, from gckpt_step to attention's backward, STEP together.
+frames()
+{
+    sort -t"$(printf '\t')" -k2nr "$1" | head -n 12
+    awk -F'\t' -v most="$2" -v step="$3" '
+        { name = $1; sub(/.*:/, "", name); sub(/\..*/, "", name) }
+        $2 > most { print name " takes " $2 " bytes, " most " is allowed"; bad = 1 }
+        name ~ /^(gckpt_step|gckpti_(run_here|run_op_alone|attention_backward|attention_gradients))$/ { sum += $2; n++ }
+        END { print "a step: " sum; exit bad || n < 2 || sum > step }' "$1"
+}
+
 # -ffp-contract=off: for the op that model.h brings; the header sees to itself.
 include="-ffp-contract=off -I. -Itests/firmware -DTABLE=\"small.h\" -I$work"
 check "host compiles" $LINKED -std=c99 -O1 $warnings $include tests/firmware/host.c -o "$work/host"
@@ -38,43 +55,47 @@ check "another name is refused" fails_saying "#error" "$work/host" c "not a name
 sections="-Os -ffunction-sections -fdata-sections -Wl,--gc-sections -fno-pie -no-pie"
 printf 'int main(void) { return 0; }\n' > "$work/t.c"
 $CC $sections "$work/t.c" -o "$work/t" 2> /dev/null || sections=-Os
-for language in "${CXX:-c++} -std=c++11 -x c++" "$CC -std=c99 -Wstrict-prototypes"; do
-    $language "$work/t.c" -o "$work/t" 2> /dev/null || continue
-    check "device compiles: $language" $language $sections $warnings $include tests/firmware/device.c -o "$work/device"
-    check "device trains to the same bits: $language" sh -c "$work/device > $work/got && cmp $work/got $work/want"
-done
-for language in "${CXX:-c++} -std=c++11 -x c++" "$CC -std=c99 -Wstrict-prototypes"; do
-    $language "$work/t.c" -o "$work/t" 2> /dev/null || continue
-    for small in -DGCKPT_SMALL "-DGCKPT_SMALL -DGCKPT_STATIC" -DGCKPT_NO_TEXT; do
-        check "device compiles: $language $small" $language $sections $warnings $include $small \
-            tests/firmware/device.c -o "$work/device_small"
-        check "device trains to the same bits: $language $small" \
-            sh -c "$work/device_small > $work/got && cmp $work/got $work/want"
+cxx="${CXX:-c++} -std=c++11 -x c++" c="$CC -std=c99 -Wstrict-prototypes"
+device()                # device LANGUAGE OUTPUT macro..
+{
+    language=$1 to=$2
+    shift 2
+    $language "$work/t.c" -o "$work/t" 2> /dev/null || return
+    check "device compiles: $language $*" $language $sections $warnings $include "$@" tests/firmware/device.c -o "$to"
+    check "device trains to the same bits: $language $*" sh -c "$to > $work/got && cmp $work/got $work/want"
+}
+if [ -n "$WIDE" ]; then
+    device "$cxx" "$work/device"
+    for language in "$cxx" "$c"; do
+        device "$language" "$work/device_small" -DGCKPT_SMALL
+        device "$language" "$work/device_small" -DGCKPT_NO_TEXT
     done
-done
+    device "$c" "$work/device_fast" -DFAST
+fi
+device "$c" "$work/device"
+device "$cxx" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
+device "$c" "$work/device_small" -DGCKPT_NO_TEXT $one
+device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
 check "host prints another form" sh -c "$work/host c small auto > $work/auto.h && grep -q 'UINT64_C([0-9]*), { 1, 0, 0 },' $work/auto.h"
-check "device compiles it" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="auto.h"' tests/firmware/device.c -o "$work/device_auto"
+check "device compiles it" $CC -std=c99 $warnings $include $one -UTABLE '-DTABLE="auto.h"' tests/firmware/device.c -o "$work/device_auto"
 check "and trains to the same bits" sh -c "$work/device_auto | cmp - $work/want"
 check "host trains with weights in flash" sh -c "$work/host run - packed > $work/want_packed"
 check "and prints that plan" sh -c "$work/host c small packed > $work/packed.h"
-check "device compiles it" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="packed.h"' -DPACKED=1 \
+check "device compiles it" $CC -std=c99 $warnings $include $one -UTABLE '-DTABLE="packed.h"' -DPACKED=1 \
     tests/firmware/device.c -o "$work/device_packed"
 check "and trains to the same bits" sh -c "$work/device_packed | cmp - $work/want_packed"
-check "device compiles it without the weights" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="small.h"' -DPACKED=1 \
+check "device compiles it without the weights" $CC -std=c99 $warnings $include $one -UTABLE '-DTABLE="small.h"' -DPACKED=1 \
     tests/firmware/device.c -o "$work/device_wrong"
 check "a plan for others is refused" fails_saying "stored as I8, the plan was made for F32" "$work/device_wrong"
 check "host trains with leaves" sh -c "$work/host run - leaves > $work/want_leaves && ! cmp -s $work/want $work/want_leaves"
 check "and prints that plan" sh -c "$work/host c small leaves > $work/leaves.h"
-check "device compiles it" $CC -std=c99 $warnings $include -UTABLE '-DTABLE="leaves.h"' \
+check "device compiles it" $CC -std=c99 $warnings $include $one -UTABLE '-DTABLE="leaves.h"' \
     tests/firmware/device.c -o "$work/device_leaves"
 check "and trains to the same bits" sh -c "$work/device_leaves | cmp - $work/want_leaves"
 check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 $include -DGCKPT_SMALL -UTABLE \
     '-DTABLE="leaves.h"' tests/firmware/device.c -o "$work/device_leaves"
-check "device compiles with the fast kernels left in" $CC -std=c99 $warnings $include -DFAST \
-    tests/firmware/device.c -o "$work/device_fast"
-check "device trains to the same bits" sh -c "$work/device_fast | cmp - $work/want"
 
-# What is in the device just compiled as C: no planner, no graph, no files, only the rows of the plan's ops; no
+# What is in the device compiled as C with nothing static: no planner, no graph, no files, only the rows of the plan's ops; no
 # writable constant.
 if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "no planner, graph or files in it" planless "$work/device"
@@ -90,7 +111,7 @@ fi
 # Three ops link three ops.
 check "a model of three ops" $LINKED -std=c99 -O1 $warnings -I. -DSET=0 tests/firmware/flash.c -o "$work/host0"
 check "is printed" sh -c "$work/host0 > $work/small0.h"
-check "is compiled" $CC -std=c99 $sections $warnings -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' \
+check "is compiled" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' \
     tests/firmware/flash.c -o "$work/device0"
 check "trains in its blocks" "$work/device0"
 if [ "$sections" != -Os ] && command -v nm > /dev/null; then
@@ -108,18 +129,30 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
         $work/symbols0 | grep -v -E ' gckpti_(node|same)_shape$'"
 fi
 
-# What a transformer takes of flash, with the compiler of make size. A limit that needs a reason to grow.
+# What a transformer takes of flash and of the stack, with the compiler of make size; of the stack here, too.
+# Limits that need a reason to grow.
 if bytes=$(sh tests/size.sh bytes 2 2> /dev/null); then
     echo "transformer: bytes of code and of constants: $bytes"
-    check "a transformer takes at most 23200 bytes of code and 5600 of constants" \
-        awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 23200 && n[2] <= 5600) }"
+    check "a transformer takes at most 22700 bytes of code and 5600 of constants" \
+        awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 22700 && n[2] <= 5600) }"
+    check "the frames of its step on a Cortex-M4" frames build/size/device-flash.su 900 1800
 fi
+check "a transformer" $LINKED -std=c99 -O1 $warnings -I. -DSET=2 tests/firmware/flash.c -o "$work/host2"
+check "is printed" sh -c "$work/host2 > $work/small2.h"
+usage=-fstack-usage
+$CC $usage -c "$work/t.c" -o "$work/t.o" 2> /dev/null || usage=
+check "firmware compiles it" $c -Os $usage -Wno-unused-function -I. -I$work -DDEVICE -DGCKPT_SMALL -DGCKPT_STATIC \
+    -DSTACK -D_GNU_SOURCE -DSET=2 '-DTABLE="small2.h"' -c tests/firmware/flash.c -o "$work/device2.o"
+check "is linked" $CC "$work/device2.o" -o "$work/device2"
+check "takes at most 4 KiB of stack here, with pointers of 8 bytes" \
+    sh -c "$work/device2 > $work/stack && cat $work/stack && test \$(cat $work/stack) -le 4096"
+[ ! -f "$work/device2.su" ] || check "the frames of its step" frames "$work/device2.su" 1400 2800
 
 # A plan with caches.
-check "a model that generates" $CC -std=c99 -O0 $warnings -I. tests/firmware/talk.c -o "$work/talk"
+check "a model that generates" $CC -std=c99 -O0 $warnings $one -I. tests/firmware/talk.c -o "$work/talk"
 check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/spoken) = 3 ]"
 check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
-check "is compiled" $CC -std=c99 -O0 $warnings -I. -I$work '-DTABLE="talk.h"' tests/firmware/talk.c -o "$work/talk_device"
+check "is compiled" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' tests/firmware/talk.c -o "$work/talk_device"
 check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
 
 # A table of another time.
@@ -136,7 +169,7 @@ for i in 1 2; do
     "$work/host" c twice$i > "$work/twice$i.h"
 done
 printf '#define GRADCKPT_IMPLEMENTATION\n#include "gradckpt.h"\n#include "model.h"\n#include "twice1.h"\n#include "twice2.h"\nint main(void) { model_data(0); return model_flash(NULL) == GCKPT_OK || gckpt_plan_hash(&twice1) != gckpt_plan_hash(&twice2); }\n' > "$work/twice.c"
-check "two tables in one program" $CC -std=c99 -DGCKPT_NO_FAST $warnings $include "$work/twice.c" -o "$work/twice"
+check "two tables in one program" $CC -std=c99 -DGCKPT_NO_FAST $one $warnings $include "$work/twice.c" -o "$work/twice"
 check "of one graph" "$work/twice"
 
 report firmware

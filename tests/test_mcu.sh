@@ -1,6 +1,7 @@
 #!/bin/sh
 # examples/mcu in QEMU: every job on every board whose tools are installed, each with the losses and the hash
-# of the weights that the same source has on this machine; the table of docs/device.md (SHOW=1, make mcu).
+# of the weights that the same source has on this machine, within its stack; the tables of docs/device.md:
+# build/mcu/tables.md (make mcu).
 # LINKED compiles what only uses the header's public names (make mcu: against build/gradckpt.o).
 #
 #     sh tests/test_mcu.sh                   all
@@ -10,6 +11,7 @@ LINKED=${LINKED:-$CC -O1 -I.}
 jobs="gpt64 gpt256 lora stream power microgpt"
 boards="mps2-an385 mps2-an386 mps2-an500 mps3-an547 virt"
 work=build/mcu
+stack_budget=2600 # bytes: what is between this and the linker's stack is for interrupts and for what a job adds
 warnings="-std=gnu99 -Wall -Wextra -Werror -Wno-unused-function -DGCKPT_STATIC"
 in=examples/mcu
 
@@ -40,7 +42,7 @@ board()                 # board NAME: its core, compiler, QEMU
     esac
     cross="$cross -Os -DGCKPT_SMALL -ffunction-sections -fdata-sections -DBOARD_HZ=${hz}u -DWATCHDOG=${watchdog}u
         -DWATCHDOG_HZ=${slow}u $warnings -I. -I$work -nostartfiles -T $in/mcu.ld -Wl,--gc-sections
-        -Wl,--defsym=flash_at=$flash,--defsym=flash_size=512K,--defsym=ram_at=$ram,--defsym=stack_size=3584"
+        -Wl,--defsym=flash_at=$flash,--defsym=flash_size=512K,--defsym=ram_at=$ram"
     qemu="$qemu -M $1 -nographic -monitor none -serial none -icount shift=0
         -semihosting-config enable=on,target=native"
 }
@@ -133,6 +135,7 @@ tables()
         echo "| $job | $(ram "$job" | tr -d K) KB | $(value ram $work/*."$job.out") | $(value stack $work/*."$job.out") |" \
             "$(value loss "$work/$job.want") | $(value weights "$work/$job.want") |"
     done
+    per_board stack "bytes of stack"
     per_board flash "bytes of flash"
     per_board instructions "instructions a step"
 }
@@ -158,6 +161,10 @@ for board in $boards; do
     fi
 done
 
+# One figure for the stack of every job: the linker's, and what the manual promises.
+check "the manual (6) says what mcu.ld gives to the stack" sh -c "grep -q '^stack_size = .*: 3K;' $in/mcu.ld &&
+    tr -s '\\n *' '   ' < gradckpt.h | grep -q '3 KiB in firmware (GCKPT_SMALL'"
+
 # The plans, and what the host does with them.
 for job in $jobs; do
     check "$job plans" sh -c "$LINKED -std=gnu99 -DPLAN $in/$job.c -lm -o $work/$job.plan && $work/$job.plan > $work/${job}_plan.h"
@@ -182,6 +189,15 @@ for board in $found; do
     break
 done
 
+# A stack that runs over is said to have, whether it still ends (what it takes is all of the stack) or not.
+runs_over()             # runs_over BOARD BYTES
+{
+    board "$1"
+    build microgpt "$(ram microgpt)" "$PWD/$work/over.elf" -Wl,--defsym=stack_size="$2" || return 1
+    timeout 200 $qemu -kernel "$PWD/$work/over.elf" > "$work/over.out" 2>&1
+    test $? = 98 && grep "the stack has run over" "$work/over.out"
+}
+
 for board in $found; do
     for job in $jobs; do
         echo "$board $job"
@@ -197,12 +213,25 @@ same()                  # same BOARD JOB: it ran, and what it computed is what t
 for job in $jobs; do
     for board in $found; do
         check "$board $job" same "$board" "$job"
+        stack=$(value stack "$work/$board.$job.out")
+        check "$board $job takes ${stack:-?} bytes of stack, $stack_budget at most" \
+            test "${stack:-$((stack_budget + 1))}" -le "$stack_budget"
         [ $job != stream ] || check "$board $job hangs, is reset by the watchdog and ends so" \
             sh -c "grep -q '^hung: reset by the watchdog' $work/$board.$job.out &&
                 grep -q '^hung: $(grep '^weights' "$work/$job.want")' $work/$board.$job.out"
         [ $job != power ] || check "$board $job ends so, whatever is cut off" \
             grep -q "^ends: 6 $(grep '^weights' "$work/$job.want")" "$work/$board.$job.out"
+        [ $job = microgpt ] || continue
+        all=$(((${stack:-0} + 15) / 16 * 16))
+        [ $board != mps2-an385 ] || all= # a minute, and nothing of the core in it
+        for bytes in $all 2048 1024; do
+            check "$board $job says so when its stack has only $bytes bytes" runs_over "$board" "$bytes"
+        done
     done
 done
-[ -z "$SHOW" ] || tables
+tables > "$work/tables.md"
+if [ -n "$SHOW" ]; then
+    cat "$work/tables.md"
+    [ "$failed" -gt 0 ] || [ "$(echo $found)" != "$boards" ] || sh tests/table.sh "make mcu" "$work/tables.md" docs/device.md
+fi
 report mcu

@@ -9,11 +9,32 @@
 #define SYST_RVR          REGISTER(0xe000e014u)
 #define SYST_CVR          REGISTER(0xe000e018u)
 #define SCB_CPACR         REGISTER(0xe000ed88u)
+#define SCB_CFSR          REGISTER(0xe000ed28u)
+#define MPU_TYPE          REGISTER(0xe000ed90u)
+#define MPU_CTRL          REGISTER(0xe000ed94u)
+#define MPU_RBAR          REGISTER(0xe000ed9cu)
+#define MPU_RASR          REGISTER(0xe000eda0u)
 #define WDOG_LOAD         REGISTER(WATCHDOG)
 #define WDOG_CONTROL      REGISTER(WATCHDOG + 8u)
 #define WDOG_INTCLR       REGISTER(WATCHDOG + 12u)
 
 static volatile uint32_t wraps; /* of SysTick's 24 bits */
+
+/* Where the stack has run over, the core faults: by its limit of the stack, or by its MPU, which
+ * lets nobody have the 4 KB below RAM. Without either there must be no memory there. */
+static void guard_stack(void)
+{
+#if defined(__ARM_ARCH_8M_MAIN__) || defined(__ARM_ARCH_8_1M_MAIN__)
+    __asm__ volatile("msr msplim, %0" ::"r"(board_ram_begin));
+#else
+    if (MPU_TYPE >> 8 & 0xff) {
+        MPU_RBAR = ((uint32_t)board_ram_begin - 4096) | 1u << 4; /* of region 0 */
+        MPU_RASR = 11u << 1 | 1;                                 /* 2^12 bytes, no access */
+        MPU_CTRL = 5;                                            /* on; elsewhere as without it */
+        __asm__ volatile("dsb\n isb" ::: "memory");
+    }
+#endif
+}
 
 void board_reset(void)
 {
@@ -21,6 +42,7 @@ void board_reset(void)
     SCB_CPACR |= 0xfu << 20; /* the FPU is off at first */
     __asm__ volatile("dsb\n isb" ::: "memory");
 #endif
+    guard_stack();
     start_memory();
     SYST_RVR = 0xffffff;
     SYST_CVR = 0;
@@ -30,10 +52,14 @@ void board_reset(void)
 
 static void on_systick(void) { wraps++; }
 
-static void on_fault(void)
+void faulted(const char *sp)
 {
-    board_text("fault\n");
-    board_exit(99);
+    start_fault(SCB_CFSR & 1u << 20 ? NULL : sp); /* the limit stopped it, and sp with it */
+}
+
+__attribute__((naked)) static void on_fault(void)
+{
+    __asm__("mov r0, sp\n ldr r1, =board_stack_top\n mov sp, r1\n bl faulted\n.ltorg");
 }
 
 static void on_nmi(void) /* the watchdog's first call; at the second it resets */

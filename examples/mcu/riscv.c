@@ -11,7 +11,11 @@
 __asm__(".section .vectors, \"ax\"\n.global board_reset\n"
         "board_reset:\n la sp, board_stack_top\n"
         " li t0, 0x2000\n csrs mstatus, t0\n" /* the FPU is off at first */
-        " la t0, on_trap\n csrw mtvec, t0\n j start\n.text\n");
+        " la t0, board_ram_begin\n srli t0, t0, 2\n csrw pmpaddr1, t0\n"
+        " addi t0, t0, -1024\n csrw pmpaddr0, t0\n" /* the 4 KB below RAM are nobody's */
+        " li t0, 0x8800\n csrw pmpcfg0, t0\n"       /* from the first to the second, locked */
+        " la t0, on_trap\n csrw mtvec, t0\n j start\n"
+        ".balign 4\non_trap:\n mv a0, sp\n la sp, board_stack_top\n j trapped\n.text\n");
 
 void start(void)
 {
@@ -19,7 +23,7 @@ void start(void)
     board_exit(main());
 }
 
-__attribute__((interrupt, aligned(4))) void on_trap(void)
+void trapped(const char *sp) /* does not return, so nothing was saved */
 {
     uint32_t cause;
     __asm__ volatile("csrr %0, mcause" : "=r"(cause));
@@ -27,8 +31,7 @@ __attribute__((interrupt, aligned(4))) void on_trap(void)
         start_bitten();
         FINISHER = 0x7777; /* reset */
     }
-    board_text("fault\n");
-    board_exit(99);
+    start_fault(sp);
 }
 
 #define COUNTER(name)                                                                              \

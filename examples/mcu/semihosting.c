@@ -18,9 +18,24 @@ uintptr_t semihosting(uintptr_t operation, const void *arguments);
 
 void board_text(const char *text) { semihosting(WRITE0, text); }
 
+enum { PAINT = 0x5a, GUARD = 16 /* bytes of the stack, the lowest, that must stay painted */ };
+
+static int ran_over(const char *sp)
+{
+    int touched = sp < board_ram_begin + GUARD;
+    for (int i = 0; i < GUARD; i++)
+        touched |= board_ram_begin[i] != PAINT;
+    return touched;
+}
+
 void board_exit(int status)
 {
-    const uintptr_t stop[2] = { 0x20026, (uintptr_t)status }; /* the application's own exit */
+    uintptr_t stop[2] = { 0x20026, 0 }; /* the application's own exit */
+    if (status != OVERFLOWED && ran_over(board_stack_top)) {
+        board_text("the stack has run over\n");
+        status = OVERFLOWED;
+    }
+    stop[1] = (uintptr_t)status;
     for (;;)
         semihosting(EXIT, stop);
 }
@@ -62,7 +77,12 @@ size_t board_write(size_t at, const void *bytes, size_t size)
     return transfer(WRITE, at, (uintptr_t)bytes, size);
 }
 
-enum { PAINT = 0x5a };
+void start_fault(const char *sp)
+{
+    const int over = ran_over(sp);
+    board_text(over ? "fault: the stack has run over\n" : "fault\n");
+    board_exit(over ? OVERFLOWED : FAULT);
+}
 
 /* What each start does once there is a stack, from within its first function. */
 void start_memory(void)
