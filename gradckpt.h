@@ -2008,9 +2008,6 @@ extern "C" {
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
 #define GCKPTI_LEAN 1
-#if defined(__GNUC__)
-#define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
-#endif
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
@@ -2019,7 +2016,9 @@ extern "C" {
 #else
 #define GCKPTI_LEAN 0
 #endif
-#ifndef GCKPTI_APART
+#if GCKPTI_LEAN && defined(__GNUC__)
+#define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
+#else
 #define GCKPTI_APART
 #endif
 
@@ -19110,9 +19109,7 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 /* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
 static int gckpti_own_leaves(const gckpt_plan *p)
 {
-    if (GCKPTI_LEAN) /* it has one */
-        return 1;
-    return p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
+    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
 }
 
 /* Bytes of one row of an input, as it is fed. */
@@ -20260,7 +20257,6 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
-    void *piece = e->borrowed;
     gckpt_unpacking u = gckpti_unpacking_of(q);
     u.to = to;
     if (b->own_memory && b->unpack) { /* the mirror of a block */
@@ -20280,8 +20276,8 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
         b->unpack(c, &u);
     for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
-        e->plan->packing->unpack_piece(q, at, n, (float *)piece);
-        b->copy_in(b->context, to + at, piece, (size_t)n * sizeof *to);
+        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->borrowed);
+        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
     }
 }
 
@@ -21570,19 +21566,15 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
 
-static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+/* Where the stack is short its call is there only now: updates need theirs for another one. */
+GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
+    gckpt_call own;
+    c = GCKPTI_LEAN ? &own : c;
     if (ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins, c);
     gckpti_run_backward(e, ins, c);
     return GCKPT_OK;
-}
-
-/* Where the stack is short: updates need theirs for another call. */
-GCKPTI_APART static gckpt_result gckpti_run_op_alone(gckpt_exec *e, const gckpti_ins *ins)
-{
-    gckpt_call c;
-    return gckpti_run_op(e, ins, &c);
 }
 
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
@@ -21593,7 +21585,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     if (finite)
         gckpti_see_operands(e, &read, ins, 0);
     if (ins->kind <= GCKPT_BACKWARD)
-        result = GCKPTI_LEAN ? gckpti_run_op_alone(e, ins) : gckpti_run_op(e, ins, c);
+        result = gckpti_run_op(e, ins, GCKPTI_LEAN ? NULL : c);
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)

@@ -408,9 +408,11 @@ run_check()
     no-heap)
         ${CC:-cc} -std=c99 -O1 -I. tests/compile/no_heap.c -o $B/$1 && $B/$1 &&
             { ! have nm || ! nm $B/$1 | grep -E ' U (malloc|realloc|calloc|free|fopen|fwrite)(@|$)'; } ;;
-    firmware-clang)         # make test does it with CC
+    firmware-wide)          # make test does some of it
+        WIDE=1 sh tests/test_firmware.sh ;;
+    firmware-clang)
         need clang clang++
-        CC=clang CXX=clang++ sh tests/test_firmware.sh ;;
+        WIDE=1 CC=clang CXX=clang++ sh tests/test_firmware.sh ;;
     mcu)                    # firmware on the boards of QEMU that are here, to the bits of this machine
         plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" sh tests/test_mcu.sh ;;
     power)                  # make test cuts off each operation in one of four ways
@@ -650,7 +652,7 @@ include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
 fast-math-refused power no-heap nccl macros lines"
 more="asan-ubsan-clang cuda-shim cuda-nvcc-100 cuda-nvcc-80
-warnings-gcc-c17 warnings-g++-cxx17 firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
+warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
 hash-gcc,-O0 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O0 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
 hash-gcc,-O2,-fopenmp hash-gcc,-O2,-mfma hash-gcc,-O3,-march=native hash-gcc,-O3,-flto hash-clang,-O3,-march=native
