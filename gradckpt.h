@@ -28372,6 +28372,10 @@ static void gckpti_fast_lstm_backward(const gckpt_call *call)
 #error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
 #endif
 #endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
+#pragma GCC push_options
+#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
+#endif
 #if GCKPTI_FMA
 #define GCKPTI_ISA 0
 #include GRADCKPT_FILE
@@ -28385,6 +28389,9 @@ static void gckpti_fast_lstm_backward(const gckpt_call *call)
 #include GRADCKPT_FILE
 #define GCKPTI_ISA 3
 #include GRADCKPT_FILE
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
+#pragma GCC pop_options
 #endif
 
 /* Ties, infinities, NaN and subnormals, rounded. */
