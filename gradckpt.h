@@ -390,8 +390,8 @@
  *    kernels only, the definition of the numbers. Where the compiler's target has no fma
  *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
  *    kernels (9 times with -march=native; fast kernels at -O0: 13 times), so NO_FAST is for
- *    devices and for reading along. The implementation takes gcc 12 some 26 s at -O2 on a core of
- *    a Zen 5 server, with NO_FAST half of that; keep it in a file of its own (1).
+ *    devices and for reading along. The implementation takes gcc 12 some 26 s at -O2, 18 s at -O0,
+ *    on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
@@ -23579,7 +23579,8 @@ static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "}");
 }
 
-/* What the file says of the axes of weights that may be a convolution's, if anything. */
+/* What the file says of the axes of weights that may be a convolution's, where it is not what the
+ * format says: this library's has them as here, any other does not tell. */
 static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
 {
     const gckpt_store *s = v->store;
@@ -23588,10 +23589,10 @@ static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
         const gckpti_param *q = &s->params[i];
         if ((!q->convolution && q->p.shape.n < 3) || !gckpti_renamed(v->desc, q->p.name))
             continue;
-        weights = 1;
+        weights |= q->convolution || q->p.shape.n > 3;
         unsaid |= q->unsaid;
     }
-    if (unsaid || (weights && v->desc->values_only))
+    if (v->desc->values_only ? weights && !unsaid : unsaid)
         gckpti_print(k, ",\"%s\":\"%s\"", gckpti_axes_key, unsaid ? "unsaid" : "HWIO");
 }
 
