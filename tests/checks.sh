@@ -46,7 +46,7 @@ line() { sed -n "s/^    \($2.*\)/\1/p" "$1" | head -n 1; }
 
 told() { (cd "$work/told" && eval "$1"); }
 
-cc() { $told_cc "$@" $told_last; }
+cc() { command $told_cc "$@" $told_last; }
 
 # prints FILE LINE: what that line runs prints this
 prints() { told "$2" > "$work/printed" && diff "$1" "$work/printed"; }
