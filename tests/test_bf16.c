@@ -467,14 +467,16 @@ static float number(int kind)
 
 static void test_products(void)
 {
-    enum { MOST = 3 * 130 * 2300 };
-    static float f32[3][MOST], bias[200], c32[2][280 * 200], room[90000];
+    enum { MOST = 3 * 130 * 2300, PAST = 512 };
+    static float f32[3][MOST], bias[200], c32[2][280 * 200], room[90000 + PAST];
     static uint16_t half[3][MOST], c16[2][280 * 200];
-    /* rows read where they are: one link is left, the others fit at once, 8 rows less one */
-    static const uint32_t given[6][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
-                                          { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 } };
-    for (int i = 0; i < 609 + 12; i++) {
-        const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 6];
+    /* rows read where they are: one link is left, the others fit at once, 8 rows less one, all of
+     * the scratch is taken */
+    static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
+                                          { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
+                                          { 48, 180, 513 }, { 64, 60, 417 }, { 33, 50, 259 } };
+    for (int i = 0; i < 609 + 18; i++) {
+        const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
         const int large = i >= 600; /* the scratch is `room`, else the stack */
         const int odd = i >= 606;   /* odd rows of bf16, read where they are but for the end */
         const uint32_t m = of      ? of[0]
@@ -532,6 +534,8 @@ static void test_products(void)
             memcpy(c16[at], half[2], sizeof c16[at]);
             t.c = which & 32 ? c32[at] : NULL;
             t.c_bf16 = which & 32 ? NULL : c16[at];
+            for (int64_t past = 0; past < PAST; past++)
+                room[gckpti_mixed_room(m, n, k) + past] = 77;
             if (v == 0)
                 gckpti_mixed_plain(&call, &t);
             else if (kernels[v])
@@ -540,6 +544,9 @@ static void test_products(void)
                           (which & 32 ? !memcmp(c32[0], c32[1], 4 * batch * m * n)
                                       : !memcmp(c16[0], c16[1], 2 * batch * m * n)),
                       "product %d: %u x %u x %u, kernels %d, case %u", i, m, n, k, v, which);
+            for (int64_t past = 0; past < PAST; past++)
+                CHECK_MSG(room[gckpti_mixed_room(m, n, k) + past] == 77,
+                          "product %d: %u x %u x %u, kernels %d: past its scratch", i, m, n, k, v);
         }
         free(whole[0]), free(whole[1]);
     }
