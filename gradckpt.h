@@ -14528,8 +14528,8 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
         if (all)
             gckpti_add_move(s, &m);
     }
-    if (all || best.key > s->worst)
-        return;
+    if (all || best.key == UINT64_MAX || best.key > s->worst)
+        return; /* a pinned value may have no way: slower memory is full */
     if (!s->wide && best.key < s->worst - GCKPTI_TWICE)
         s->worst = best.key + GCKPTI_TWICE;
     gckpti_add_move(s, &best);
@@ -16088,7 +16088,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
-    if (slot->bound < UINT64_MAX) {
+    if (slot->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, slot, t);
         if (!gckpti_certified(s, slot))
