@@ -3,7 +3,7 @@
  * finite differences.       build/test_random [first seed] [graphs] */
 #include "gradckpt.h"
 
-#define NET_MIXES 1
+
 #include "net.h"
 #include <math.h>
 
