@@ -1,6 +1,6 @@
 /* test_search.c - bounds on what a search for plans may miss, on random graphs: how often it may be
  * worse than the optimum, never worse than any uniform segmentation, and the same answer by every
- * way to ask. No plan is pinned.     build/test_search [first seed] [percent] */
+ * way to ask; what the manual (9) promises of larger graphs. No plan is pinned.     build/test_search [first seed] [percent] */
 #include "../gradckpt.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "check.h"
 #include "oracle.h"
 
-enum { UNIT = (int)sizeof(float), POINTS = 600, LIST = 4096 };
+enum { UNIT = (int)sizeof(float), POINTS = 600, LIST = 4096, MOST_OPS = 200, PLANS = 100 };
 
 static uint64_t state;
 static int below(int n)
@@ -39,9 +39,9 @@ static gckpt_store *s;
 static gckpt_graph *g;
 static gckpt_term term;
 static gckpt_plan_desc desc;
-static gckpt_op row[ORACLE_OPS];
-static gckpt_cost costs[4 * ORACLE_OPS];
-static gckpt_tensor *made[ORACLE_OPS];
+static gckpt_op row[MOST_OPS];
+static gckpt_cost costs[4 * MOST_OPS];
+static gckpt_tensor *made[MOST_OPS];
 static oracle_graph o;
 
 static void drop(void)
@@ -52,7 +52,7 @@ static void drop(void)
 }
 
 /* n ops in a chain, the first of which reads a parameter, then a loss; `skips` percent of the ops
- * read one more; sizes up to `most`; segments: some ops are in segments. */
+ * read one more; sizes up to `most`; segments: some ops are in segments. Oracles know the first only. */
 static void build(int n, int skips, int most, int segments)
 {
     static const gckpt_init none = { 0, 0, 0 };
@@ -67,7 +67,7 @@ static void build(int n, int skips, int most, int segments)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(first), none);
     for (int i = 0; i <= n; i++) {
-        oracle_op *q = &o.op[i];
+        oracle_op *q = &o.op[i < ORACLE_OPS ? i : ORACLE_OPS - 1];
         gckpt_op *r = &row[i];
         gckpt_tensor *in[3] = { i ? made[i - 1] : x, w, NULL };
         int inputs = i ? 1 : 2, other = i > 1 && i < n && chance(skips) ? below(i - 1) : -1;
@@ -244,6 +244,106 @@ static void against_groups(unsigned seed, int n, int segments)
     gckpt_plan_free(best);
 }
 
+/* ---- what the manual promises, of graphs that are too large to search through ---- */
+static struct {
+    size_t bytes;
+    uint64_t work;
+    const char *what;
+} known[PLANS];
+static int plans;
+static long searched, rivals, filled; /* filled: a budget between points has less work alone */
+
+static void know(const gckpt_plan *p, const char *what)
+{
+    if (!p || !CHECK(plans < PLANS))
+        return;
+    known[plans].bytes = gckpt_plan_bytes(p);
+    known[plans].work = gckpt_plan_work(p);
+    known[plans++].what = what;
+}
+
+/* A plan of the search, alone: within its budget; no more work than anything known in as many
+ * bytes but for less than 0.1 % of a step where that is proven to be nearly all. */
+static uint64_t promised(gckpt_mode mode, size_t budget, uint64_t step, unsigned seed)
+{
+    gckpt_plan *p = plan(mode, budget, 0);
+    uint64_t work = gckpt_plan_work(p), little = gckpt_plan_gap(p) < 0.001 ? step / 1000 : 0;
+    CHECK_MSG(p && gckpt_plan_bytes(p) <= budget, "seed %u: %lu bytes: %s", seed,
+              (unsigned long)budget, p ? "more are taken" : gckpt_error_text(g));
+    for (int i = 0; i < plans && p; i++)
+        CHECK_MSG(known[i].bytes > budget || work <= known[i].work + little,
+                  "seed %u: %s has work %lu in %lu bytes, the plan for %lu has %lu", seed,
+                  known[i].what, (unsigned long)known[i].work, (unsigned long)known[i].bytes,
+                  (unsigned long)budget, (unsigned long)work);
+    searched++;
+    gckpt_plan_free(p);
+    return work;
+}
+
+static void check_promises(unsigned seed, int n)
+{
+    plans = 0;
+    gckpt_plan *all = plan(GCKPT_STORE_ALL, 0, 0), *p;
+    uint64_t step = gckpt_plan_work(all), before = UINT64_MAX, last = 0;
+    find(seed);
+    const size_t least = point[0].bytes;
+    know(all, "store-all");
+    gckpt_plan_free(all);
+    for (int i = 0; i < 16; i++) {
+        p = plan(i == 0   ? GCKPT_SEGMENTS
+                 : i == 1 ? GCKPT_MEMORY_POOR
+                          : GCKPT_SQRT,
+                 0, i < 3 ? 0 : chance(70) ? between(1, n) : -between(1, 8));
+        know(p, i == 0 ? "segments" : i == 1 ? "memory-poor" : "sqrt");
+        gckpt_plan_free(p);
+    }
+    rivals += plans;
+    for (int i = 0; i < plans; i++) { /* by the frontier, and alone */
+        uint64_t work = work_in(known[i].bytes);
+        CHECK_MSG(known[i].bytes >= least, "seed %u: %s takes %lu bytes, the least is %lu", seed,
+                  known[i].what, (unsigned long)known[i].bytes, (unsigned long)least);
+        CHECK_MSG(work <= known[i].work + step / 1000,
+                  "seed %u: %s has work %lu in %lu bytes, the frontier %lu", seed, known[i].what,
+                  (unsigned long)known[i].work, (unsigned long)known[i].bytes,
+                  (unsigned long)work);
+        promised(GCKPT_AUTO, known[i].bytes, step, seed);
+    }
+    for (int i = 0; i < points; i++) { /* points are what their plans are */
+        p = gckpt_frontier_plan(frontier, point[i].bytes);
+        CHECK_MSG(p && gckpt_plan_bytes(p) == point[i].bytes && gckpt_plan_work(p) == point[i].work,
+                  "seed %u, point %d: work %lu in %lu bytes; its plan: %lu in %lu", seed, i,
+                  (unsigned long)point[i].work, (unsigned long)point[i].bytes,
+                  (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_bytes(p));
+        CHECK(gckpt_frontier_find(frontier, gckpt_plan_bytes(p)) == i);
+        gckpt_plan_free(p);
+    }
+    for (int less = 0; less < 2; less++) { /* the least that is named is the least there is */
+        p = plan(GCKPT_OPTIMAL, less ? least - 1 : 1, 0);
+        char named[40];
+        snprintf(named, sizeof named, "at least %lu", (unsigned long)least);
+        CHECK_MSG(!p && strstr(gckpt_error_text(g), named), "seed %u: %s, not %s", seed,
+                  gckpt_error_text(g), named);
+        gckpt_plan_free(p);
+    }
+    for (int i = 0; i <= 12; i++) { /* more bytes never cost more work; nor does no frontier */
+        size_t budget = i % 3 == 2 ? point[(points - 1) * i / 12].bytes
+                                   : least + (known[0].bytes - least) / 12 * (size_t)i;
+        budget = budget < last ? last : budget;
+        uint64_t work = promised(i % 2 ? GCKPT_AUTO : GCKPT_OPTIMAL, budget, step, seed);
+        CHECK_MSG(work <= before && work <= work_in(budget),
+                  "seed %u: %lu bytes: work %lu; in fewer %lu, the frontier %lu", seed,
+                  (unsigned long)budget, (unsigned long)work, (unsigned long)before,
+                  (unsigned long)work_in(budget));
+        CHECK_MSG(work_in(budget) - work <= step / 1000 || !gckpt_frontier_complete(frontier),
+                  "seed %u: %lu bytes: work %lu, %lu by the complete frontier", seed,
+                  (unsigned long)budget, (unsigned long)work, (unsigned long)work_in(budget));
+        filled += work < work_in(budget);
+        before = work;
+        last = (size_t)budget;
+    }
+    gckpt_frontier_free(frontier);
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
@@ -276,6 +376,22 @@ int main(int argc, char **argv)
         build(n, 30, 12, 1);
         against_groups(first + i, n + 1, 8);
     }
+    for (unsigned i = 0; i < (unsigned)scale / 4; i++) {
+        state = (first + i) * 0x9e3779b97f4a7c15u + 5;
+        int n = between(20, 150), most = between(2, 40);
+        build(n, chance(50) ? 30 : 5, most, 1);
+        for (int k = 0, pins = chance(50); k < n && pins; k++)
+            if (chance(15))
+                (chance(50) ? gckpt_keep : gckpt_recompute)(made[k]);
+        desc.alignment = (size_t)UNIT << below(6);
+        desc.as_built = chance(50);
+        desc.offload_bytes = chance(30) ? (size_t)between(1, 100) * 16 : 0;
+        desc.offload_work = (uint64_t)between(1, 200000);
+        check_promises(first + i, n + 1);
+    }
+    printf("%ld plans of larger graphs beside %ld of other modes; %ld have less work than the "
+           "frontier\n",
+           searched, rivals, filled);
     drop();
     return check_report("test_search");
 }
