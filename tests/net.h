@@ -516,7 +516,8 @@ static T *grow(T *x)
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
     case 34: case 35: /* of what has one axis: an image of one channel */
-        x = s.n == 2 ? view(x, gckpt_shape4(net.rows, 1, -1, 1)) : x;
+        if (s.n == 2 || (s.n == 3 && chance(50)))
+            x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
         return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34) : NULL;
     case 36: /* windows of an image or a signal; greatest ones have kinks */
         if (s.n < 3 || s.n > 4 || (net.smooth && b))

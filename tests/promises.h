@@ -414,7 +414,9 @@ static inline void promise_all(unsigned seed, int way)
         promise_modes();
         for (int i = 0; i < asking.plans; i++)
             most = asking.plan[i].bytes > most ? asking.plan[i].bytes : most;
-        if (promise_least(GCKPT_OPTIMAL) && promise_least(GCKPT_AUTO)) {
+        if (promise_least(chance(80) ? GCKPT_OPTIMAL : GCKPT_AUTO)) {
+            promise_take(promise_ask(GCKPT_AUTO, asking.least), "auto in the least", asking.least,
+                         1);
             gckpt_frontier *f = promise_frontier();
             int n = promise_budgets(budget, most);
             for (int i = 0; i < n; i++) {

@@ -850,7 +850,7 @@ static void test_nets(unsigned first, long count, int ways)
     net_backend = &other;
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        net_growth = seed % 8 == 7 ? 0 : 3 + (int)(seed % 5) * 2;
+        net_growth = seed % 16 == 7 ? 0 : 3 + (int)(seed % 5) * 2;
         for (int way = 1; way <= ways; way++) {
             promise_all(seed, way);
             if (seed % 4 == 0)
