@@ -238,6 +238,12 @@ static T *concat(T *a, T *b, T *c, int axis)
     T *in[3] = { a, b, c };
     return note3(B(concat)(in, c ? 3 : 2, axis), a, b, c);
 }
+static T *own(const gckpt_op *row, T *x)
+{
+    T *in[1] = { x };
+    net_meet("gckpt_apply");
+    return note(gckpt_apply(row, in, 1, NULL, 0), x);
+}
 static int64_t elements(const T *t)
 {
     gckpt_shape s = gckpt_shape_of(t);
@@ -269,7 +275,7 @@ static T *weight(int64_t i, int64_t o)
             t = weight(i + 2, o), t = note2(B(embed)(t, u), t, u);
         }
         break;
-    case 13: t = weight(i, o), u = t, t = note(B(apply)(&net_own, &u, 1, NULL, 0), u); break;
+    case 13: t = own(&net_own, weight(i, o)); break;
     case 0: t = weight(i, o), t = note(B(tanh)(t), t), t = note(B(scale)(t, 1.5f), t); break;
     case 1: t = view(weight(o, i), gckpt_shape2(i, o)); break;
     case 2: t = weight(o, i), t = note(B(permute)(t, swap, 2), t); break;
@@ -542,8 +548,8 @@ static T *grow(T *x)
         name[0] = 'v';
         z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
         return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
-    case 39: y = x; return note(B(apply)(&net_own, &y, 1, NULL, 0), x);
-    case 40: y = x; return chance(30) ? note(B(apply)(&net_once, &y, 1, NULL, 0), x) : NULL;
+    case 39: return own(&net_own, x);
+    case 40: return chance(30) ? own(&net_once, x) : NULL;
     case 41: /* the same twice: an input that repeats, a product with itself */
         if (s.n == 3 && s.d[1] == c)
             return note2(B(matmul)(x, x), x, x);
@@ -703,7 +709,11 @@ static inline void net_pins(void)
         if (net.nodes[i].t && chance(net.nodes[i].is_op ? 15 : 3)) {
             int keep = net.kept[i] = (unsigned char)chance(50);
             net.redone[i] = !keep;
-            (keep ? B(keep) : B(recompute))(net.nodes[i].t);
+            net_meet(keep ? "gckpt_keep" : "gckpt_recompute");
+            if (keep)
+                gckpt_keep(net.nodes[i].t);
+            else
+                gckpt_recompute(net.nodes[i].t);
         }
 }
 
