@@ -66,7 +66,7 @@ static struct {
     gckpt_graph *g;
     int64_t rows, batch, t, c;
     unsigned seed;
-    int mixes, cached, smooth, params, count, pooled, weights, terms, depth, dropout;
+    int mixes, cached, alone, smooth, params, count, pooled, weights, terms, depth, dropout;
     struct { int in[READS], base, is_op, data; T *t; } nodes[MOST];
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2];
     unsigned char used[MOST], kept[MOST], redone[MOST];
@@ -199,7 +199,7 @@ static void note_made(int id)
 static T *note3(T *t, T *a, T *b, T *c)
 {
     T *in[READS] = { a, b, c };
-    int id = gckpt_id(t), made = id > net.count;
+    int id = gckpt_id(t), fresh = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
     if (net.nodes[id].t) /* a parameter that was there before */
@@ -208,7 +208,7 @@ static T *note3(T *t, T *a, T *b, T *c)
         note_made(net.count);
     net.nodes[id].t = t;
     net.count = id + 1;
-    if (made) {
+    if (fresh) {
         note_made(id);
         return t;
     }
@@ -612,7 +612,7 @@ static void build(unsigned seed, int64_t rows)
     uint64_t saved = random_state;
     gckpt_store_desc desc = { .seed = seed };
     char name[16];
-    int depth = 0, alone = net_wants & NET_ALONE && seed % 16 == 5;
+    int depth = 0;
     T *t;
     memset(&net, 0, sizeof net);
     random_state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -621,6 +621,7 @@ static void build(unsigned seed, int64_t rows)
     net.batch = net_batch();
     net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more than one tile of keys */
     net.cached = net_wants & NET_CACHES && seed % 8 == 3;
+    net.alone = net_wants & NET_ALONE && seed % 16 == 5;
     net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
     net.c = net.t > 60 ? 4 : chance(15) ? 20 : 4 * (1 + (int64_t)below(3));
     net.smooth = seed % 2 == 0;
@@ -644,14 +645,14 @@ static void build(unsigned seed, int64_t rows)
         else
             step();
     gather_ends();
-    if (chance(40) || alone) {
-        t = alone ? param(gckpt_shape2(3, 3), 0.4f, 0) : net.weight[below(net.weights)];
+    if (chance(40) || net.alone) {
+        t = net.alone ? param(gckpt_shape2(3, 3), 0.4f, 0) : net.weight[below(net.weights)];
         t = net.smooth || chance(80) ? mul(t, t) : t;
         net.term[net.terms++] = (gckpt_term){ note(B(sum_loss)(t), t), 0.01f, 1 };
     }
-    for (int i = !alone; i < net.params - alone; i++) {
+    for (int i = !net.alone; i < net.params - net.alone; i++) {
         snprintf(name, sizeof name, "p%d", i);
-        CHECK(!(chance(12) || alone) || gckpt_store_freeze(net.s, name, 1) == GCKPT_OK);
+        CHECK(!(chance(12) || net.alone) || gckpt_store_freeze(net.s, name, 1) == GCKPT_OK);
     }
     for (int i = 0; i < net.count; i++) {
         gckpt_node n;
@@ -665,11 +666,11 @@ static void destroy(void)
 }
 
 /* ---- requests ---- */
-/* Some parameters in fewer bytes, frozen for that; the first one stays. */
+/* Some parameters in fewer bytes, frozen for that; the one that is sure to be trained stays. */
 static inline void net_pack(void)
 {
     char name[16];
-    for (int i = 1; i < net.params; i++) {
+    for (int i = 1; i < net.params - net.alone; i++) {
         int how = (int)below(4);
         snprintf(name, sizeof name, "p%d", i);
         if (!chance(40))
