@@ -6,14 +6,14 @@
  * are segments, nested up to three deep. What nothing reads in the end leads to the last loss, so nearly all matters;
  * up to two losses on the way and a regulariser stand beside that. Some parameters are frozen.
  *     build(seed, rows)      into net.s and net.g; rows of a micro-batch, 0: net.batch
- *     net_open(seed, way)    the same, and net.d: a request with options. What bits depend on (optimiser, precision,
+ *     net_open(seed, way, rows)  the same, and net.d: a request with options. NET_ROWS: rows are drawn, too. What bits depend on (optimiser, precision,
  *                            leaves, packed parameters) is drawn from the seed, all else from seed and way: rows and
  *                            micro-batches, pins, ranks, ... Way 0 is plain. Whatever it asks is legal.
  *     destroy()              frees both
  * Options, to be set before (they stay):
  *     net_wants    what only some tests can have: NET_MIXING: batch norms (in every sixth net); NET_CACHES: caches, of
  *                  nets that only run forward (net.cached: every eighth); NET_ALONE: in every 16th net nothing is
- *                  trained but what a regulariser reads; NET_TURNS: net_open draws options of that kind
+ *                  trained but what a regulariser reads; NET_RANKS: requests of one of several ranks
  *     net_growth   ops that are grown, about; 0: 5 to 18
  *     net_backend  what requests may name as theirs; NULL: none
  *     net_into     graph to build into, of the store net_of (gckpt_fit); NULL: new ones
@@ -29,7 +29,7 @@
 typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
-enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4 };
+enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
 enum { NET_KINDS = 44, NET_PICKS = 6, NET_CAPACITY = 9 };
 static unsigned net_wants;
 static int net_growth;
@@ -751,7 +751,7 @@ static inline void net_way(gckpt_plan_desc *d)
         d->offload_bytes = (size_t)64 << below(14);
         d->offload_work = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 12);
     }
-    if (d->leaves > 1 && chance(50)) {
+    if (d->leaves > 1 && chance(50) && net_wants & NET_RANKS) {
         net.ranks = 2 << below(3);
         net.ranks = net.ranks < d->leaves ? net.ranks : d->leaves;
         switch (below(4)) {
@@ -782,16 +782,17 @@ static inline void net_way(gckpt_plan_desc *d)
 }
 
 /* Builds the net, and asks for a plan; its mode and budget are the caller's. */
-static inline void net_open(unsigned seed, int way)
+enum { NET_ROWS = -1 };
+static inline void net_open(unsigned seed, int way, int64_t rows)
 {
-    uint64_t saved = random_state;
-    int64_t batch, rows;
+    const uint64_t saved = random_state;
     uint64_t of_way = seed * 0x9e3779b97f4a7c15u + 31 + (unsigned)way * 0xbf58476d1ce4e5b9u;
     random_state = seed * 0x9e3779b97f4a7c15u + 1;
-    batch = net_batch();
+    const int64_t batch = net_batch();
     random_state = of_way;
-    rows = way && chance(40) ? 1 + (int64_t)below(batch) : 0;
+    const int64_t drawn = way && chance(40) ? 1 + (int64_t)below(batch) : 0;
     of_way = random_state;
+    rows = rows == NET_ROWS ? drawn : rows;
     build(seed, rows);
     net.d.batch = rows ? batch : 0;
     random_state = seed * 0x9e3779b97f4a7c15u + 32;
@@ -800,6 +801,18 @@ static inline void net_open(unsigned seed, int way)
     if (way)
         net_way(&net.d);
     random_state = saved;
+}
+
+/* For GCKPT_OWN_OPTIMISER: w = w - lr g, and any state a trace of it. */
+static inline void net_update(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++) {
+        const float g = u->clip_scale * u->gradient[i];
+        for (int k = 0; k < 4 && u->state[k]; k++)
+            u->state[k][i] = 0.5f * u->state[k][i] + g;
+        u->values[i] -= u->hyper->lr * u->lr_scale * g;
+    }
 }
 
 /* What there is, and what is asked. */

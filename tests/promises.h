@@ -352,7 +352,8 @@ static inline void promise_compare(void)
 {
     for (int i = 0; i < asking.plans; i++) {
         const promise_plan *p = &asking.plan[i];
-        promise(PROMISE_LEAST, p->bytes >= asking.least,
+        /* a schedule that is given may be one that no mode finds */
+        promise(PROMISE_LEAST, p->bytes >= asking.least || !strcmp(p->what, "schedule"),
                 "%s: %s takes %lu bytes, fewer than the least, %lu", asking.who, p->what,
                 (unsigned long)p->bytes, (unsigned long)asking.least);
         for (int k = 0; p->searched && k < asking.plans; k++) {
@@ -382,7 +383,7 @@ static inline void promise_open(unsigned seed, int way)
 {
     memset(&asking, 0, sizeof asking);
     promise_printed = 0;
-    net_open(seed, way);
+    net_open(seed, way, NET_ROWS);
     asking.g = net.g;
     asking.term = net.term;
     asking.terms = net.terms;
@@ -478,19 +479,12 @@ typedef struct {
     size_t measured;
 } promise_run;
 
-static inline void promise_update(void *user, const gckpt_update *u)
-{
-    (void)user;
-    for (int64_t i = 0; i < u->elements; i++)
-        u->values[i] -= u->hyper->lr * u->lr_scale * u->clip_scale * u->gradient[i];
-}
-
 /* Two steps by a plan of the net that is open, which goes. */
 static inline promise_run promise_train(gckpt_plan *p, const char *what)
 {
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE,
-                          .own_optimiser = promise_update,
+                          .own_optimiser = net_update,
                           .backend = asking.d.backend };
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     promise_run run = { 0, { 0, 0 }, 0 };

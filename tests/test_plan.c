@@ -636,7 +636,7 @@ static void test_nets(unsigned first, long count, int ways)
 {
     const void *kernels;
     gckpt_backend other = *gckpti_cpu_backend(GCKPT_ISA_PLAIN, &kernels);
-    net_wants = NET_MIXING | NET_CACHES | NET_ALONE;
+    net_wants = NET_MIXING | NET_CACHES | NET_ALONE | NET_RANKS;
     net_backend = &other;
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
