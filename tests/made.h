@@ -1,8 +1,8 @@
 /* made.h - graphs of made-up ops, whose kernels never run: any sizes, any needs, any costs. What oracle.h makes of
  * them stands beside them (m.o), and the request they are planned by (m.d). The one generator of such graphs:
  *     made_start, made_param, made_op.., made_finish    by hand
- *     random_chain, random_graph, large_graph           drawn from random_state
- *     made_shape_count, made_shape                      every graph of up to so many ops of five kinds, by number
+ *     random_chain, random_graph, skipping_chain, large_graph    drawn from random_state
+ *     made_shape_count, made_shape_of                   every graph of up to so many ops of five kinds, by number
  * made_free ends each. Nothing drawn depends on the order in which a compiler evaluates arguments. */
 #ifndef TESTS_MADE_H
 #define TESTS_MADE_H
@@ -26,7 +26,7 @@ static gckpt_result made_shape(gckpt_call *call)
     call->work_backward = (size_t)a->work_backward * UNIT;
     return GCKPT_OK;
 }
-static void made_kernel(const gckpt_call *call) { (void)call; }
+static inline void made_kernel(const gckpt_call *call) { (void)call; }
 
 static struct {
     gckpt_store *store;
@@ -43,16 +43,16 @@ static struct {
     gckpt_plan_desc d;
 } m;
 
-static void made_start(void)
+static inline void made_start(void)
 {
     memset(&m, 0, sizeof m);
     m.store = gckpt_store_new(NULL);
     m.g = gckpt_graph_new(m.store, NULL);
     m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(1, 1));
 }
-static void made_free(void) { rig_free(NULL, NULL, m.g, m.store); }
+static inline void made_free(void) { rig_free(NULL, NULL, m.g, m.store); }
 
-static int made_param(int size)
+static inline int made_param(int size)
 {
     char name[16];
     gckpt_init zero = { 0, 0, 0 };
@@ -65,7 +65,7 @@ static int made_param(int size)
 
 /* An op that reads ops in[] (-1: the data) and maybe a parameter; needs: by input, the parameter
  * last. */
-static int made_op(const int *in, int inputs, int param, const made *a, const unsigned *needs,
+static inline int made_op(const int *in, int inputs, int param, const made *a, const unsigned *needs,
                    int loss, gckpt_cost cost)
 {
     gckpt_tensor *list[GCKPT_MAX_INPUTS];
@@ -107,7 +107,7 @@ static int made_op(const int *in, int inputs, int param, const made *a, const un
 }
 
 /* Of an op; aux: of so many percent. One by one: the order in which a list is evaluated is not fixed. */
-static made made_sizes(int out, unsigned percent, int aux, int work)
+static inline made made_sizes(int out, unsigned percent, int aux, int work)
 {
     made a = { 0 };
     a.out = between(1, out);
@@ -116,7 +116,7 @@ static made made_sizes(int out, unsigned percent, int aux, int work)
     a.work_backward = between(0, work);
     return a;
 }
-static gckpt_cost made_costs(int forward, int backward)
+static inline gckpt_cost made_costs(int forward, int backward)
 {
     gckpt_cost cost;
     cost.forward = (uint64_t)between(1, forward);
@@ -125,7 +125,7 @@ static gckpt_cost made_costs(int forward, int backward)
 }
 
 /* What follows from all ops: which need a gradient, what their backwards read and leave. */
-static void made_finish(void)
+static inline void made_finish(void)
 {
     int seen[ORACLE_OPS] = { 0 };
     for (int i = 0; i < m.o.n; i++) {
@@ -159,7 +159,7 @@ static void made_finish(void)
 /* ---- drawn ---- */
 /* As random_chain of the reference in Python: each backward reads its input, output and aux.
  * any: what backwards read is random too. */
-static void random_chain(int stages, int any)
+static inline void random_chain(int stages, int any)
 {
     int last = -1;
     made_start();
@@ -183,7 +183,7 @@ static void random_chain(int stages, int any)
 }
 
 /* Skips, diamonds, branches that need no gradient, tied parameters, up to two losses. */
-static void random_graph(int ops)
+static inline void random_graph(int ops)
 {
     made_start();
     int shared = made_param(between(1, 3)), losses = chance(35) ? 2 : 1, in[ORACLE_INPUTS];
@@ -222,9 +222,46 @@ static void random_graph(int ops)
     made_finish();
 }
 
+/* n ops behind each other, the first of which has a parameter, then a loss; `skips` percent of the ops read one more;
+ * sizes up to `most`; segments: some ops are in segments. */
+static inline void skipping_chain(int n, unsigned skips, int most, int segments)
+{
+    int depth = 0;
+    made_start();
+    const int param = made_param(between(1, most));
+    for (int i = 0; i <= n; i++) {
+        const int loss = i == n, other = i > 1 && !loss && chance(skips) ? (int)below(i - 1) : -1;
+        const int in[2] = { i - 1, other }, reads = other >= 0 || i == 0 ? 2 : 1;
+        unsigned needs[2] = { GCKPT_IN(0), GCKPT_IN(0) };
+        made a = made_sizes(most, 50, most, most / 2);
+        if (loss)
+            a = (made){ .out = 1 };
+        if (segments && depth == 0 && chance(40)) {
+            gckpt_segment_begin(m.g);
+            depth = 1;
+        }
+        for (int k = 0; k < reads && !loss; k++) {
+            needs[k] = chance(60) ? GCKPT_IN(below(reads)) : 0;
+            needs[k] |= chance(40) ? GCKPT_OUT : 0;
+            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+        }
+        if (i == 0)
+            needs[1] &= ~(unsigned)GCKPT_IN(1);
+        const gckpt_cost cost = made_costs(9, 9);
+        made_op(in, i == 0 ? 1 : reads, i == 0 ? param : -1, &a, needs, loss, cost);
+        if (depth && chance(40)) {
+            gckpt_segment_end(m.g);
+            depth = 0;
+        }
+    }
+    if (depth)
+        gckpt_segment_end(m.g);
+    made_finish();
+}
+
 /* A backbone of ops, each reading the one before; skips; losses on the way; tied parameters; nested
  * segments; pins. */
-static void large_graph(int ops, int chain, int most)
+static inline void large_graph(int ops, int chain, int most)
 {
     int last = -1, depth = 0, shared;
     int in[ORACLE_INPUTS], losses = chain ? 1 : between(1, 3), skips = chain ? 0 : between(0, 50);
@@ -276,8 +313,8 @@ enum { MADE_READS_INPUT, MADE_READS_OUTPUT, MADE_READS_NOTHING, MADE_LAYER, MADE
 
 /* How many ways op i has: four kinds that read one of what is there (the data or an op), one that reads two. The
  * first op has a parameter, whatever its kind; a layer has one always. */
-static int64_t made_ways(int i) { return 4 * (i + 1) + (i + 1) * i / 2; }
-static int64_t made_shape_count(int ops)
+static inline int64_t made_ways(int i) { return 4 * (i + 1) + (i + 1) * i / 2; }
+static inline int64_t made_shape_count(int ops)
 {
     int64_t n = 1;
     for (int i = 0; i < ops; i++)
@@ -286,7 +323,7 @@ static int64_t made_shape_count(int ops)
 }
 
 /* Number `which` of those with so many ops; sizes and costs: 0: by kind and place, else drawn. */
-static void made_shape_of(int ops, int64_t which, int drawn)
+static inline void made_shape_of(int ops, int64_t which, int drawn)
 {
     static const int outs[] = { 2, 3, 1, 2, 3 };
     made_start();
