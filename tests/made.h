@@ -1,7 +1,7 @@
 /* made.h - graphs of made-up ops, whose kernels never run: any sizes, any needs, any costs. What oracle.h makes of
  * them stands beside them (m.o), and the request they are planned by (m.d). The one generator of such graphs:
  *     made_start, made_param, made_op.., made_finish    by hand
- *     random_chain, random_graph, skipping_chain, large_graph    drawn from random_state
+ *     random_chain, random_graph, skipping_chain, large_graph, flagged_graph    drawn from random_state
  *     made_shape_count, made_shape_of                   every graph of up to so many ops of five kinds, by number
  * made_free ends each. Nothing drawn depends on the order in which a compiler evaluates arguments. */
 #ifndef TESTS_MADE_H
@@ -38,7 +38,7 @@ static struct {
     int param_of[ORACLE_OPS], param_size[ORACLE_OPS], params, used[ORACLE_OPS];
     gckpt_cost cost[4 * ORACLE_OPS];
     gckpt_term term[4];
-    int terms;
+    int terms, prologue; /* prologue: a parameter is read through a function of it */
     size_t base; /* plan bytes beside the arena */
     gckpt_plan_desc d;
 } m;
@@ -305,6 +305,53 @@ static inline void large_graph(int ops, int chain, int most)
     unsigned needs[1] = { GCKPT_IN(0) | GCKPT_AUX };
     const gckpt_cost cost = { 1, 1 };
     made_op(&last, 1, -1, &loss, needs, 1, cost);
+    made_finish();
+}
+
+/* n ops behind one another, of which some read more, some work in place or once, then a loss or two. Sizes up to
+ * `most` floats times `scale`; costs are multiples of `costs`. */
+static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
+{
+    made_start();
+    const int param = made_param(scale);
+    if (chance(30)) {
+        m.prologue = 1;
+        m.param[param] = gckpt_tanh(m.param[param]);
+        m.cost[gckpt_id(m.param[param])].forward = costs * below(6);
+        m.cost[gckpt_id(m.param[param])].backward = costs * below(9);
+    }
+    for (int i = 0; i < n; i++) {
+        const int loss = i == n - 1 || (i > 1 && !m.terms && chance(8));
+        int in[ORACLE_INPUTS], inputs = 1, before = i - 1;
+        unsigned needs[ORACLE_INPUTS + 1];
+        made a = made_sizes(most, 50, most, most / 2);
+        before -= i > 0 && m.o.op[i - 1].loss;
+        in[0] = before;
+        for (int k = 0; i == n - 1 && k < i && inputs < 4; k++)
+            if (!m.used[k] && !m.o.op[k].loss && k != before)
+                in[inputs++] = k;
+        const int reads = i == 0 || (!loss && chance(20)) ? param : -1;
+        const int other = i > 1 && !loss && chance(40) ? between(0, i - 2) : -1;
+        if (other >= 0 && other != before && !m.o.op[other].loss)
+            in[inputs++] = other;
+        const int count = inputs + (reads >= 0);
+        if (!loss && chance(50)) {
+            a.flags = chance(20) && count < 3 ? GCKPT_SIDE_EFFECT
+                      : chance(50)            ? GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD
+                                              : GCKPT_PASSES(0) | GCKPT_INPLACE(0);
+        }
+        for (int k = 0; k < count; k++) {
+            needs[k] = chance(60) ? GCKPT_IN(below(count)) : 0;
+            needs[k] |= chance(40) && !loss ? GCKPT_OUT : 0;
+            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+        }
+        a.out *= scale, a.aux *= scale, a.work_forward *= scale, a.work_backward *= scale;
+        if (a.flags & GCKPT_INPLACE(0) && before >= 0)
+            a.out = (int)m.o.op[before].out;
+        gckpt_cost cost = { costs * below(6), 0 };
+        cost.backward = costs * below(9);
+        made_op(in, inputs, reads, &a, needs, loss, cost);
+    }
     made_finish();
 }
 
