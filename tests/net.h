@@ -37,6 +37,15 @@ static const gckpt_backend *net_backend;
 static gckpt_graph *net_into;
 static gckpt_store *net_of;
 
+/* Begins a stream of random numbers that has nothing to do with those of other seeds and streams: the next numbers of
+ * one that began with a multiple of the seed would go together only in certain ways. 0 and 1: build, what bits depend
+ * on; 2 up: tests; 16 up: ways. */
+static inline void net_seed(unsigned seed, unsigned stream)
+{
+    uint64_t mixed = seed | (uint64_t)stream << 32;
+    random_state = next_random(&mixed);
+}
+
 /* ---- what has been met ---- */
 enum { NET_NAMES = 320 };
 static struct {
@@ -615,7 +624,7 @@ static void build(unsigned seed, int64_t rows)
     int depth = 0;
     T *t;
     memset(&net, 0, sizeof net);
-    random_state = seed * 0x9e3779b97f4a7c15u + 1;
+    net_seed(seed, 0);
     net.s = net_into ? net_of : gckpt_store_new(&desc);
     net.g = net_into ? net_into : gckpt_graph_new(net.s, NULL);
     net.batch = net_batch();
@@ -786,16 +795,15 @@ enum { NET_ROWS = -1 };
 static inline void net_open(unsigned seed, int way, int64_t rows)
 {
     const uint64_t saved = random_state;
-    uint64_t of_way = seed * 0x9e3779b97f4a7c15u + 31 + (unsigned)way * 0xbf58476d1ce4e5b9u;
-    random_state = seed * 0x9e3779b97f4a7c15u + 1;
+    net_seed(seed, 0);
     const int64_t batch = net_batch();
-    random_state = of_way;
+    net_seed(seed, 16 + (unsigned)way);
     const int64_t drawn = way && chance(40) ? 1 + (int64_t)below(batch) : 0;
-    of_way = random_state;
+    const uint64_t of_way = random_state;
     rows = rows == NET_ROWS ? drawn : rows;
     build(seed, rows);
     net.d.batch = rows ? batch : 0;
-    random_state = seed * 0x9e3779b97f4a7c15u + 32;
+    net_seed(seed, 1);
     net_meaning(&net.d);
     random_state = of_way;
     if (way)

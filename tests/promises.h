@@ -443,7 +443,7 @@ static inline void promise_all(unsigned seed, int way)
 {
     uint64_t saved = random_state;
     promise_open(seed, way);
-    random_state = seed * 0x9e3779b97f4a7c15u + 33 + (unsigned)way;
+    net_seed(seed, 16 + 1000 + (unsigned)way);
     if (chance(30))
         asking.d.memory = heap_memory(&asking.memory);
     if (!net.cached)
@@ -515,7 +515,7 @@ static inline void promise_runs(unsigned seed, int way)
     uint64_t saved = random_state;
     size_t least = 0, most = 0;
     promise_run want = { 0, { 0, 0 }, 0 }, got;
-    random_state = seed * 0x9e3779b97f4a7c15u + 34;
+    net_seed(seed, 2);
     net_fill();
     for (int i = 0; i < LARGEST; i++)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
@@ -593,7 +593,7 @@ static inline void promise_fit(unsigned seed, int way)
     gckpt_plan_desc d;
     size_t bytes, least, most, none;
     promise_open(seed, way);
-    random_state = seed * 0x9e3779b97f4a7c15u + 35 + (unsigned)way;
+    net_seed(seed, 16 + 2000 + (unsigned)way);
     d = asking.d;
     d.mode = chance(60) ? GCKPT_OPTIMAL : GCKPT_AUTO;
     d.fetches = d.cost_count = 0;

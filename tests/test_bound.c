@@ -338,7 +338,7 @@ static void test_real(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        random_state = seed * 0x9e3779b97f4a7c15u + 21;
+        net_seed(seed, 2);
         net_open(seed, 1, NET_ROWS);
         take_request();
         check_request(seed);
@@ -359,7 +359,7 @@ static void test_made(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        random_state = seed * 0x9e3779b97f4a7c15u + 22;
+        net_seed(seed, 3);
         flagged_graph(between(3, 14), 6, 1, 1);
         take_made();
         if (chance(40))
@@ -582,7 +582,7 @@ static void test_closures(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        random_state = seed * 0x9e3779b97f4a7c15u + 23;
+        net_seed(seed, 4);
         /* small ones; the largest that a search takes */
         int scale = i % 3 == 2 ? 1 << 26 : 1;
         uint64_t cost = i % 3 == 2 ? UINT64_C(1) << 44 : i % 3 == 1 ? 1000003 : 1;

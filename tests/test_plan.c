@@ -602,7 +602,7 @@ static void test_shares(unsigned first, long count)
 /* One of them, with its sizes by kind or drawn: against the exhaustive search, and all promises. */
 static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
 {
-    random_state = seed * 0x9e3779b97f4a7c15u + 36;
+    net_seed(seed, 3);
     made_shape_of(ops, which, drawn);
     ask_made();
     compare(s, seed);
