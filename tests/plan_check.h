@@ -103,8 +103,7 @@ static const pc_op pc_ops[] = {
       { PC_0 | PC_3 | PC_A, PC_A | PC_S, PC_A | PC_S, PC_0 | PC_A | PC_S, PC_S } },
     { "attention",
       PC_BACKWARD,
-      { PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_2 | PC_O | PC_A,
-        PC_0 | PC_1 | PC_A } },
+      { PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_A } },
     { "gru", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL | PC_S, PC_CELL } },
     { "lstm", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL, PC_CELL } },
     { "max_pool", PC_BACKWARD, { PC_A } },
@@ -116,9 +115,7 @@ static const pc_op pc_ops[] = {
       PC_LOSS,
       { PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_A } },
     { "mean_squared_error", PC_LOSS, { PC_0 | PC_1, PC_0 | PC_1 } },
-    { "mean_squared_error_with",
-      PC_LOSS,
-      { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
+    { "mean_squared_error_with", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
     { "huber", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
     { "binary_cross_entropy", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
     { "sum_loss", PC_LOSS, { 0 } },
@@ -131,7 +128,7 @@ typedef struct {
     pc_op op;
     int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
     int batchless, keep, recompute;
-    int64_t n; /* elements */
+    int64_t n;  /* elements */
     size_t aux; /* bytes; PC_NONE: not told */
 } pc_node;
 typedef struct {
@@ -165,8 +162,8 @@ typedef struct {
     gckpt_shard shard;
     int64_t rows, batch;
     int in_backward, leaves, ranks;
-    size_t budget;  /* 0: none, or not known */
-    int by_model;   /* costs are the model's */
+    size_t budget; /* 0: none, or not known */
+    int by_model;  /* costs are the model's */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
     uint64_t work, offload_work;
     double recompute;
@@ -650,14 +647,15 @@ typedef struct {
     int *next_buffer, *stamp, *last_read;
     unsigned char *claimed;
     const size_t *operand, *operand_end; /* of this instruction, where they are told */
-    int flight, before; /* a REDUCE that is under way; the last backward */
-    int exchange; /* its buffer */
+    int flight, before;                  /* a REDUCE that is under way; the last backward */
+    int exchange;                        /* its buffer */
 } pc_walk;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static inline void pc_say(pc_walk *w, const char *format, ...)
+static inline void
+pc_say(pc_walk *w, const char *format, ...)
 {
     static const char *const kinds[] = { "forward", "backward", "update",
                                          "offload", "reload",   "reduce" };
@@ -872,8 +870,7 @@ static inline void pc_pin(pc_walk *w, int id, const pc_held *h)
 {
     const pc_node *q = &w->f->node[id];
     if (q->recompute && !q->batchless && !(q->op.flags & GCKPT_SIDE_EFFECT) && h->first &&
-        !w->f->usage[w->x].once &&
-        (w->backward_seen || w->f->list[w->x].kind == GCKPT_BACKWARD))
+        !w->f->usage[w->x].once && (w->backward_seen || w->f->list[w->x].kind == GCKPT_BACKWARD))
         pc_say(w, "reads what %d, which is never to be kept for the backward, left in the forward",
                id);
 }
@@ -930,8 +927,8 @@ static inline void pc_workspace(pc_walk *w, int id, size_t least)
     if (b >= 0)
         pc_put(w, b);
     if (size < least)
-        pc_say(w, "has %lu bytes of workspace; low parts of its sums need %lu",
-               (unsigned long)size, (unsigned long)least);
+        pc_say(w, "has %lu bytes of workspace; low parts of its sums need %lu", (unsigned long)size,
+               (unsigned long)least);
     pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
 }
 
@@ -1156,8 +1153,7 @@ static inline void pc_backward(pc_walk *w, int id)
     pc_operand(w, "gradient", 0, gradient);
     for (int i = 0; i < q->inputs && !w->failed; i++) {
         at[1][i] = at[2][i] = PC_NONE;
-        unsigned bits =
-            w->active[pc_base(f, q, i)] ? pc_target(w, id, i, &at[1][i], &at[2][i]) : 0;
+        unsigned bits = w->active[pc_base(f, q, i)] ? pc_target(w, id, i, &at[1][i], &at[2][i]) : 0;
         add |= (bits & 1) << i;
         clear |= bits >> 1 << i;
     }
@@ -1255,7 +1251,8 @@ static inline void pc_reduce(pc_walk *w, int id)
     if (pc_read(w, h, "gradient", id) && h->parts != uses)
         pc_say(w, "has %d of %d contributions of the body", h->parts, uses);
     for (int k = 0; (f->leaves / f->ranks) >> k > 1 && k < PC_LEVELS; k++) {
-        int b = pc_begins(w, 0, id, GCKPT_BUFFER_TREE, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
+        int b =
+            pc_begins(w, 0, id, GCKPT_BUFFER_TREE, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
         if (b < 0 || f->buffer[b].end != f->length) {
             pc_say(w, "sums of leaves that wait have no place through the step");
             return;
@@ -1279,7 +1276,8 @@ static inline void pc_reduce(pc_walk *w, int id)
         else
             w->shard[id] = pc_put(w, b);
     }
-    pc_operand(w, "exchange", 0, f->ranks > 1 && !w->failed ? f->buffer[w->exchange].offset : PC_NONE);
+    pc_operand(w, "exchange", 0,
+               f->ranks > 1 && !w->failed ? f->buffer[w->exchange].offset : PC_NONE);
     pc_operand(w, "gradient", 0, pc_place(w, h));
     pc_operand(w, "share", 0, pc_place(w, &w->shard[id]));
     for (int k = 0; k < count; k++)
@@ -1438,8 +1436,8 @@ static inline void pc_instruction(pc_walk *w, int x)
         index = f->list[x].kind == GCKPT_UPDATE ? index : id;
         w->operand = f->operand + ins->at;
         w->operand_end = f->operand + next;
-        if (ins->kind != (int)f->list[x].kind || ins->id != index || ins->at < 0 || next < ins->at ||
-            (size_t)next > f->operands ||
+        if (ins->kind != (int)f->list[x].kind || ins->id != index || ins->at < 0 ||
+            next < ins->at || (size_t)next > f->operands ||
             ins->first != (f->list[x].kind == GCKPT_FORWARD && !w->forwards[id])) {
             pc_say(w, "runs as kind %d of %d, first %d", ins->kind, ins->id, ins->first);
             return;
@@ -1498,7 +1496,8 @@ static inline void pc_end(pc_walk *w)
             pc_say(w, "nothing of it is written to buffer %d (kind %d, of %d, %lu bytes)", b,
                    (int)q->kind, q->id, (unsigned long)q->size);
         else if (loose ? q->end < w->last_read[b] : q->end != w->last_read[b])
-            pc_say(w, "buffer %d (kind %d, of %d) ends with instruction %d; %d is the last to use it",
+            pc_say(w,
+                   "buffer %d (kind %d, of %d) ends with instruction %d; %d is the last to use it",
                    b, (int)q->kind, q->id, q->end, w->last_read[b]);
     }
 }
@@ -1552,8 +1551,8 @@ static inline void pc_sizes(pc_walk *w)
             top = q->offset + q->size > top ? q->offset + q->size : top;
         }
         if (x < f->length && sum != f->usage[x].live)
-            pc_say(w, "%lu bytes are told as live; there are %lu",
-                   (unsigned long)f->usage[x].live, (unsigned long)sum);
+            pc_say(w, "%lu bytes are told as live; there are %lu", (unsigned long)f->usage[x].live,
+                   (unsigned long)sum);
         if (sum > most) {
             most = sum;
             memcpy(best, kinds, sizeof best);
@@ -1604,14 +1603,15 @@ static inline void pc_works(pc_walk *w)
         if (f->cost && kind <= GCKPT_BACKWARD &&
             cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
             pc_say(w, "its work is told as %lu, unlike in its file", (unsigned long)cost);
-        parts = kind == GCKPT_OFFLOAD   ? w->far[x]
-                : kind == GCKPT_RELOAD  ? (size_t)(w->keeps_value[x] | w->keeps_aux[x] << 1)
-                                        : 0;
+        parts = kind == GCKPT_OFFLOAD  ? w->far[x]
+                : kind == GCKPT_RELOAD ? (size_t)(w->keeps_value[x] | w->keeps_aux[x] << 1)
+                                       : 0;
         for (int k = 0; k < 2; k++) {
-            size_t size = !(parts >> k & 1) ? 0
-                          : !k              ? pc_bytes(w, id, PC_VALUE)
-                          : q->aux != PC_NONE ? q->aux
-                          : w->aux[id].buffer >= 0 ? f->buffer[w->aux[id].buffer].size : 0;
+            size_t size = !(parts >> k & 1)        ? 0
+                          : !k                     ? pc_bytes(w, id, PC_VALUE)
+                          : q->aux != PC_NONE      ? q->aux
+                          : w->aux[id].buffer >= 0 ? f->buffer[w->aux[id].buffer].size
+                                                   : 0;
             moved += size;
             copied += (size + unit - 1) / unit * unit;
             if (size && !(there[id] >> k & 1)) {
@@ -1619,8 +1619,7 @@ static inline void pc_works(pc_walk *w)
                 there[id] |= (unsigned char)(1 << k);
             }
         }
-        if (f->usage[x].moved != moved ||
-            (kind >= GCKPT_UPDATE && cost != pc_copy_work(f, copied)))
+        if (f->usage[x].moved != moved || (kind >= GCKPT_UPDATE && cost != pc_copy_work(f, copied)))
             pc_say(w, "moves %lu bytes by %lu work; told are %lu", (unsigned long)moved,
                    (unsigned long)cost, (unsigned long)f->usage[x].moved);
         if (!f->by_model || kind > GCKPT_BACKWARD || q->kind != PC_OP ||
@@ -1676,9 +1675,9 @@ PC_API const char *plan_facts_check(const plan_facts *f)
     w->room = sizeof text;
     w->x = f->length;
     unsigned char *flags = (unsigned char *)pc_take(14 * n + 4 * length + buffers, 1), *at = flags;
-    unsigned char **const by_id[] = { &w->reaches,   &w->active,  &w->runs,    &w->staged,
-                                      &w->has_aux,   &w->is_term, &w->narrow,  &w->forwards,
-                                      &w->backwards, &w->updated, &w->reduced, &w->far_now,
+    unsigned char **const by_id[] = { &w->reaches,    &w->active,  &w->runs,    &w->staged,
+                                      &w->has_aux,    &w->is_term, &w->narrow,  &w->forwards,
+                                      &w->backwards,  &w->updated, &w->reduced, &w->far_now,
                                       &w->live_value, &w->live_aux };
     unsigned char **const by_x[] = { &w->keeps_value, &w->keeps_aux, &w->dies, &w->far };
     for (size_t i = 0; i < 14; i++, at += n)
@@ -1884,8 +1883,8 @@ static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store,
                                  gckpt_measure measure)
 {
     pc_builds b = { build, measure, user, NULL, NULL, 0 };
-    gckpt_plan *plan = gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc,
-                                 measure ? pc_measure : NULL);
+    gckpt_plan *plan =
+        gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc, measure ? pc_measure : NULL);
     return pc_fitted(plan, &b, desc, file, line);
 }
 
