@@ -39,12 +39,83 @@
 #define PC_LOCAL
 #endif
 
-/* ---- what each op's backward reads, by input; and what may share bytes ---- */
 enum { PC_BACKWARD = 1 << 30 }; /* it has one */
 typedef struct {
     const char *name;
     unsigned flags, needs[GCKPT_MAX_INPUTS]; /* as in gckpt_op */
 } pc_op;
+/* ---- what is known of a graph, and of a plan ---- */
+typedef enum { PC_OP, PC_INPUT, PC_CONSTANT, PC_PARAM, PC_VIEW } pc_kind;
+typedef struct {
+    pc_kind kind;
+    pc_op op;
+    int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
+    int batchless, keep, recompute;
+    int64_t n;  /* elements */
+    size_t aux; /* bytes; PC_NONE: not told */
+} pc_node;
+typedef struct {
+    int count, terms, *term;
+    pc_node *node;
+} pc_graph;
+/* Of an instruction as it is printed: its operands begin at operand[at]. */
+typedef struct {
+    int kind, first, accumulate, zero, id, uses, at;
+} pc_ins;
+typedef struct {
+    int id, gradient;
+    size_t offset; /* PC_NONE: not told */
+} pc_pick;
+typedef struct {
+    int count, params; /* tensors; parameters */
+    pc_node *node;
+    int terms, *term, picks;
+    pc_pick *pick;
+    unsigned char *trained; /* by id: it is updated */
+    gckpt_cost *cost;       /* by id, or NULL */
+    size_t *far;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
+    int length, buffers;
+    gckpt_instruction *list;
+    gckpt_usage *usage;
+    gckpt_buffer *buffer; /* by end */
+    pc_ins *ins;          /* NULL: the plan cannot be printed as C */
+    size_t *operand, operands;
+    gckpt_mode mode;
+    gckpt_precision precision;
+    gckpt_shard shard;
+    int64_t rows, batch;
+    int in_backward, leaves, ranks;
+    size_t budget; /* 0: none, or not known */
+    int by_model;  /* costs are the model's */
+    size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
+    uint64_t work, offload_work;
+    double recompute;
+    char wrong[200]; /* what reading it found */
+} plan_facts;
+
+/* Makefile: its functions are an object of their own, which has PLAN_CHECK_BODY. */
+#ifdef PLAN_CHECK_LINKED
+#define PC_API
+#else
+#define PC_API static inline
+#endif
+PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
+                              const gckpt_plan_desc *desc);
+/* The same in steps. The terms and desc's picks count where a plan has no file (of a backend). */
+PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
+PC_API void pc_graph_free(pc_graph *g);
+PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
+                           const gckpt_plan_desc *desc);
+PC_API const char *plan_facts_check(const plan_facts *f);
+PC_API void plan_facts_free(plan_facts *f);
+/* A user's row, a pin, as the call says that makes it. */
+PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op);
+PC_API void pc_saw_pin(const gckpt_tensor *t, int keep);
+PC_API void pc_saw_graph(const gckpt_graph *graph);
+PC_API const pc_op *pc_find_op(const char *name); /* NULL: it is not one of the header's */
+
+#if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
+/* ---- what each op's backward reads, by input; and what may share bytes ---- */
 enum {
     PC_0 = GCKPT_IN(0),
     PC_1 = GCKPT_IN(1),
@@ -121,76 +192,6 @@ static const pc_op pc_ops[] = {
     { "sum_loss", PC_LOSS, { 0 } },
 };
 
-/* ---- what is known of a graph, and of a plan ---- */
-typedef enum { PC_OP, PC_INPUT, PC_CONSTANT, PC_PARAM, PC_VIEW } pc_kind;
-typedef struct {
-    pc_kind kind;
-    pc_op op;
-    int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batchless, keep, recompute;
-    int64_t n;  /* elements */
-    size_t aux; /* bytes; PC_NONE: not told */
-} pc_node;
-typedef struct {
-    int count, terms, *term;
-    pc_node *node;
-} pc_graph;
-/* Of an instruction as it is printed: its operands begin at operand[at]. */
-typedef struct {
-    int kind, first, accumulate, zero, id, uses, at;
-} pc_ins;
-typedef struct {
-    int id, gradient;
-    size_t offset; /* PC_NONE: not told */
-} pc_pick;
-typedef struct {
-    int count, params; /* tensors; parameters */
-    pc_node *node;
-    int terms, *term, picks;
-    pc_pick *pick;
-    unsigned char *trained; /* by id: it is updated */
-    gckpt_cost *cost;       /* by id, or NULL */
-    size_t *far;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
-    int length, buffers;
-    gckpt_instruction *list;
-    gckpt_usage *usage;
-    gckpt_buffer *buffer; /* by end */
-    pc_ins *ins;          /* NULL: the plan cannot be printed as C */
-    size_t *operand, operands;
-    gckpt_mode mode;
-    gckpt_precision precision;
-    gckpt_shard shard;
-    int64_t rows, batch;
-    int in_backward, leaves, ranks;
-    size_t budget; /* 0: none, or not known */
-    int by_model;  /* costs are the model's */
-    size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
-    uint64_t work, offload_work;
-    double recompute;
-    char wrong[200]; /* what reading it found */
-} plan_facts;
-
-/* Makefile: its functions are an object of their own, which has PLAN_CHECK_BODY. */
-#ifdef PLAN_CHECK_LINKED
-#define PC_API
-#else
-#define PC_API static inline
-#endif
-PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
-                              const gckpt_plan_desc *desc);
-/* The same in steps. The terms and desc's picks count where a plan has no file (of a backend). */
-PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
-PC_API void pc_graph_free(pc_graph *g);
-PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
-                           const gckpt_plan_desc *desc);
-PC_API const char *plan_facts_check(const plan_facts *f);
-PC_API void plan_facts_free(plan_facts *f);
-/* A user's row, a pin, as the call says that makes it. */
-PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op);
-PC_API void pc_saw_pin(const gckpt_tensor *t, int keep);
-PC_API void pc_saw_graph(const gckpt_graph *graph);
-
-#if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
 /* ---- what calls said of tensors ---- */
 typedef struct {
     const gckpt_graph *graph;
@@ -257,7 +258,7 @@ static inline int64_t pc_elements(const gckpt_shape *s)
     return n;
 }
 
-static inline const pc_op *pc_find_op(const char *name)
+PC_API const pc_op *pc_find_op(const char *name)
 {
     for (size_t i = 0; i < sizeof pc_ops / sizeof *pc_ops; i++)
         if (!strcmp(pc_ops[i].name, name))
