@@ -9,8 +9,8 @@
  * says before its includes #define PLAN_CHECK_OFF "why".
  *
  * It shares nothing with what plans: of the graph it knows gckpt_graph_node; of the plan its public
- * getters, its file (gckpt_plan_write) and, where there is one, its C constant (gckpt_plan_c), whose
- * operands are what runs. What ops read is in a table below; users' rows and pins it sees in the
+ * getters, its file (gckpt_plan_write) and, if it can be printed, its C constant (gckpt_plan_c): the
+ * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in the
  * calls that make them. From these and the manual (3, 5f, 6) it goes through the list once:
  *   - each instruction stands in its part of the list and finds what it reads: the latest version,
  *     whole, in a buffer that lives; forwards that nobody reads are not there;
@@ -88,8 +88,9 @@ typedef struct {
     size_t budget; /* 0: none, or not known */
     int by_model;  /* costs are the model's */
     size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
-    uint64_t work, offload_work;
-    double recompute;
+    uint64_t work, least, proven_work, offload_work;
+    size_t proven_bytes;
+    double recompute, overhead;
     char wrong[200]; /* what reading it found */
 } plan_facts;
 
@@ -106,6 +107,8 @@ PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms,
 PC_API void pc_graph_free(pc_graph *g);
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc);
+/* Adds what the plan is as C; 0: it cannot be printed. (plan_facts_read does.) */
+PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan);
 PC_API const char *plan_facts_check(const plan_facts *f);
 PC_API void plan_facts_free(plan_facts *f);
 /* A user's row, a pin, as the call says that makes it. */
@@ -390,8 +393,10 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     f->batch = (int64_t)pc_number(t);
     pc_number(t);
     f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
-    for (int i = 0; i < 4; i++)
-        pc_number(t);
+    pc_number(t);
+    f->least = pc_number(t);
+    f->proven_work = pc_number(t);
+    f->proven_bytes = (size_t)pc_number(t);
     f->offloaded = (size_t)pc_number(t);
     f->offload_work = pc_number(t);
     f->leaves = pc_below(t, INT32_MAX);
@@ -472,6 +477,8 @@ static inline size_t pc_word(pc_text *t)
 /* Operands of instructions, bytes of aux, where slower memory has what, where picks lie. */
 static inline void pc_read_printed(plan_facts *f, pc_text *t)
 {
+    free(f->ins), free(f->far), free(f->operand); /* of a time before */
+    f->operands = 0;
     pc_seek(t, "gckpti_x_nodes[] = {");
     for (int i = 0; i < f->count && !t->short_of; i++) {
         pc_node *q = &f->node[i];
@@ -524,6 +531,17 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         pc_wrong(f, "its C constant is not as expected");
 }
 
+PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
+{
+    pc_text t;
+    memset(&t, 0, sizeof t);
+    int printed = gckpt_plan_c(plan, "x", pc_write, &t) == GCKPT_OK;
+    if (printed)
+        pc_read_printed(f, &t);
+    free(t.bytes);
+    return printed;
+}
+
 /* A loss that runs in another form than it was built in reads what its logits were made from. */
 static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
 {
@@ -548,10 +566,9 @@ static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc)
 {
-    pc_text file, printed;
+    pc_text file;
     memset(f, 0, sizeof *f);
     memset(&file, 0, sizeof file);
-    memset(&printed, 0, sizeof printed);
     f->count = g->count;
     f->node = (pc_node *)pc_take((size_t)f->count, sizeof *f->node);
     memcpy(f->node, g->node, (size_t)f->count * sizeof *f->node);
@@ -581,6 +598,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         f->kind[k] = k == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(plan, k);
     f->work = gckpt_plan_work(plan);
     f->recompute = gckpt_plan_recompute(plan);
+    f->overhead = gckpt_plan_overhead(plan);
     f->offload_bytes = desc ? desc->offload_bytes : gckpt_plan_offloaded(plan);
     f->budget = desc ? desc->budget : 0;
     f->by_model = desc && !desc->costs && !desc->backend;
@@ -589,10 +607,11 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         pc_read_file(f, plan, &file);
         if (f->batch != gckpt_plan_batch(plan) || f->mode != gckpt_plan_mode(plan) ||
             f->in_backward != gckpt_plan_in_backward(plan) ||
-            f->offloaded != gckpt_plan_offloaded(plan))
-            pc_wrong(f, "its file has another batch, mode, way to update or bytes offloaded");
-        if (gckpt_plan_c(plan, "x", pc_write, &printed) == GCKPT_OK)
-            pc_read_printed(f, &printed);
+            f->offloaded != gckpt_plan_offloaded(plan) ||
+            f->proven_work != gckpt_plan_proven_work(plan) ||
+            f->proven_bytes != gckpt_plan_proven_bytes(plan))
+            pc_wrong(f, "its file has another batch, mode, way to update, bytes offloaded, proof");
+        plan_facts_print(f, plan);
     } else if (desc) {
         f->batch = gckpt_plan_batch(plan);
         f->precision = desc->precision;
@@ -612,7 +631,6 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         }
     }
     free(file.bytes);
-    free(printed.bytes);
     return written || (desc && desc->leaves <= 1);
 }
 
@@ -1583,12 +1601,12 @@ static inline uint64_t pc_copy_work(const plan_facts *f, size_t bytes)
            (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
 }
 
-/* What instructions cost adds up to the work; the model's costs are no less than what moves. What is
- * in slower memory has a place of its own. */
+/* What instructions cost adds up to the work; the model's costs are no less than what they move.
+ * What is in slower memory has a place of its own. */
 static inline void pc_works(pc_walk *w)
 {
     const plan_facts *f = w->f;
-    uint64_t work = 0, once = 0, again = 0;
+    uint64_t work = 0, once = 0, again = 0, backward = 0;
     size_t unit = f->alignment ? f->alignment : 1, far = 0;
     unsigned char *there = w->far_now; /* of what is offloaded at any time */
     memset(there, 0, (size_t)f->count);
@@ -1601,6 +1619,7 @@ static inline void pc_works(pc_walk *w)
         work += cost;
         if (kind == GCKPT_FORWARD)
             *(f->usage[x].again ? &again : &once) += cost;
+        backward += kind == GCKPT_BACKWARD ? cost : 0;
         if (f->cost && kind <= GCKPT_BACKWARD &&
             cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
             pc_say(w, "its work is told as %lu, unlike in its file", (unsigned long)cost);
@@ -1645,6 +1664,13 @@ static inline void pc_works(pc_walk *w)
     if (work != f->work || part < f->recompute - 1e-9 || part > f->recompute + 1e-9)
         pc_say(w, "work %lu, %g of it again, are told; it is %lu, %g", (unsigned long)f->work,
                f->recompute, (unsigned long)work, part);
+    part = f->least ? (double)(work - f->least) / (double)f->least : 0;
+    if (f->cost && (f->least > once + backward || (!f->least && once + backward) ||
+                    f->overhead < part - 1e-9 || f->overhead > part + 1e-9))
+        pc_say(w, "the least work is told as %lu, the overhead as %g", (unsigned long)f->least,
+               f->overhead);
+    if (f->proven_work > work || f->proven_bytes > f->bytes)
+        pc_say(w, "it has less work or fewer bytes than are proven to be the least");
     if (far > f->offloaded || f->offloaded > f->offload_bytes)
         pc_say(w, "%lu bytes are offloaded; %lu are told, %lu allowed", (unsigned long)far,
                (unsigned long)f->offloaded, (unsigned long)f->offload_bytes);

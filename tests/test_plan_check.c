@@ -546,8 +546,14 @@ static int move_read(plan_facts *f, int n) { return move_operand(f, GCKPT_BACKWA
 static int move_made(plan_facts *f, int n) { return move_operand(f, GCKPT_BACKWARD, n, 5); }
 static int move_total(plan_facts *f, int n)
 {
-    int x = find(f, GCKPT_BACKWARD, n, -1);
-    return x >= 0 && f->node[f->list[x].id].inputs > 1 && move_operand(f, GCKPT_BACKWARD, n, 9);
+    for (int x = 0; x < f->length && f->ins; x++)
+        for (int i = 0; f->list[x].kind == GCKPT_BACKWARD && i < f->node[f->list[x].id].inputs;
+             i++) {
+            size_t *total = &f->operand[f->ins[x].at + 6 + 3 * i];
+            if (*total != PC_NONE && n-- == 0)
+                return (*total += f->alignment), 1;
+        }
+    return 0;
 }
 static int move_update(plan_facts *f, int n) { return move_operand(f, GCKPT_UPDATE, n, 0); }
 static int move_more(plan_facts *f, int n)
