@@ -9,8 +9,8 @@
  * says before its includes #define PLAN_CHECK_OFF "why".
  *
  * It shares nothing with what plans: of the graph it knows gckpt_graph_node; of the plan its public
- * getters, its file (gckpt_plan_write) and, where there is one, its C constant (gckpt_plan_c), whose
- * operands are what runs. What ops read is in a table below; users' rows and pins it sees in the
+ * getters, its file (gckpt_plan_write) and, if it can be printed, its C constant (gckpt_plan_c): the
+ * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in the
  * calls that make them. From these and the manual (3, 5f, 6) it goes through the list once:
  *   - each instruction stands in its part of the list and finds what it reads: the latest version,
  *     whole, in a buffer that lives; forwards that nobody reads are not there;
@@ -39,12 +39,86 @@
 #define PC_LOCAL
 #endif
 
-/* ---- what each op's backward reads, by input; and what may share bytes ---- */
 enum { PC_BACKWARD = 1 << 30 }; /* it has one */
 typedef struct {
     const char *name;
     unsigned flags, needs[GCKPT_MAX_INPUTS]; /* as in gckpt_op */
 } pc_op;
+/* ---- what is known of a graph, and of a plan ---- */
+typedef enum { PC_OP, PC_INPUT, PC_CONSTANT, PC_PARAM, PC_VIEW } pc_kind;
+typedef struct {
+    pc_kind kind;
+    pc_op op;
+    int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
+    int batchless, keep, recompute;
+    int64_t n;  /* elements */
+    size_t aux; /* bytes; PC_NONE: not told */
+} pc_node;
+typedef struct {
+    int count, terms, *term;
+    pc_node *node;
+} pc_graph;
+/* Of an instruction as it is printed: its operands begin at operand[at]. */
+typedef struct {
+    int kind, first, accumulate, zero, id, uses, at;
+} pc_ins;
+typedef struct {
+    int id, gradient;
+    size_t offset; /* PC_NONE: not told */
+} pc_pick;
+typedef struct {
+    int count, params; /* tensors; parameters */
+    pc_node *node;
+    int terms, *term, picks;
+    pc_pick *pick;
+    unsigned char *trained; /* by id: it is updated */
+    gckpt_cost *cost;       /* by id, or NULL */
+    size_t *far;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
+    int length, buffers;
+    gckpt_instruction *list;
+    gckpt_usage *usage;
+    gckpt_buffer *buffer; /* by end */
+    pc_ins *ins;          /* NULL: the plan cannot be printed as C */
+    size_t *operand, operands;
+    gckpt_mode mode;
+    gckpt_precision precision;
+    gckpt_shard shard;
+    int64_t rows, batch;
+    int in_backward, leaves, ranks;
+    size_t budget; /* 0: none, or not known */
+    int by_model;  /* costs are the model's */
+    size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
+    uint64_t work, least, proven_work, offload_work;
+    size_t proven_bytes;
+    double recompute, overhead;
+    char wrong[200]; /* what reading it found */
+} plan_facts;
+
+/* Makefile: its functions are an object of their own, which has PLAN_CHECK_BODY. */
+#ifdef PLAN_CHECK_LINKED
+#define PC_API
+#else
+#define PC_API static inline
+#endif
+PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
+                              const gckpt_plan_desc *desc);
+/* The same in steps. The terms and desc's picks count where a plan has no file (of a backend). */
+PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
+PC_API void pc_graph_free(pc_graph *g);
+PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
+                           const gckpt_plan_desc *desc);
+/* Adds what the plan is as C; 0: it cannot be printed. (plan_facts_read does.) */
+PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan);
+PC_API const char *plan_facts_check(const plan_facts *f);
+PC_API void plan_facts_free(plan_facts *f);
+/* A user's row, a pin, as the call says that makes it. */
+PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op);
+PC_API void pc_saw_pin(const gckpt_tensor *t, int keep);
+PC_API void pc_saw_graph(const gckpt_graph *graph);
+PC_API const pc_op *pc_find_op(const char *name); /* NULL: it is not one of the header's */
+
+#if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
+/* ---- what each op's backward reads, by input; and what may share bytes ---- */
 enum {
     PC_0 = GCKPT_IN(0),
     PC_1 = GCKPT_IN(1),
@@ -103,8 +177,7 @@ static const pc_op pc_ops[] = {
       { PC_0 | PC_3 | PC_A, PC_A | PC_S, PC_A | PC_S, PC_0 | PC_A | PC_S, PC_S } },
     { "attention",
       PC_BACKWARD,
-      { PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_2 | PC_O | PC_A,
-        PC_0 | PC_1 | PC_A } },
+      { PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_A } },
     { "gru", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL | PC_S, PC_CELL } },
     { "lstm", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL, PC_CELL } },
     { "max_pool", PC_BACKWARD, { PC_A } },
@@ -116,84 +189,12 @@ static const pc_op pc_ops[] = {
       PC_LOSS,
       { PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_A } },
     { "mean_squared_error", PC_LOSS, { PC_0 | PC_1, PC_0 | PC_1 } },
-    { "mean_squared_error_with",
-      PC_LOSS,
-      { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
+    { "mean_squared_error_with", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
     { "huber", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
     { "binary_cross_entropy", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
     { "sum_loss", PC_LOSS, { 0 } },
 };
 
-/* ---- what is known of a graph, and of a plan ---- */
-typedef enum { PC_OP, PC_INPUT, PC_CONSTANT, PC_PARAM, PC_VIEW } pc_kind;
-typedef struct {
-    pc_kind kind;
-    pc_op op;
-    int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
-    int batchless, keep, recompute;
-    int64_t n; /* elements */
-    size_t aux; /* bytes; PC_NONE: not told */
-} pc_node;
-typedef struct {
-    int count, terms, *term;
-    pc_node *node;
-} pc_graph;
-/* Of an instruction as it is printed: its operands begin at operand[at]. */
-typedef struct {
-    int kind, first, accumulate, zero, id, uses, at;
-} pc_ins;
-typedef struct {
-    int id, gradient;
-    size_t offset; /* PC_NONE: not told */
-} pc_pick;
-typedef struct {
-    int count, params; /* tensors; parameters */
-    pc_node *node;
-    int terms, *term, picks;
-    pc_pick *pick;
-    unsigned char *trained; /* by id: it is updated */
-    gckpt_cost *cost;       /* by id, or NULL */
-    size_t *far;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
-    int length, buffers;
-    gckpt_instruction *list;
-    gckpt_usage *usage;
-    gckpt_buffer *buffer; /* by end */
-    pc_ins *ins;          /* NULL: the plan cannot be printed as C */
-    size_t *operand, operands;
-    gckpt_mode mode;
-    gckpt_precision precision;
-    gckpt_shard shard;
-    int64_t rows, batch;
-    int in_backward, leaves, ranks;
-    size_t budget;  /* 0: none, or not known */
-    int by_model;   /* costs are the model's */
-    size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
-    uint64_t work, offload_work;
-    double recompute;
-    char wrong[200]; /* what reading it found */
-} plan_facts;
-
-/* Makefile: its functions are an object of their own, which has PLAN_CHECK_BODY. */
-#ifdef PLAN_CHECK_LINKED
-#define PC_API
-#else
-#define PC_API static inline
-#endif
-PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
-                              const gckpt_plan_desc *desc);
-/* The same in steps. The terms and desc's picks count where a plan has no file (of a backend). */
-PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
-PC_API void pc_graph_free(pc_graph *g);
-PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
-                           const gckpt_plan_desc *desc);
-PC_API const char *plan_facts_check(const plan_facts *f);
-PC_API void plan_facts_free(plan_facts *f);
-/* A user's row, a pin, as the call says that makes it. */
-PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op);
-PC_API void pc_saw_pin(const gckpt_tensor *t, int keep);
-PC_API void pc_saw_graph(const gckpt_graph *graph);
-
-#if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
 /* ---- what calls said of tensors ---- */
 typedef struct {
     const gckpt_graph *graph;
@@ -260,7 +261,7 @@ static inline int64_t pc_elements(const gckpt_shape *s)
     return n;
 }
 
-static inline const pc_op *pc_find_op(const char *name)
+PC_API const pc_op *pc_find_op(const char *name)
 {
     for (size_t i = 0; i < sizeof pc_ops / sizeof *pc_ops; i++)
         if (!strcmp(pc_ops[i].name, name))
@@ -392,8 +393,10 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
     f->batch = (int64_t)pc_number(t);
     pc_number(t);
     f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
-    for (int i = 0; i < 4; i++)
-        pc_number(t);
+    pc_number(t);
+    f->least = pc_number(t);
+    f->proven_work = pc_number(t);
+    f->proven_bytes = (size_t)pc_number(t);
     f->offloaded = (size_t)pc_number(t);
     f->offload_work = pc_number(t);
     f->leaves = pc_below(t, INT32_MAX);
@@ -474,6 +477,8 @@ static inline size_t pc_word(pc_text *t)
 /* Operands of instructions, bytes of aux, where slower memory has what, where picks lie. */
 static inline void pc_read_printed(plan_facts *f, pc_text *t)
 {
+    free(f->ins), free(f->far), free(f->operand); /* of a time before */
+    f->operands = 0;
     pc_seek(t, "gckpti_x_nodes[] = {");
     for (int i = 0; i < f->count && !t->short_of; i++) {
         pc_node *q = &f->node[i];
@@ -526,6 +531,17 @@ static inline void pc_read_printed(plan_facts *f, pc_text *t)
         pc_wrong(f, "its C constant is not as expected");
 }
 
+PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
+{
+    pc_text t;
+    memset(&t, 0, sizeof t);
+    int printed = gckpt_plan_c(plan, "x", pc_write, &t) == GCKPT_OK;
+    if (printed)
+        pc_read_printed(f, &t);
+    free(t.bytes);
+    return printed;
+}
+
 /* A loss that runs in another form than it was built in reads what its logits were made from. */
 static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
 {
@@ -550,10 +566,9 @@ static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
 PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
                            const gckpt_plan_desc *desc)
 {
-    pc_text file, printed;
+    pc_text file;
     memset(f, 0, sizeof *f);
     memset(&file, 0, sizeof file);
-    memset(&printed, 0, sizeof printed);
     f->count = g->count;
     f->node = (pc_node *)pc_take((size_t)f->count, sizeof *f->node);
     memcpy(f->node, g->node, (size_t)f->count * sizeof *f->node);
@@ -583,6 +598,7 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         f->kind[k] = k == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(plan, k);
     f->work = gckpt_plan_work(plan);
     f->recompute = gckpt_plan_recompute(plan);
+    f->overhead = gckpt_plan_overhead(plan);
     f->offload_bytes = desc ? desc->offload_bytes : gckpt_plan_offloaded(plan);
     f->budget = desc ? desc->budget : 0;
     f->by_model = desc && !desc->costs && !desc->backend;
@@ -591,10 +607,11 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         pc_read_file(f, plan, &file);
         if (f->batch != gckpt_plan_batch(plan) || f->mode != gckpt_plan_mode(plan) ||
             f->in_backward != gckpt_plan_in_backward(plan) ||
-            f->offloaded != gckpt_plan_offloaded(plan))
-            pc_wrong(f, "its file has another batch, mode, way to update or bytes offloaded");
-        if (gckpt_plan_c(plan, "x", pc_write, &printed) == GCKPT_OK)
-            pc_read_printed(f, &printed);
+            f->offloaded != gckpt_plan_offloaded(plan) ||
+            f->proven_work != gckpt_plan_proven_work(plan) ||
+            f->proven_bytes != gckpt_plan_proven_bytes(plan))
+            pc_wrong(f, "its file has another batch, mode, way to update, bytes offloaded, proof");
+        plan_facts_print(f, plan);
     } else if (desc) {
         f->batch = gckpt_plan_batch(plan);
         f->precision = desc->precision;
@@ -614,7 +631,6 @@ PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph
         }
     }
     free(file.bytes);
-    free(printed.bytes);
     return written || (desc && desc->leaves <= 1);
 }
 
@@ -650,14 +666,15 @@ typedef struct {
     int *next_buffer, *stamp, *last_read;
     unsigned char *claimed;
     const size_t *operand, *operand_end; /* of this instruction, where they are told */
-    int flight, before; /* a REDUCE that is under way; the last backward */
-    int exchange; /* its buffer */
+    int flight, before;                  /* a REDUCE that is under way; the last backward */
+    int exchange;                        /* its buffer */
 } pc_walk;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static inline void pc_say(pc_walk *w, const char *format, ...)
+static inline void
+pc_say(pc_walk *w, const char *format, ...)
 {
     static const char *const kinds[] = { "forward", "backward", "update",
                                          "offload", "reload",   "reduce" };
@@ -872,8 +889,7 @@ static inline void pc_pin(pc_walk *w, int id, const pc_held *h)
 {
     const pc_node *q = &w->f->node[id];
     if (q->recompute && !q->batchless && !(q->op.flags & GCKPT_SIDE_EFFECT) && h->first &&
-        !w->f->usage[w->x].once &&
-        (w->backward_seen || w->f->list[w->x].kind == GCKPT_BACKWARD))
+        !w->f->usage[w->x].once && (w->backward_seen || w->f->list[w->x].kind == GCKPT_BACKWARD))
         pc_say(w, "reads what %d, which is never to be kept for the backward, left in the forward",
                id);
 }
@@ -930,8 +946,8 @@ static inline void pc_workspace(pc_walk *w, int id, size_t least)
     if (b >= 0)
         pc_put(w, b);
     if (size < least)
-        pc_say(w, "has %lu bytes of workspace; low parts of its sums need %lu",
-               (unsigned long)size, (unsigned long)least);
+        pc_say(w, "has %lu bytes of workspace; low parts of its sums need %lu", (unsigned long)size,
+               (unsigned long)least);
     pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
 }
 
@@ -1156,8 +1172,7 @@ static inline void pc_backward(pc_walk *w, int id)
     pc_operand(w, "gradient", 0, gradient);
     for (int i = 0; i < q->inputs && !w->failed; i++) {
         at[1][i] = at[2][i] = PC_NONE;
-        unsigned bits =
-            w->active[pc_base(f, q, i)] ? pc_target(w, id, i, &at[1][i], &at[2][i]) : 0;
+        unsigned bits = w->active[pc_base(f, q, i)] ? pc_target(w, id, i, &at[1][i], &at[2][i]) : 0;
         add |= (bits & 1) << i;
         clear |= bits >> 1 << i;
     }
@@ -1255,7 +1270,8 @@ static inline void pc_reduce(pc_walk *w, int id)
     if (pc_read(w, h, "gradient", id) && h->parts != uses)
         pc_say(w, "has %d of %d contributions of the body", h->parts, uses);
     for (int k = 0; (f->leaves / f->ranks) >> k > 1 && k < PC_LEVELS; k++) {
-        int b = pc_begins(w, 0, id, GCKPT_BUFFER_TREE, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
+        int b =
+            pc_begins(w, 0, id, GCKPT_BUFFER_TREE, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
         if (b < 0 || f->buffer[b].end != f->length) {
             pc_say(w, "sums of leaves that wait have no place through the step");
             return;
@@ -1279,7 +1295,8 @@ static inline void pc_reduce(pc_walk *w, int id)
         else
             w->shard[id] = pc_put(w, b);
     }
-    pc_operand(w, "exchange", 0, f->ranks > 1 && !w->failed ? f->buffer[w->exchange].offset : PC_NONE);
+    pc_operand(w, "exchange", 0,
+               f->ranks > 1 && !w->failed ? f->buffer[w->exchange].offset : PC_NONE);
     pc_operand(w, "gradient", 0, pc_place(w, h));
     pc_operand(w, "share", 0, pc_place(w, &w->shard[id]));
     for (int k = 0; k < count; k++)
@@ -1438,8 +1455,8 @@ static inline void pc_instruction(pc_walk *w, int x)
         index = f->list[x].kind == GCKPT_UPDATE ? index : id;
         w->operand = f->operand + ins->at;
         w->operand_end = f->operand + next;
-        if (ins->kind != (int)f->list[x].kind || ins->id != index || ins->at < 0 || next < ins->at ||
-            (size_t)next > f->operands ||
+        if (ins->kind != (int)f->list[x].kind || ins->id != index || ins->at < 0 ||
+            next < ins->at || (size_t)next > f->operands ||
             ins->first != (f->list[x].kind == GCKPT_FORWARD && !w->forwards[id])) {
             pc_say(w, "runs as kind %d of %d, first %d", ins->kind, ins->id, ins->first);
             return;
@@ -1498,7 +1515,8 @@ static inline void pc_end(pc_walk *w)
             pc_say(w, "nothing of it is written to buffer %d (kind %d, of %d, %lu bytes)", b,
                    (int)q->kind, q->id, (unsigned long)q->size);
         else if (loose ? q->end < w->last_read[b] : q->end != w->last_read[b])
-            pc_say(w, "buffer %d (kind %d, of %d) ends with instruction %d; %d is the last to use it",
+            pc_say(w,
+                   "buffer %d (kind %d, of %d) ends with instruction %d; %d is the last to use it",
                    b, (int)q->kind, q->id, q->end, w->last_read[b]);
     }
 }
@@ -1552,8 +1570,8 @@ static inline void pc_sizes(pc_walk *w)
             top = q->offset + q->size > top ? q->offset + q->size : top;
         }
         if (x < f->length && sum != f->usage[x].live)
-            pc_say(w, "%lu bytes are told as live; there are %lu",
-                   (unsigned long)f->usage[x].live, (unsigned long)sum);
+            pc_say(w, "%lu bytes are told as live; there are %lu", (unsigned long)f->usage[x].live,
+                   (unsigned long)sum);
         if (sum > most) {
             most = sum;
             memcpy(best, kinds, sizeof best);
@@ -1583,12 +1601,12 @@ static inline uint64_t pc_copy_work(const plan_facts *f, size_t bytes)
            (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
 }
 
-/* What instructions cost adds up to the work; the model's costs are no less than what moves. What is
- * in slower memory has a place of its own. */
+/* What instructions cost adds up to the work; the model's costs are no less than what they move.
+ * What is in slower memory has a place of its own. */
 static inline void pc_works(pc_walk *w)
 {
     const plan_facts *f = w->f;
-    uint64_t work = 0, once = 0, again = 0;
+    uint64_t work = 0, once = 0, again = 0, backward = 0;
     size_t unit = f->alignment ? f->alignment : 1, far = 0;
     unsigned char *there = w->far_now; /* of what is offloaded at any time */
     memset(there, 0, (size_t)f->count);
@@ -1601,17 +1619,19 @@ static inline void pc_works(pc_walk *w)
         work += cost;
         if (kind == GCKPT_FORWARD)
             *(f->usage[x].again ? &again : &once) += cost;
+        backward += kind == GCKPT_BACKWARD ? cost : 0;
         if (f->cost && kind <= GCKPT_BACKWARD &&
             cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
             pc_say(w, "its work is told as %lu, unlike in its file", (unsigned long)cost);
-        parts = kind == GCKPT_OFFLOAD   ? w->far[x]
-                : kind == GCKPT_RELOAD  ? (size_t)(w->keeps_value[x] | w->keeps_aux[x] << 1)
-                                        : 0;
+        parts = kind == GCKPT_OFFLOAD  ? w->far[x]
+                : kind == GCKPT_RELOAD ? (size_t)(w->keeps_value[x] | w->keeps_aux[x] << 1)
+                                       : 0;
         for (int k = 0; k < 2; k++) {
-            size_t size = !(parts >> k & 1) ? 0
-                          : !k              ? pc_bytes(w, id, PC_VALUE)
-                          : q->aux != PC_NONE ? q->aux
-                          : w->aux[id].buffer >= 0 ? f->buffer[w->aux[id].buffer].size : 0;
+            size_t size = !(parts >> k & 1)        ? 0
+                          : !k                     ? pc_bytes(w, id, PC_VALUE)
+                          : q->aux != PC_NONE      ? q->aux
+                          : w->aux[id].buffer >= 0 ? f->buffer[w->aux[id].buffer].size
+                                                   : 0;
             moved += size;
             copied += (size + unit - 1) / unit * unit;
             if (size && !(there[id] >> k & 1)) {
@@ -1619,8 +1639,7 @@ static inline void pc_works(pc_walk *w)
                 there[id] |= (unsigned char)(1 << k);
             }
         }
-        if (f->usage[x].moved != moved ||
-            (kind >= GCKPT_UPDATE && cost != pc_copy_work(f, copied)))
+        if (f->usage[x].moved != moved || (kind >= GCKPT_UPDATE && cost != pc_copy_work(f, copied)))
             pc_say(w, "moves %lu bytes by %lu work; told are %lu", (unsigned long)moved,
                    (unsigned long)cost, (unsigned long)f->usage[x].moved);
         if (!f->by_model || kind > GCKPT_BACKWARD || q->kind != PC_OP ||
@@ -1645,6 +1664,13 @@ static inline void pc_works(pc_walk *w)
     if (work != f->work || part < f->recompute - 1e-9 || part > f->recompute + 1e-9)
         pc_say(w, "work %lu, %g of it again, are told; it is %lu, %g", (unsigned long)f->work,
                f->recompute, (unsigned long)work, part);
+    part = f->least ? (double)(work - f->least) / (double)f->least : 0;
+    if (f->cost && (f->least > once + backward || (!f->least && once + backward) ||
+                    f->overhead < part - 1e-9 || f->overhead > part + 1e-9))
+        pc_say(w, "the least work is told as %lu, the overhead as %g", (unsigned long)f->least,
+               f->overhead);
+    if (f->proven_work > work || f->proven_bytes > f->bytes)
+        pc_say(w, "it has less work or fewer bytes than are proven to be the least");
     if (far > f->offloaded || f->offloaded > f->offload_bytes)
         pc_say(w, "%lu bytes are offloaded; %lu are told, %lu allowed", (unsigned long)far,
                (unsigned long)f->offloaded, (unsigned long)f->offload_bytes);
@@ -1676,9 +1702,9 @@ PC_API const char *plan_facts_check(const plan_facts *f)
     w->room = sizeof text;
     w->x = f->length;
     unsigned char *flags = (unsigned char *)pc_take(14 * n + 4 * length + buffers, 1), *at = flags;
-    unsigned char **const by_id[] = { &w->reaches,   &w->active,  &w->runs,    &w->staged,
-                                      &w->has_aux,   &w->is_term, &w->narrow,  &w->forwards,
-                                      &w->backwards, &w->updated, &w->reduced, &w->far_now,
+    unsigned char **const by_id[] = { &w->reaches,    &w->active,  &w->runs,    &w->staged,
+                                      &w->has_aux,    &w->is_term, &w->narrow,  &w->forwards,
+                                      &w->backwards,  &w->updated, &w->reduced, &w->far_now,
                                       &w->live_value, &w->live_aux };
     unsigned char **const by_x[] = { &w->keeps_value, &w->keeps_aux, &w->dies, &w->far };
     for (size_t i = 0; i < 14; i++, at += n)
@@ -1884,8 +1910,8 @@ static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store,
                                  gckpt_measure measure)
 {
     pc_builds b = { build, measure, user, NULL, NULL, 0 };
-    gckpt_plan *plan = gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc,
-                                 measure ? pc_measure : NULL);
+    gckpt_plan *plan =
+        gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc, measure ? pc_measure : NULL);
     return pc_fitted(plan, &b, desc, file, line);
 }
 
