@@ -247,7 +247,7 @@ static T *concat(T *a, T *b, T *c, int axis)
     T *in[3] = { a, b, c };
     return note3(B(concat)(in, c ? 3 : 2, axis), a, b, c);
 }
-static T *own(const gckpt_op *row, T *x)
+static T *net_user(const gckpt_op *row, T *x)
 {
     T *in[1] = { x };
     net_meet("gckpt_apply");
@@ -284,7 +284,7 @@ static T *weight(int64_t i, int64_t o)
             t = weight(i + 2, o), t = note2(B(embed)(t, u), t, u);
         }
         break;
-    case 13: t = own(&net_own, weight(i, o)); break;
+    case 13: t = net_user(&net_own, weight(i, o)); break;
     case 0: t = weight(i, o), t = note(B(tanh)(t), t), t = note(B(scale)(t, 1.5f), t); break;
     case 1: t = view(weight(o, i), gckpt_shape2(i, o)); break;
     case 2: t = weight(o, i), t = note(B(permute)(t, swap, 2), t); break;
@@ -557,8 +557,8 @@ static T *grow(T *x)
         name[0] = 'v';
         z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
         return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
-    case 39: return own(&net_own, x);
-    case 40: return chance(30) ? own(&net_once, x) : NULL;
+    case 39: return net_user(&net_own, x);
+    case 40: return chance(30) ? net_user(&net_once, x) : NULL;
     case 41: /* the same twice: an input that repeats, a product with itself */
         if (s.n == 3 && s.d[1] == c)
             return note2(B(matmul)(x, x), x, x);
