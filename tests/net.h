@@ -6,14 +6,14 @@
  * are segments, nested up to three deep. What nothing reads in the end leads to the last loss, so nearly all matters;
  * up to two losses on the way and a regulariser stand beside that. Some parameters are frozen.
  *     build(seed, rows)      into net.s and net.g; rows of a micro-batch, 0: net.batch
- *     net_open(seed, way)    the same, and net.d: a request with options. What bits depend on (optimiser, precision,
+ *     net_open(seed, way, rows)  the same, and net.d: a request with options. NET_ROWS: rows are drawn, too. What bits depend on (optimiser, precision,
  *                            leaves, packed parameters) is drawn from the seed, all else from seed and way: rows and
  *                            micro-batches, pins, ranks, ... Way 0 is plain. Whatever it asks is legal.
  *     destroy()              frees both
  * Options, to be set before (they stay):
  *     net_wants    what only some tests can have: NET_MIXING: batch norms (in every sixth net); NET_CACHES: caches, of
  *                  nets that only run forward (net.cached: every eighth); NET_ALONE: in every 16th net nothing is
- *                  trained but what a regulariser reads; NET_TURNS: net_open draws options of that kind
+ *                  trained but what a regulariser reads; NET_RANKS: requests of one of several ranks
  *     net_growth   ops that are grown, about; 0: 5 to 18
  *     net_backend  what requests may name as theirs; NULL: none
  *     net_into     graph to build into, of the store net_of (gckpt_fit); NULL: new ones
@@ -29,13 +29,22 @@
 typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
-enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4 };
+enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
 enum { NET_KINDS = 44, NET_PICKS = 6, NET_CAPACITY = 9 };
 static unsigned net_wants;
 static int net_growth;
 static const gckpt_backend *net_backend;
 static gckpt_graph *net_into;
 static gckpt_store *net_of;
+
+/* Begins a stream of random numbers that has nothing to do with those of other seeds and streams: the next numbers of
+ * one that began with a multiple of the seed would go together only in certain ways. 0 and 1: build, what bits depend
+ * on; 2 up: tests; 16 up: ways. */
+static inline void net_seed(unsigned seed, unsigned stream)
+{
+    uint64_t mixed = seed | (uint64_t)stream << 32;
+    random_state = next_random(&mixed);
+}
 
 /* ---- what has been met ---- */
 enum { NET_NAMES = 320 };
@@ -66,7 +75,7 @@ static struct {
     gckpt_graph *g;
     int64_t rows, batch, t, c;
     unsigned seed;
-    int mixes, cached, smooth, params, count, pooled, weights, terms, depth, dropout;
+    int mixes, cached, alone, smooth, params, count, pooled, weights, terms, depth, dropout;
     struct { int in[READS], base, is_op, data; T *t; } nodes[MOST];
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2];
     unsigned char used[MOST], kept[MOST], redone[MOST];
@@ -199,7 +208,7 @@ static void note_made(int id)
 static T *note3(T *t, T *a, T *b, T *c)
 {
     T *in[READS] = { a, b, c };
-    int id = gckpt_id(t), made = id > net.count;
+    int id = gckpt_id(t), fresh = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
     if (net.nodes[id].t) /* a parameter that was there before */
@@ -208,7 +217,7 @@ static T *note3(T *t, T *a, T *b, T *c)
         note_made(net.count);
     net.nodes[id].t = t;
     net.count = id + 1;
-    if (made) {
+    if (fresh) {
         note_made(id);
         return t;
     }
@@ -237,6 +246,12 @@ static T *concat(T *a, T *b, T *c, int axis)
 {
     T *in[3] = { a, b, c };
     return note3(B(concat)(in, c ? 3 : 2, axis), a, b, c);
+}
+static T *net_user(const gckpt_op *row, T *x)
+{
+    T *in[1] = { x };
+    net_meet("gckpt_apply");
+    return note(gckpt_apply(row, in, 1, NULL, 0), x);
 }
 static int64_t elements(const T *t)
 {
@@ -269,7 +284,7 @@ static T *weight(int64_t i, int64_t o)
             t = weight(i + 2, o), t = note2(B(embed)(t, u), t, u);
         }
         break;
-    case 13: t = weight(i, o), u = t, t = note(B(apply)(&net_own, &u, 1, NULL, 0), u); break;
+    case 13: t = net_user(&net_own, weight(i, o)); break;
     case 0: t = weight(i, o), t = note(B(tanh)(t), t), t = note(B(scale)(t, 1.5f), t); break;
     case 1: t = view(weight(o, i), gckpt_shape2(i, o)); break;
     case 2: t = weight(o, i), t = note(B(permute)(t, swap, 2), t); break;
@@ -516,7 +531,8 @@ static T *grow(T *x)
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
     case 34: case 35: /* of what has one axis: an image of one channel */
-        x = s.n == 2 ? view(x, gckpt_shape4(net.rows, 1, -1, 1)) : x;
+        if (s.n == 2 || (s.n == 3 && chance(50)))
+            x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
         return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34) : NULL;
     case 36: /* windows of an image or a signal; greatest ones have kinks */
         if (s.n < 3 || s.n > 4 || (net.smooth && b))
@@ -541,8 +557,8 @@ static T *grow(T *x)
         name[0] = 'v';
         z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
         return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
-    case 39: y = x; return note(B(apply)(&net_own, &y, 1, NULL, 0), x);
-    case 40: y = x; return chance(30) ? note(B(apply)(&net_once, &y, 1, NULL, 0), x) : NULL;
+    case 39: return net_user(&net_own, x);
+    case 40: return chance(30) ? net_user(&net_once, x) : NULL;
     case 41: /* the same twice: an input that repeats, a product with itself */
         if (s.n == 3 && s.d[1] == c)
             return note2(B(matmul)(x, x), x, x);
@@ -605,15 +621,16 @@ static void build(unsigned seed, int64_t rows)
     uint64_t saved = random_state;
     gckpt_store_desc desc = { .seed = seed };
     char name[16];
-    int depth = 0, alone = net_wants & NET_ALONE && seed % 16 == 5;
+    int depth = 0;
     T *t;
     memset(&net, 0, sizeof net);
-    random_state = seed * 0x9e3779b97f4a7c15u + 1;
+    net_seed(seed, 0);
     net.s = net_into ? net_of : gckpt_store_new(&desc);
     net.g = net_into ? net_into : gckpt_graph_new(net.s, NULL);
     net.batch = net_batch();
     net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more than one tile of keys */
     net.cached = net_wants & NET_CACHES && seed % 8 == 3;
+    net.alone = net_wants & NET_ALONE && seed % 16 == 5;
     net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
     net.c = net.t > 60 ? 4 : chance(15) ? 20 : 4 * (1 + (int64_t)below(3));
     net.smooth = seed % 2 == 0;
@@ -637,14 +654,14 @@ static void build(unsigned seed, int64_t rows)
         else
             step();
     gather_ends();
-    if (chance(40) || alone) {
-        t = alone ? param(gckpt_shape2(3, 3), 0.4f, 0) : net.weight[below(net.weights)];
+    if (chance(40) || net.alone) {
+        t = net.alone ? param(gckpt_shape2(3, 3), 0.4f, 0) : net.weight[below(net.weights)];
         t = net.smooth || chance(80) ? mul(t, t) : t;
         net.term[net.terms++] = (gckpt_term){ note(B(sum_loss)(t), t), 0.01f, 1 };
     }
-    for (int i = !alone; i < net.params - alone; i++) {
+    for (int i = !net.alone; i < net.params - net.alone; i++) {
         snprintf(name, sizeof name, "p%d", i);
-        CHECK(!(chance(12) || alone) || gckpt_store_freeze(net.s, name, 1) == GCKPT_OK);
+        CHECK(!(chance(12) || net.alone) || gckpt_store_freeze(net.s, name, 1) == GCKPT_OK);
     }
     for (int i = 0; i < net.count; i++) {
         gckpt_node n;
@@ -658,11 +675,11 @@ static void destroy(void)
 }
 
 /* ---- requests ---- */
-/* Some parameters in fewer bytes, frozen for that; the first one stays. */
+/* Some parameters in fewer bytes, frozen for that; the one that is sure to be trained stays. */
 static inline void net_pack(void)
 {
     char name[16];
-    for (int i = 1; i < net.params; i++) {
+    for (int i = 1; i < net.params - net.alone; i++) {
         int how = (int)below(4);
         snprintf(name, sizeof name, "p%d", i);
         if (!chance(40))
@@ -702,7 +719,11 @@ static inline void net_pins(void)
         if (net.nodes[i].t && chance(net.nodes[i].is_op ? 15 : 3)) {
             int keep = net.kept[i] = (unsigned char)chance(50);
             net.redone[i] = !keep;
-            (keep ? B(keep) : B(recompute))(net.nodes[i].t);
+            net_meet(keep ? "gckpt_keep" : "gckpt_recompute");
+            if (keep)
+                gckpt_keep(net.nodes[i].t);
+            else
+                gckpt_recompute(net.nodes[i].t);
         }
 }
 
@@ -739,7 +760,7 @@ static inline void net_way(gckpt_plan_desc *d)
         d->offload_bytes = (size_t)64 << below(14);
         d->offload_work = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 12);
     }
-    if (d->leaves > 1 && chance(50)) {
+    if (d->leaves > 1 && chance(50) && net_wants & NET_RANKS) {
         net.ranks = 2 << below(3);
         net.ranks = net.ranks < d->leaves ? net.ranks : d->leaves;
         switch (below(4)) {
@@ -770,24 +791,36 @@ static inline void net_way(gckpt_plan_desc *d)
 }
 
 /* Builds the net, and asks for a plan; its mode and budget are the caller's. */
-static inline void net_open(unsigned seed, int way)
+enum { NET_ROWS = -1 };
+static inline void net_open(unsigned seed, int way, int64_t rows)
 {
-    uint64_t saved = random_state;
-    int64_t batch, rows;
-    uint64_t of_way = seed * 0x9e3779b97f4a7c15u + 31 + (unsigned)way * 0xbf58476d1ce4e5b9u;
-    random_state = seed * 0x9e3779b97f4a7c15u + 1;
-    batch = net_batch();
-    random_state = of_way;
-    rows = way && chance(40) ? 1 + (int64_t)below(batch) : 0;
-    of_way = random_state;
+    const uint64_t saved = random_state;
+    net_seed(seed, 0);
+    const int64_t batch = net_batch();
+    net_seed(seed, 16 + (unsigned)way);
+    const int64_t drawn = way && chance(40) ? 1 + (int64_t)below(batch) : 0;
+    const uint64_t of_way = random_state;
+    rows = rows == NET_ROWS ? drawn : rows;
     build(seed, rows);
     net.d.batch = rows ? batch : 0;
-    random_state = seed * 0x9e3779b97f4a7c15u + 32;
+    net_seed(seed, 1);
     net_meaning(&net.d);
     random_state = of_way;
     if (way)
         net_way(&net.d);
     random_state = saved;
+}
+
+/* For GCKPT_OWN_OPTIMISER: w = w - lr g, and any state a trace of it. */
+static inline void net_update(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++) {
+        const float g = u->clip_scale * u->gradient[i];
+        for (int k = 0; k < 4 && u->state[k]; k++)
+            u->state[k][i] = 0.5f * u->state[k][i] + g;
+        u->values[i] -= u->hyper->lr * u->lr_scale * g;
+    }
 }
 
 /* What there is, and what is asked. */

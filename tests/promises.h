@@ -6,7 +6,7 @@
  *   promise_fit(seed, way)    gckpt_fit against all micro-batches, one by one
  *   promise_tell()            prints how often each was asked and broken
  *
- * Include it after the implementation, net.h and verify.h. */
+ * The checker of plans (plan_check.h) sees each of them, too. Include it after the implementation and net.h. */
 #ifndef TESTS_PROMISES_H
 #define TESTS_PROMISES_H
 
@@ -23,7 +23,6 @@
     X(AUTO, "AUTO plans what OPTIMAL can, with no more work")                                      \
     X(PROVEN, "nothing has less work or bytes than is proven")                                     \
     X(SLOWER, "slower memory never costs work or bytes")                                           \
-    X(REPLAY, "a replay finds every read, write and byte where it must be")                        \
     X(SAVED, "a plan is the same after a file")                                                    \
     X(BITS, "all plans of a net give the same bits")                                               \
     X(TOUCHED, "running touches the bytes that were planned")                                      \
@@ -34,6 +33,28 @@ enum { PROMISES(PROMISE_ENUM) PROMISE_KINDS };
 static long promise_asked[PROMISE_KINDS], promise_broken[PROMISE_KINDS];
 static int promise_told; /* 1: every broken one is printed, and its net */
 static int promise_printed;
+static long promise_nothing; /* nets with nothing to train */
+
+/* ---- what is asked now, and the plans that came of it ---- */
+enum { PROMISE_PLANS = 128, PROMISE_BUDGETS = 10, PROMISE_LIST = 3000 };
+typedef struct {
+    const char *what;
+    size_t bytes, budget, proven_bytes; /* budget 0: none */
+    uint64_t work, proven;
+    int searched, close; /* close: proven to be within 0.1 % of a step */
+} promise_plan;
+static struct {
+    char who[48];
+    gckpt_graph *g;
+    const gckpt_term *term;
+    int terms, of_net; /* of_net: net.h has more to say */
+    gckpt_plan_desc d;
+    promise_plan plan[PROMISE_PLANS];
+    int plans;
+    uint64_t step; /* work of store-all */
+    size_t least;
+    heap memory;
+} asking;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
@@ -52,7 +73,7 @@ static inline int promise(int kind, int kept, const char *format, ...)
         va_end(args);
         promise_broken[kind]++;
         if (promise_told) {
-            if (!promise_printed++)
+            if (!promise_printed++ && asking.of_net)
                 net_print();
             printf("%s: %s\n", names[kind], text);
         }
@@ -70,48 +91,65 @@ static inline void promise_tell(void)
         printf("%9ld asked %5ld broken: %s\n", promise_asked[i], promise_broken[i], texts[i]);
 }
 
-/* ---- what is asked now, and the plans that came of it ---- */
-enum { PROMISE_PLANS = 128, PROMISE_BUDGETS = 10, PROMISE_LIST = 3000 };
-typedef struct {
-    const char *what;
-    size_t bytes, budget, proven_bytes; /* budget 0: none */
-    uint64_t work, proven;
-    int searched, close; /* close: proven to be within 0.1 % of a step */
-} promise_plan;
-static struct {
-    char who[48];
-    gckpt_plan_desc d;
-    promise_plan plan[PROMISE_PLANS];
-    int plans;
-    uint64_t step; /* work of store-all */
-    size_t least;
-    heap memory;
-} asking;
+/* What an op's shape() asks for, behind low parts of sums that end with the instruction (5e). */
+static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
+{
+    const gckpti_node *node = &p->nodes[ins->id];
+    size_t low = 0, own;
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.inputs = node->inputs;
+    call.attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
+    call.threads = p->threads;
+    call.plain = p->made_for != 0;
+    for (int i = 0; i < node->inputs; i++)
+        call.in[i].shape = p->nodes[node->in[i]].shape;
+    if (node->op->shape(&call) != GCKPT_OK || call.aux_bytes != node->aux_bytes)
+        return (size_t)-1;
+    if (ins->kind == GCKPT_FORWARD)
+        return call.work_forward;
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &p->nodes[node->in[i]];
+        int over_rows = q->batchless && !node->batchless;
+        if (!(node->op->needs[i] & GCKPT_SUMS) ||
+            p->operands[ins->operands + 5 + 3 * (size_t)i] == PC_NONE)
+            continue;
+        if (over_rows ? !p->looped : count_of(&q->shape) != count_of(&node->shape))
+            low = (low + 63) / 64 * 64 + 4 * (size_t)count_of(&q->shape);
+    }
+    own = call.work_backward;
+    return own ? (low + 63) / 64 * 64 + own : low;
+}
+
+static inline int has_its_work(const gckpt_plan *p)
+{
+    int left = 0;
+    for (size_t x = 0; x < p->length; x++)
+        left += p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].kind == GCKPTI_OP &&
+                work_of(p, &p->list[x]) > 0;
+    for (size_t b = 0; b < p->life_count; b++)
+        if (p->lives[b].kind == GCKPT_BUFFER_WORKSPACE)
+            left -= work_of(p, &p->list[p->lives[b].start]) == p->lives[b].size;
+    return left == 0;
+}
 
 static inline gckpt_plan *promise_ask(gckpt_mode mode, size_t budget)
 {
     gckpt_plan_desc d = asking.d;
     d.mode = mode;
     d.budget = budget;
-    gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
+    gckpt_plan *p = gckpt_plan_new(asking.g, asking.term, asking.terms, &d);
     if (p)
         net_planned(&d);
     return p;
 }
 
-/* What verify.h knows: neither slower memory nor caches, measured values, weights read packed. */
-static inline int promise_can_replay(const gckpt_plan *p)
-{
-    return !asking.d.backend && !asking.d.precision && !gckpt_plan_offloaded(p) && !net.cached &&
-           !net.mixes && !(net.packed && gckpt_plan_mode(p) == GCKPT_INFERENCE);
-}
-
-/* Notes a plan, replays it, sends some through a file, frees it; 0: there is none. */
+/* Notes a plan, sends some through a file, frees it; 0: there is none. */
 static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, int searched)
 {
     const gckpt_plan_desc *d = &asking.d;
     if (!promise(PROMISE_PLANNED, p != NULL, "%s, %s: %s", asking.who, what,
-                 gckpt_error_text(net.g)))
+                 gckpt_error_text(asking.g)))
         return 0;
     promise_plan now = { what, gckpt_plan_bytes(p), budget, gckpt_plan_proven_bytes(p),
                          gckpt_plan_work(p), gckpt_plan_proven_work(p), searched,
@@ -123,19 +161,17 @@ static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, i
             "%s, %s: work %lu, proven %lu; bytes %lu, proven %lu", asking.who, what,
             (unsigned long)now.work, (unsigned long)now.proven, (unsigned long)now.bytes,
             (unsigned long)now.proven_bytes);
-    if (promise_can_replay(p)) {
-        const char *problem = verify_plan(p, net.g);
-        promise(PROMISE_REPLAY, !problem, "%s, %s: %s", asking.who, what, problem);
-    }
+    CHECK_MSG(d->backend || d->precision || has_its_work(p), "%s, %s: another workspace",
+              asking.who, what);
     if (!d->backend && asking.plans % 4 == 1) {
         file f = { 0 }, again = { 0 };
         gckpt_plan *q = gckpt_plan_write(p, file_write, &f) == GCKPT_OK
-                            ? gckpt_plan_read(net.g, file_read, &f, NULL)
+                            ? gckpt_plan_read(asking.g, file_read, &f, NULL)
                             : NULL;
         promise(PROMISE_SAVED,
                 q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
                     gckpt_plan_bytes(q) == now.bytes && gckpt_plan_work(q) == now.work,
-                "%s, %s: %s", asking.who, what, gckpt_error_text(net.g));
+                "%s, %s: %s", asking.who, what, gckpt_error_text(asking.g));
         gckpt_plan_free(q);
         free(f.bytes);
         free(again.bytes);
@@ -160,9 +196,9 @@ static inline void promise_mode(gckpt_mode mode, const char *what)
         return;
     promise_take(promise_ask(mode, bytes), what, bytes, 0);
     gckpt_plan *p = promise_ask(mode, bytes - 1);
-    promise(PROMISE_LEAST, !p && gckpt_error(net.g) == GCKPT_E_BUDGET && net.g->least == bytes,
+    promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == bytes,
             "%s, %s: a byte less than %lu: %s", asking.who, what, (unsigned long)bytes,
-            p ? "a plan" : gckpt_error_text(net.g));
+            p ? "a plan" : gckpt_error_text(asking.g));
     gckpt_plan_free(p);
 }
 
@@ -181,10 +217,10 @@ static inline void promise_modes(void)
         promise_mode(GCKPT_SQRT, "sqrt, any group");
         asking.d.group = group;
     }
-    if (asking.d.fetches || asking.d.stage_parameters || net.packed)
+    if (asking.d.fetches || asking.d.stage_parameters || (asking.of_net && net.packed))
         return; /* such forwards are not in the plain plan that the list is made of */
     asking.d.schedule = list;
-    asking.d.instructions = random_schedule(net.g, net.term, net.terms, list, PROMISE_LIST);
+    asking.d.instructions = random_schedule(asking.g, asking.term, asking.terms, list, PROMISE_LIST);
     if (asking.d.instructions > 0)
         promise_take(promise_ask(GCKPT_SCHEDULE, 0), "schedule", 0, 0);
     asking.d.schedule = NULL;
@@ -196,12 +232,12 @@ static inline int promise_least(gckpt_mode mode)
 {
     const char *what = gckpt_mode_name(mode);
     gckpt_plan *p = promise_ask(mode, 1);
-    if (!promise(PROMISE_LEAST, !p && gckpt_error(net.g) == GCKPT_E_BUDGET, "%s, %s in a byte: %s",
-                 asking.who, what, p ? "a plan" : gckpt_error_text(net.g))) {
+    if (!promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET, "%s, %s in a byte: %s",
+                 asking.who, what, p ? "a plan" : gckpt_error_text(asking.g))) {
         gckpt_plan_free(p);
         return 0;
     }
-    const size_t least = net.g->least;
+    const size_t least = asking.g->least;
     promise(PROMISE_LEAST, !asking.least || least == asking.least,
             "%s: %s names %lu bytes as the least, another mode %lu", asking.who, what,
             (unsigned long)least, (unsigned long)asking.least);
@@ -209,19 +245,19 @@ static inline int promise_least(gckpt_mode mode)
     if (!promise_take(promise_ask(mode, least), "the least budget", least, 1))
         return 0;
     p = promise_ask(mode, least - 1);
-    promise(PROMISE_LEAST, !p && gckpt_error(net.g) == GCKPT_E_BUDGET && net.g->least == least,
+    promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == least,
             "%s, %s: a byte less than the least, %lu: %s", asking.who, what, (unsigned long)least,
-            p ? "a plan" : gckpt_error_text(net.g));
+            p ? "a plan" : gckpt_error_text(asking.g));
     gckpt_plan_free(p);
     return 1;
 }
 
 static inline gckpt_frontier *promise_frontier(void)
 {
-    gckpt_frontier *f = gckpt_frontier_new(net.g, net.term, net.terms, &asking.d);
+    gckpt_frontier *f = gckpt_frontier_new(asking.g, asking.term, asking.terms, &asking.d);
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;
     const int n = gckpt_frontier_points(f);
-    if (!promise(PROMISE_PLANNED, n > 0, "%s, frontier: %s", asking.who, gckpt_error_text(net.g)))
+    if (!promise(PROMISE_PLANNED, n > 0, "%s, frontier: %s", asking.who, gckpt_error_text(asking.g)))
         return f;
     for (int i = 0; i < n; i++) {
         CHECK(gckpt_frontier_get(f, i, &now) == GCKPT_OK);
@@ -269,9 +305,9 @@ static inline gckpt_frontier *promise_frontier(void)
             "%s: the frontier begins with %lu bytes, the least named is %lu", asking.who,
             (unsigned long)now.bytes, (unsigned long)asking.least);
     gckpt_plan *p = gckpt_frontier_plan(f, now.bytes - 1);
-    promise(PROMISE_LEAST, !p && gckpt_error(net.g) == GCKPT_E_BUDGET && net.g->least == now.bytes,
+    promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == now.bytes,
             "%s: the frontier in a byte less than the least: %s", asking.who,
-            p ? "a plan" : gckpt_error_text(net.g));
+            p ? "a plan" : gckpt_error_text(asking.g));
     gckpt_plan_free(p);
     return f;
 }
@@ -329,9 +365,9 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
     const size_t bytes = asking.d.offload_bytes;
     asking.d.offload_bytes = 0;
     gckpt_plan *p = promise_ask(GCKPT_OPTIMAL, budget);
-    promise(PROMISE_SLOWER, p || net.g->least >= asking.least,
+    promise(PROMISE_SLOWER, p || asking.g->least >= asking.least,
             "%s: the least is %lu bytes, %lu without slower memory", asking.who,
-            (unsigned long)asking.least, (unsigned long)net.g->least);
+            (unsigned long)asking.least, (unsigned long)asking.g->least);
     promise(PROMISE_SLOWER,
             !p || (with->work <= gckpt_plan_work(p) && with->proven <= gckpt_plan_proven_work(p)),
             "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", asking.who,
@@ -346,7 +382,8 @@ static inline void promise_compare(void)
 {
     for (int i = 0; i < asking.plans; i++) {
         const promise_plan *p = &asking.plan[i];
-        promise(PROMISE_LEAST, p->bytes >= asking.least,
+        /* a schedule that is given may be one that no mode finds */
+        promise(PROMISE_LEAST, p->bytes >= asking.least || !strcmp(p->what, "schedule"),
                 "%s: %s takes %lu bytes, fewer than the least, %lu", asking.who, p->what,
                 (unsigned long)p->bytes, (unsigned long)asking.least);
         for (int k = 0; p->searched && k < asking.plans; k++) {
@@ -376,7 +413,11 @@ static inline void promise_open(unsigned seed, int way)
 {
     memset(&asking, 0, sizeof asking);
     promise_printed = 0;
-    net_open(seed, way);
+    net_open(seed, way, NET_ROWS);
+    asking.g = net.g;
+    asking.term = net.term;
+    asking.terms = net.terms;
+    asking.of_net = 1;
     asking.d = net.d;
     snprintf(asking.who, sizeof asking.who, "seed %u way %d", seed, way);
 }
@@ -402,30 +443,41 @@ static inline void promise_inference(void)
     promise_compare();
 }
 
-static inline void promise_all(unsigned seed, int way)
+/* All of training's, of what is asked now. */
+static inline void promise_training(void)
 {
     size_t budget[PROMISE_BUDGETS], most = 0;
+    gckpt_plan *p = promise_ask(GCKPT_STORE_ALL, 0);
+    gckpt_plan_free(p);
+    promise_nothing += !p;
+    if (!p && strstr(gckpt_error_text(asking.g), "nothing to train"))
+        return; /* all that is not frozen is behind gckpt_detach */
+    promise_modes();
+    for (int i = 0; i < asking.plans; i++)
+        most = asking.plan[i].bytes > most ? asking.plan[i].bytes : most;
+    if (!promise_least(chance(80) ? GCKPT_OPTIMAL : GCKPT_AUTO))
+        return;
+    promise_take(promise_ask(GCKPT_AUTO, asking.least), "auto in the least", asking.least, 1);
+    gckpt_frontier *f = promise_frontier();
+    int n = promise_budgets(budget, most);
+    for (int i = 0; i < n; i++) {
+        promise_budget(f, budget[i]);
+        if (asking.d.offload_bytes && chance(30) && !strcmp(promise_last()->what, "optimal"))
+            promise_slower(budget[i], promise_last());
+    }
+    promise_compare();
+    gckpt_frontier_free(f);
+}
+
+static inline void promise_all(unsigned seed, int way)
+{
     uint64_t saved = random_state;
     promise_open(seed, way);
-    random_state = seed * 0x9e3779b97f4a7c15u + 33 + (unsigned)way;
+    net_seed(seed, 16 + 1000 + (unsigned)way);
     if (chance(30))
         asking.d.memory = heap_memory(&asking.memory);
-    if (!net.cached) {
-        promise_modes();
-        for (int i = 0; i < asking.plans; i++)
-            most = asking.plan[i].bytes > most ? asking.plan[i].bytes : most;
-        if (promise_least(GCKPT_OPTIMAL) && promise_least(GCKPT_AUTO)) {
-            gckpt_frontier *f = promise_frontier();
-            int n = promise_budgets(budget, most);
-            for (int i = 0; i < n; i++) {
-                promise_budget(f, budget[i]);
-                if (asking.d.offload_bytes && chance(30) && !strcmp(promise_last()->what, "optimal"))
-                    promise_slower(budget[i], promise_last());
-            }
-            promise_compare();
-            gckpt_frontier_free(f);
-        }
-    }
+    if (!net.cached)
+        promise_training();
     if (net.cached || chance(25))
         promise_inference();
     CHECK_MSG(!asking.memory.blocks && !asking.memory.wrong_sizes, "%s: memory is left",
@@ -434,6 +486,22 @@ static inline void promise_all(unsigned seed, int way)
     random_state = saved;
 }
 
+/* Of the made graph that is there (made.h). */
+#ifdef TESTS_MADE_H
+static inline void promise_made(const char *kind, int ops, int64_t which)
+{
+    memset(&asking, 0, sizeof asking);
+    promise_printed = 0;
+    asking.g = m.g;
+    asking.term = m.term;
+    asking.terms = m.terms;
+    asking.d = m.d;
+    asking.d.as_built = chance(50);
+    snprintf(asking.who, sizeof asking.who, "%d %s, number %ld", ops, kind, (long)which);
+    promise_training();
+}
+#endif
+
 /* ---- runs ---- */
 typedef struct {
     uint64_t hash;
@@ -441,19 +509,12 @@ typedef struct {
     size_t measured;
 } promise_run;
 
-static inline void promise_update(void *user, const gckpt_update *u)
-{
-    (void)user;
-    for (int64_t i = 0; i < u->elements; i++)
-        u->values[i] -= u->hyper->lr * u->lr_scale * u->clip_scale * u->gradient[i];
-}
-
 /* Two steps by a plan of the net that is open, which goes. */
 static inline promise_run promise_train(gckpt_plan *p, const char *what)
 {
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE,
-                          .own_optimiser = promise_update,
+                          .own_optimiser = net_update,
                           .backend = asking.d.backend };
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     promise_run run = { 0, { 0, 0 }, 0 };
@@ -484,7 +545,7 @@ static inline void promise_runs(unsigned seed, int way)
     uint64_t saved = random_state;
     size_t least = 0, most = 0;
     promise_run want = { 0, { 0, 0 }, 0 }, got;
-    random_state = seed * 0x9e3779b97f4a7c15u + 34;
+    net_seed(seed, 2);
     net_fill();
     for (int i = 0; i < LARGEST; i++)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
@@ -562,7 +623,7 @@ static inline void promise_fit(unsigned seed, int way)
     gckpt_plan_desc d;
     size_t bytes, least, most, none;
     promise_open(seed, way);
-    random_state = seed * 0x9e3779b97f4a7c15u + 35 + (unsigned)way;
+    net_seed(seed, 16 + 2000 + (unsigned)way);
     d = asking.d;
     d.mode = chance(60) ? GCKPT_OPTIMAL : GCKPT_AUTO;
     d.fetches = d.cost_count = 0;
@@ -573,8 +634,8 @@ static inline void promise_fit(unsigned seed, int way)
     gckpt_graph *own = net.g;
     net_of = net.s;
     const int64_t batch = net.batch;
-    if (!net.cached) {
-        work = promise_sizes(seed, d, 0, &most, &none);
+    work = net.cached ? UINT64_MAX : promise_sizes(seed, d, 0, &most, &none);
+    if (work < UINT64_MAX) {
         promise_sizes(seed, d, 1, &bytes, &least);
         d.budget = 1;
         gckpt_plan *p = gckpt_fit(net_of, promise_build, &seed, batch, &d, NULL);
