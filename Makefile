@@ -242,6 +242,9 @@ build/options: always | build
 build/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options
 	$(COMPILE) -c -o $@ $<
 
+build/plan_check.o: tests/compile/plan_check.c tests/plan_check.h gradckpt.h build/options
+	$(LINKED) -DPLAN_CHECK_LINKED -c -o $@ $<
+
 build/inside/gradckpt.h: gradckpt.h tests/inside.sed | build/inside
 	sed -f tests/inside.sed gradckpt.h > $@
 build/inside/gradckpt.o: tests/compile/implementation.c build/inside/gradckpt.h build/options
@@ -251,12 +254,13 @@ $(EXAMPLES): build/%: examples/%.c $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 
 $(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h build/options
-	$(if $(filter $@,$(LOOKED)),$(LOOKING),$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED))) \
+	$(if $(filter $@,$(LOOKED)),$(LOOKING) -DPLAN_CHECK_LINKED,$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED) -DPLAN_CHECK_LINKED)) \
 	    -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) $(LIBS)
 
 $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 $(LOOKED): build/inside/gradckpt.o
+$(filter-out $(OWNED),$(TESTS)): build/plan_check.o
 build/test_ops: tests/ref.c
 build/test_power: $(wildcard examples/mcu/*.h)
 build/test_user_ops: examples/convolution.h

@@ -36,9 +36,9 @@
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1380
  *     >>plan       the model, schedules, drafts, layout; plans encoded                  3500
  *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2400
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2460
  *     >>plan-tells what a plan tells                                                     280
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1240
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1270
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            240
  *     >>ranks      sums and values of several processes, by exchanges                     240
@@ -48,10 +48,10 @@
  *     >>check      gradients against finite differences                                  700
  *     >>files      safetensors                                                          2470
  *     >>tables     plans as files and as C constants                                     850
- *     >>fast       fast ops: work cut into items for threads                            2000
+ *     >>fast       fast ops: work cut into items for threads                            2010
  *     >>kernels    what is done with an item, for each instruction set                  3360
  *     manual       this comment                                                          430
- *                  in all                                                              32120
+ *                  in all                                                              32210
  *
  * == MANUAL =======================================================================================
  *
@@ -290,11 +290,11 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best
  *    possible (there the search ends); the same plan on every machine; the least budget that an
- *    error names works; gckpt_plan_new has no more work than the frontier's point in these bytes,
- *    and may have less, mostly between points. (Of 120 random graphs of all ops, 4 broke one of
- *    these, but never the budget: up to 9 % more work than segments, or 96 bytes more than the
- *    least.) Segments are no limits but hints: their schedules are among those to start from.
- *    gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may come in
+ *    error names works, and none of these modes takes less; a point's bytes are its plan's, and
+ *    between points gckpt_plan_new has no more work, nor less by more than 0.1 % of a step; AUTO
+ *    has no more work than OPTIMAL. Segments are no limits but hints: their schedules are among
+ *    those to start from. gckpt_keep and gckpt_recompute are obeyed: what is to be recomputed is
+ *    let go and runs again before its backwards. Where a graph branches, backwards may come in
  *    another order than the reverse of creation, one branch after the other, and what one of
  *    several losses keeps may be gone before the next is computed; what is added to a gradient
  *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
@@ -1381,7 +1381,7 @@ GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i,
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan. What
- * gckpt_plan_new makes with GCKPT_OPTIMAL has no more work, and between points it may have less. */
+ * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
@@ -12241,10 +12241,11 @@ static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
         s->item[s->length++] = p->queue[i];
 }
 
-/* Prologue, body without what pins forbid and with what they demand, epilogue. */
+/* Prologue, body without what pins forbid and with what they demand, epilogue. What gckpt_recompute
+ * lets go is there again when it has run anew behind all that runs for the first time. */
 static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckpti_schedule *s)
 {
-    int backward_seen = 0;
+    int backward_seen = 0, turn = 0;
     memset(p->stale, 0, (size_t)p->units);
     memset(p->computed, 0, (size_t)p->units);
     s->length = 0;
@@ -12256,10 +12257,12 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
-                p->stale[k] = p->unit[k].recompute;
+                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < turn);
         if (backward_seen)
             gckpti_refresh(p, i, s);
         if (i >= 0) {
+            p->latest[u] = s->length;
+            turn = p->computed[u] ? turn : s->length + 1;
             p->computed[u] = 1;
             p->stale[u] = 0;
         }
@@ -14123,9 +14126,12 @@ static size_t gckpti_prove_bytes(const gckpti_bound *b)
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
  * A budget gets the least work of what counts for it (gckpti_choose): of cuts themselves; and of
  * rungs, from the one above it down, until the next is proven to have no less work than the best so
- * far. Only what may be the best is drafted and placed: what counts is its arena or, where that is
- * larger, the limit of the rung below. So what counts for a budget does for all larger ones: more
- * bytes never cost more work. Up to GCKPTI_LITTLE units all seeds and rungs always count.
+ * far. Only what may be the best is drafted and placed. It counts for a budget if its arena fits;
+ * but what a rung has that fits into the limit of the rung below counts for none, as budgets below
+ * would not look there. So what counts for a budget does for all larger ones: more bytes never cost
+ * more work. Seeds count where a rung is not certified and, whatever is proven about work, for the
+ * lowest rungs, up to the first with something in its own limit: they may take the least bytes.
+ * Up to GCKPTI_LITTLE units all seeds and rungs always count.
  *
  * Invariants: gckpti_evaluate finds at each position the bytes that are live in the draft of the
  * same schedule (sizes rounded up to the alignment). What a rung has is within its limit, and never
@@ -14207,7 +14213,8 @@ typedef struct {
     gckpti_schedule now, next;
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule */
+    int first_backward;  /* its position in the present schedule; */
+    int turn;            /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -14234,7 +14241,6 @@ typedef struct {
     int slots, seeds, hunting, whole;
     unsigned deciders;     /* bits of instants that decide for some budget */
     int late;              /* some forwards come late: a cut may then repeat less than it says */
-    size_t bytes;          /* the least budget for which the winner counts */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
     int64_t attempt;       /* and when one attempt of several began, or -1 */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
@@ -14467,15 +14473,19 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
     gckpti_begin_pass(s, -1);
+    s->turn = 0;
+    for (int x = 0; x < s->first_backward && s->p->pinned > 0; x++)
+        if (s->note[gckpti_unit_of(s->p, t->item[x])].runs++ == 0)
+            s->turn = x + 1;
+    gckpti_begin_pass(s, -1);
     return 1;
 }
 
 /* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
- * before is from before the backwards. */
+ * before is from before the backwards, as gckpti_add_pins sees it. */
 static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && x >= s->first_backward &&
-           s->note[unit].start < s->first_backward;
+    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
 }
 
 /* ---- moves ---- */
@@ -14630,8 +14640,8 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
         if (all)
             gckpti_add_move(s, &m);
     }
-    if (all || best.key > s->worst)
-        return;
+    if (all || best.key == UINT64_MAX || best.key > s->worst)
+        return; /* a pinned value may have no way: slower memory is full */
     if (!s->wide && best.key < s->worst - GCKPTI_TWICE)
         s->worst = best.key + GCKPTI_TWICE;
     gckpti_add_move(s, &best);
@@ -16190,7 +16200,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
-    if (slot->bound < UINT64_MAX) {
+    if (slot->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, slot, t);
         if (!gckpti_certified(s, slot))
@@ -16249,14 +16259,21 @@ static void gckpti_end_rung(gckpti_search *s, int k)
 }
 
 /* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
- * belongs to another group. */
+ * belongs to another group and something else was found. */
 static void gckpti_solve(gckpti_search *s, int k)
 {
     int top = k;
     while (gckpti_begin_rung(s, &s->slot[top]) && gckpti_follows(s, top) && !s->p->failed)
         top--;
-    for (; top <= k && !s->p->failed; top++)
+    for (; top <= k && !s->p->failed; top++) {
+        gckpti_slot *slot = &s->slot[top];
         gckpti_end_rung(s, top);
+        if (slot->length || slot->bound == UINT64_MAX || top == 0 || gckpti_follows(s, top))
+            continue;
+        gckpti_solve(s, top - 1);
+        if (gckpti_slot_load(s, &s->slot[top - 1]))
+            gckpti_offer(s, slot);
+    }
 }
 
 /* ---- exact bytes ---- */
@@ -16273,8 +16290,8 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     return large ? GCKPT_OK : result;
 }
 
-/* Makes a slot the winner if it fits in `most` bytes, `floor` being the least it counts for, and
- * has less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
+/* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
+ * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
@@ -16283,20 +16300,16 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t 
         return GCKPT_OK;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
     int equal =
-        old->length && (s->hunting ? least >= (int64_t)s->bytes
-                                   : slot->extra == old->extra && least >= (int64_t)old->arena);
+        old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
         return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
-    size_t bytes = slot->arena > floor ? slot->arena : floor;
     int better = !old->length ||
-                 (s->hunting ? bytes < s->bytes
+                 (s->hunting ? slot->arena < old->arena
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
-    if (result == GCKPT_OK && bytes <= most && better) {
+    if (result == GCKPT_OK && slot->arena >= floor && slot->arena <= most && better)
         s->winner = *slot;
-        s->bytes = bytes;
-    }
     return result;
 }
 
@@ -16307,20 +16320,15 @@ static size_t gckpti_below(const gckpti_search *s, int k)
     return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
-/* Considers what rung k offers, for budgets above the rung below: its schedule; when that has a
- * larger arena than the limit, the same squeezed a little further; and, where it is not certified
- * or the last, below which arenas may still differ, the seeds between the two rungs. */
-static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
+/* Solves rung k and places what it has: its schedule and, when that has a larger arena than the
+ * limit, the same squeezed a little further. */
+static gckpt_result gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    const size_t below = gckpti_below(s, k);
-    const int last = k + 1 == s->slots;
     gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    if (result == GCKPT_OK && slot->length && slot->arena == 0) /* it tells of all that follows */
+    if (result == GCKPT_OK && slot->length && slot->arena == 0)
         result = gckpti_lay(s, slot);
-    if (result == GCKPT_OK)
-        result = gckpti_consider(s, slot, below, most);
     if (slot->arena > (size_t)slot->limit && slot->arena < SIZE_MAX && !slot->tight) {
         int64_t limit = 2 * slot->limit - (int64_t)slot->arena;
         s->items = s->looked = 0;
@@ -16328,18 +16336,49 @@ static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
         if (slot->tight && gckpti_slot_load(s, slot) && gckpti_squeeze(s, limit, 0)) {
             gckpti_polish(s, limit, 0);
             gckpti_slot_store(s, slot->tight, &s->now);
+            result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, slot->tight);
         }
     }
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Whether what rung k has, which is laid, fits into its own limit. */
+static int gckpti_serves(const gckpti_search *s, int k)
+{
+    const gckpti_slot *slot = &s->slot[k], *tight = slot->tight ? slot->tight : slot;
+    const size_t most = (size_t)(slot->limit - s->bound->spare);
+    return (slot->length && slot->arena <= most) || (tight->length && tight->arena <= most);
+}
+
+/* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
+ * and that of the next rung has not. */
+static gckpt_result gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
+{
+    gckpt_result result = GCKPT_OK;
+    if (s->seeds == 0)
+        gckpti_find_seeds(s);
+    for (int i = 0; i < s->seeds && result == GCKPT_OK && !s->p->failed; i++)
+        if (s->whole || (s->seed[i].peak <= s->slot[k].limit &&
+                         (!alone || k + 1 == s->slots || s->seed[i].peak > s->slot[k + 1].limit)))
+            result = gckpti_consider(s, &s->seed[i], 0, most);
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
+ * better or what is all but the best possible; and, where it is not certified or is one of the
+ * lowest, the seeds between the two. */
+static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
+{
+    gckpt_result result = gckpti_lay_rung(s, k);
+    gckpti_slot *slot = &s->slot[k];
+    const size_t below = gckpti_below(s, k);
+    if (result == GCKPT_OK)
+        result = gckpti_consider(s, slot, below, most);
     if (result == GCKPT_OK && slot->tight)
         result = gckpti_consider(s, slot->tight, below, most);
-    if (last && s->seeds == 0)
-        gckpti_find_seeds(s);
-    for (int i = 0; i < s->seeds && result == GCKPT_OK; i++)
-        if (s->whole ||
-            (s->seed[i].peak <= slot->limit &&
-             (last || (!gckpti_certified(s, slot) && s->seed[i].peak > s->slot[k + 1].limit))))
-            result = gckpti_consider(s, &s->seed[i], below, most);
-    return s->p->failed ? GCKPT_E_MEMORY : result;
+    if (result == GCKPT_OK && (s->whole || lowest || !gckpti_certified(s, slot)))
+        result = gckpti_consider_seeds(s, k, 1, most);
+    return result;
 }
 
 /* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
@@ -16375,6 +16414,8 @@ static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, 
             continue;
         gckpti_cut_mark(s->bound, &t->all, e);
         known[e].peak = gckpti_try_late(s, s->bound->again);
+        if (!s->late && s->now.extra < gckpti_cut_work(t, e))
+            known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
         tries--;
         if (known[e].peak > limit || s->p->failed)
             continue;
@@ -16399,10 +16440,26 @@ static gckpt_result gckpti_consider_instants(gckpti_search *s, size_t most, int 
     return result;
 }
 
+/* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
+ * the first that serves. That is `low` or behind rung i. What has no less work than a rung proves
+ * needs no seeds of that. */
+static gckpt_result gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
+{
+    gckpt_result result = GCKPT_OK;
+    for (int at; i < s->slots && result == GCKPT_OK; i++) {
+        result = gckpti_lay_rung(s, i);
+        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
+        if (low == i && s->winner.length &&
+            s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
+            return result;
+    }
+    return result == GCKPT_OK ? gckpti_consider_seeds(s, low, 0, most) : result;
+}
+
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing; s->bytes: the least budget for which it counts. What counts is the same for all budgets:
- * cuts, and what a rung offers down to the rung below. That is looked at which may be better than
- * the best so far, as a rung with a greater bound is not. */
+ * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
+ * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
+ * bound is not. */
 static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
     gckpt_result result = GCKPT_OK;
@@ -16419,13 +16476,17 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         result = gckpti_consider_instants(s, most, 8);
     if (result == GCKPT_OK) /* has the work of some that have larger arenas */
         result = gckpti_consider(s, &s->all, 0, most);
-    for (int i = k; i < s->slots && result == GCKPT_OK && !s->p->failed; i++) {
+    int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
+    for (; i < s->slots && !proven && result == GCKPT_OK && !s->p->failed; i++) {
         if (s->slot[i].limit <= limit)
             bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
         if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
-        result = gckpti_consider_rung(s, i, most);
+        result = gckpti_consider_rung(s, i, 0, most);
+        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
     }
+    if (result == GCKPT_OK && !proven && !s->whole)
+        result = gckpti_consider_lowest(s, low, i, most);
     if (result == GCKPT_OK)
         result = gckpti_consider_instants(s, most, 0);
     return s->p->failed ? GCKPT_E_MEMORY : result;
@@ -16437,18 +16498,21 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
 {
     gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
+    int lowest = 1;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
         if (gckpti_below(s, k) >= enough)
             break;
-        result = gckpti_consider_rung(s, k, most);
-        if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
+        result = gckpti_consider_rung(s, k, lowest, most);
+        lowest = lowest && result == GCKPT_OK && !gckpti_serves(s, k);
+        if (s->winner.length && !s->whole &&
+            (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
             break;
     }
     if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->bytes - 1, 0);
-    *least = s->winner.length ? s->bytes : SIZE_MAX;
+        result = gckpti_consider_instants(s, s->winner.arena - 1, 0);
+    *least = s->winner.length ? s->winner.arena : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -17256,7 +17320,7 @@ static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, si
     if (result == GCKPT_OK && most_bytes > 0)
         result = gckpti_choose(&s, most_bytes);
     if (result == GCKPT_OK && s.winner.length > 0) {
-        *least = s.bytes;
+        *least = s.winner.arena;
         result = gckpti_lay(&s, &s.winner);
         gckpti_keep_draft(p);
     } else if (result == GCKPT_OK) {
@@ -17371,6 +17435,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_plann
     size_t kinds[GCKPT_BYTES_KINDS], arena = gckpti_arena_budget(first), needed, own;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
+        uint64_t once = UINT64_MAX; /* the least work that repeats nothing */
         best = NULL;
         needed = SIZE_MAX;
         gckpti_planner *promising =
@@ -17387,12 +17452,15 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_plann
             too_large = too_large || gckpti_too_large(p, *result);
             if (*result != GCKPT_OK && !gckpti_too_large(p, *result))
                 return NULL;
+            if (*result == GCKPT_OK && p->best.least_work < once)
+                once = p->best.least_work;
             if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = own < needed ? own : needed;
             drafted = 0;
         }
-        if (best || !automatic || mode == GCKPT_OPTIMAL || !first->desc->budget)
+        if (!automatic || mode == GCKPT_OPTIMAL || !first->desc->budget ||
+            (best && best->best.work <= once))
             break;
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -17495,6 +17563,30 @@ static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, siz
     return budget;
 }
 
+/* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, if
+ * nothing in `budget` bytes can have less work by 0.1 % of a step: points need be no nearer. */
+static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t least)
+{
+    const size_t align = s->p->alignment;
+    int at;
+    size_t low = least, high = budget;
+    uint64_t best = gckpti_bound_work(s->bound, (int64_t)gckpti_round_up(budget, align), &at);
+    if (!s->whole && best < UINT64_MAX - s->enough && s->winner.extra <= best + s->enough / 2) {
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            int64_t limit = (int64_t)gckpti_round_up(middle, align);
+            if (gckpti_bound_work(s->bound, limit, &at) <= best + s->enough / 2)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        gckpt_result result = gckpti_choose(s, high);
+        if (result != GCKPT_OK || (s->winner.length && s->winner.extra <= best + s->enough))
+            return result;
+    }
+    return gckpti_choose(s, budget);
+}
+
 /* Adds the points of a variant's search, which is laid out, where they may be better than those
  * there are. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
@@ -17503,7 +17595,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
     uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
     for (int u = 0; u < p->units; u++)
         forward += p->unit[u].cost;
-    size_t budget = 0, fewest = SIZE_MAX, k = 0;
+    size_t budget = 0, fewest = SIZE_MAX;
     for (size_t i = 0; i < f->count; i++)
         if (f->found[i].point.bytes - f->resident < fewest)
             fewest = f->found[i].point.bytes - f->resident;
@@ -17515,14 +17607,17 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         budget = gckpti_frontier_skip(f, s->bound, budget);
         if (budget < least_bytes)
             break;
-        result = gckpti_choose(s, budget);
+        result = budget == SIZE_MAX ? gckpti_choose(s, budget)
+                                    : gckpti_choose_next(s, budget, least_bytes);
         const gckpti_slot *slot = &s->winner;
         if (result != GCKPT_OK || slot->length == 0)
             break;
         own = p->draft.least_work;
         uint64_t work = own + slot->extra;
         double recompute = forward ? (double)(slot->extra - slot->moved) / (double)forward : 0;
-        gckpti_found next = { { f->resident + s->bytes, work, recompute, 0, 0 }, p, NULL, 0 };
+        gckpti_found next = {
+            { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
+        };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
         next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)slot->length, sizeof(int));
         if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
@@ -17531,13 +17626,9 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             if (gckpti_unit_of(p, slot->item[x]) >= p->prologue)
                 next.item[next.length++] = slot->item[x];
         f->found[f->count++] = next;
-        if (s->bytes <= least_bytes)
+        if (s->winner.arena <= least_bytes)
             break;
-        budget = s->bytes - 1;
-        while (!s->whole && k + 1 < (size_t)s->slots && (size_t)s->slot[k].limit > budget)
-            k++;
-        if (!s->whole && budget > (size_t)s->slot[k].limit)
-            budget = (size_t)s->slot[k].limit;
+        budget = s->winner.arena - 1;
         budget = budget > least_bytes ? budget : least_bytes;
     }
     f->complete = f->complete && !s->cut;
@@ -17803,12 +17894,13 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
+    int once = plan && p->best.work == p->best.least_work; /* gckpt_recompute may ask for more */
     int hopeless =
-        plan && ((f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
+        plan && ((once && f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
                  gckpti_cannot_split(plan));
     if (plan && !fits && gckpti_floor(p, &p->best) > (f->hunting ? f->least - 1 : budget))
         hopeless = 1;
-    if (hopeless || !whole || !fits) {
+    if (hopeless || !whole || !fits || (mode == GCKPT_AUTO && budget && !once)) {
         gckpt_plan_free(plan);
         plan = NULL;
     }

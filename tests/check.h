@@ -50,4 +50,9 @@ static inline void any_order(void *user, int64_t n, void (*body)(void *context, 
     while (n-- > 0)
         body(context, n);
 }
+
+/* Behind gradckpt.h: every plan that the test makes from here on is checked. */
+#ifdef GRADCKPT_H
+#include "plan_check.h"
+#endif
 #endif

@@ -1,18 +1,72 @@
-/* net.h - random graphs from the whole op set: nested segments, weights that are functions of weights,
- * frozen parameters, several losses. A seed gives the same graph for every micro-batch. */
+/* net.h - random nets: the one generator of the tests. A seed gives a graph of any ops (build), and a request for
+ * its plans with any options (net_open).
+ *
+ * How it works. build grows a graph op by op: grow draws a kind of op and what it reads out of a pool of results,
+ * weight draws what it reads as weights: parameters, new or shared, and functions of them, themselves drawn so. Blocks
+ * are segments, nested up to three deep. What nothing reads in the end leads to the last loss, so nearly all matters;
+ * up to two losses on the way and a regulariser stand beside that. Some parameters are frozen.
+ *     build(seed, rows)      into net.s and net.g; rows of a micro-batch, 0: net.batch
+ *     net_open(seed, way, rows)  the same, and net.d: a request with options. NET_ROWS: rows are drawn, too. What bits depend on (optimiser, precision,
+ *                            leaves, packed parameters) is drawn from the seed, all else from seed and way: rows and
+ *                            micro-batches, pins, ranks, ... Way 0 is plain. Whatever it asks is legal.
+ *     destroy()              frees both
+ * Options, to be set before (they stay):
+ *     net_wants    what only some tests can have: NET_MIXING: batch norms (in every sixth net); NET_CACHES: caches, of
+ *                  nets that only run forward (net.cached: every eighth); NET_ALONE: in every 16th net nothing is
+ *                  trained but what a regulariser reads; NET_RANKS: requests of one of several ranks
+ *     net_growth   ops that are grown, about; 0: 5 to 18
+ *     net_backend  what requests may name as theirs; NULL: none
+ *     net_into     graph to build into, of the store net_of (gckpt_fit); NULL: new ones
+ * Invariants. A seed gives the same net everywhere, on every compiler, in every test with the same options, and for
+ * every micro-batch: nothing that is drawn may depend on net.rows, on sizes of types, or on the order in which a
+ * compiler evaluates arguments. A way changes no bits. Losses stay finite on most nets; those of even seeds are smooth.
+ * What it has met it counts: each builder, op row, field of gckpt_plan_desc and enumerator of the enums a request has.
+ * net_check_met reads in gradckpt.h what there is: what is new there fails the tests until it is drawn here. */
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
-#ifndef NET_KINDS
-#define NET_KINDS 39 /* kinds of growth; 31: without recurrent layers, convolutions, pools, norms of images */
-#endif
-#ifndef NET_MIXES
-#define NET_MIXES 0 /* 1: some graphs have batch norms */
-#endif
 #include "rig.h"
 
 typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
+enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
+enum { NET_KINDS = 44, NET_PICKS = 6, NET_CAPACITY = 9 };
+static unsigned net_wants;
+static int net_growth;
+static const gckpt_backend *net_backend;
+static gckpt_graph *net_into;
+static gckpt_store *net_of;
+
+/* Begins a stream of random numbers that has nothing to do with those of other seeds and streams: the next numbers of
+ * one that began with a multiple of the seed would go together only in certain ways. 0 and 1: build, what bits depend
+ * on; 2 up: tests; 16 up: ways. */
+static inline void net_seed(unsigned seed, unsigned stream)
+{
+    uint64_t mixed = seed | (uint64_t)stream << 32;
+    random_state = next_random(&mixed);
+}
+
+/* ---- what has been met ---- */
+enum { NET_NAMES = 320 };
+static struct {
+    const char *name;
+    long count;
+} net_met[NET_NAMES];
+static int net_names;
+
+static long *net_count(const char *name)
+{
+    int i = 0;
+    while (i < net_names && net_met[i].name != name && strcmp(net_met[i].name, name))
+        i++;
+    if (i == net_names && CHECK(i < NET_NAMES))
+        net_met[net_names++].name = name;
+    return &net_met[i < NET_NAMES ? i : 0].count;
+}
+static int net_meet(const char *name) { return ++*net_count(name) > 0; }
+/* A builder, counted. */
+#define B(builder) (net_meet("gckpt_" #builder), gckpt_##builder)
+#define NET_SAY(value) (net_meet(#value), value)
 
 /* ---- the graph under construction. No decision may depend on net.rows, nor on the order in which a compiler evaluates
  * arguments: a seed gives the same graph for every micro-batch and everywhere. ---- */
@@ -21,13 +75,19 @@ static struct {
     gckpt_graph *g;
     int64_t rows, batch, t, c;
     unsigned seed;
-    int mixes, smooth, params, count, pooled, weights, terms, depth, dropout;
+    int mixes, cached, alone, smooth, params, count, pooled, weights, terms, depth, dropout;
     struct { int in[READS], base, is_op, data; T *t; } nodes[MOST];
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2];
-    unsigned char used[MOST];
-    gckpt_term term[4];
+    unsigned char used[MOST], kept[MOST], redone[MOST];
+    gckpt_term term[5];
+    gckpt_plan_desc d; /* by net_open: the request, and what it points to */
+    gckpt_pick pick[NET_PICKS];
+    gckpt_cost cost[MOST];
+    int ranks, packed;
+    gckpt_shard shard;
 } net;
 static float constant_data[LARGEST];
+static const int32_t constant_rows[LARGEST] = { 2, 0, 1, 0, 0, 2, 1, 1, 0, 2 };
 
 /* ---- what is fed ---- */
 static float x_data[VALUES];
@@ -70,6 +130,63 @@ static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
     return q;
 }
 
+/* ---- ops of the user's ---- */
+static inline gckpt_result net_own_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->aux_bytes = (size_t)count_of(&call->shape) * sizeof(float);
+    return GCKPT_OK;
+}
+static inline gckpt_result net_once_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+/* x |x| / 2 + x; aux: the slope. */
+static inline void net_own_forward(const gckpt_call *call)
+{
+    const float *x = call->in[0].data;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
+        const float slope = 1 + (x[i] < 0 ? -x[i] : x[i]);
+        if (call->out)
+            call->out[i] = x[i] * (0.5f + 0.5f * slope);
+        if (call->aux)
+            ((float *)call->aux)[i] = slope;
+    }
+}
+static inline void net_own_backward(const gckpt_call *call)
+{
+    const float *slope = (const float *)call->aux;
+    float *grad = call->in[0].grad;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n && grad; i++)
+        grad[i] = call->in[0].accumulate ? gckpt_fma(call->grad_out[i], slope[i], grad[i])
+                                         : call->grad_out[i] * slope[i];
+}
+/* x; runs once a micro-batch. */
+static inline void net_once_forward(const gckpt_call *call)
+{
+    if (call->out && call->out != call->in[0].data)
+        memcpy(call->out, call->in[0].data, (size_t)count_of(&call->shape) * sizeof(float));
+}
+static inline void net_once_backward(const gckpt_call *call)
+{
+    float *grad = call->in[0].grad;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n && grad && grad != call->grad_out; i++)
+        grad[i] = call->in[0].accumulate ? grad[i] + call->grad_out[i] : call->grad_out[i];
+}
+static const gckpt_op net_own = { .name = "net_own",
+                                  .shape = net_own_shape,
+                                  .forward = net_own_forward,
+                                  .backward = net_own_backward,
+                                  .needs = { GCKPT_AUX },
+                                  .flags = GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD };
+static const gckpt_op net_once = { .name = "net_once",
+                                   .shape = net_once_shape,
+                                   .forward = net_once_forward,
+                                   .backward = net_once_backward,
+                                   .needs = { 0 },
+                                   .flags = GCKPT_SIDE_EFFECT | GCKPT_PASSES(0) };
+
 /* ---- the graph ---- */
 
 /* Notes an op that the graph knows: one of several that a builder made. */
@@ -91,7 +208,7 @@ static void note_made(int id)
 static T *note3(T *t, T *a, T *b, T *c)
 {
     T *in[READS] = { a, b, c };
-    int id = gckpt_id(t), made = id > net.count;
+    int id = gckpt_id(t), fresh = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
     if (net.nodes[id].t) /* a parameter that was there before */
@@ -100,7 +217,7 @@ static T *note3(T *t, T *a, T *b, T *c)
         note_made(net.count);
     net.nodes[id].t = t;
     net.count = id + 1;
-    if (made) {
+    if (fresh) {
         note_made(id);
         return t;
     }
@@ -117,10 +234,10 @@ static T *note3(T *t, T *a, T *b, T *c)
 }
 static T *note(T *t, T *a) { return note3(t, a, NULL, NULL); }
 static T *note2(T *t, T *a, T *b) { return note3(t, a, b, NULL); }
-static T *mul(T *a, T *b) { return note2(gckpt_mul(a, b), a, b); }
+static T *mul(T *a, T *b) { return note2(B(mul)(a, b), a, b); }
 static T *view(T *x, gckpt_shape shape)
 {
-    T *t = note(gckpt_reshape(x, shape), x);
+    T *t = note(B(reshape)(x, shape), x);
     net.nodes[gckpt_id(t)].is_op = 0;
     net.nodes[gckpt_id(t)].base = net.nodes[gckpt_id(x)].base;
     return t;
@@ -128,7 +245,13 @@ static T *view(T *x, gckpt_shape shape)
 static T *concat(T *a, T *b, T *c, int axis)
 {
     T *in[3] = { a, b, c };
-    return note3(gckpt_concat(in, c ? 3 : 2, axis), a, b, c);
+    return note3(B(concat)(in, c ? 3 : 2, axis), a, b, c);
+}
+static T *net_user(const gckpt_op *row, T *x)
+{
+    T *in[1] = { x };
+    net_meet("gckpt_apply");
+    return note(gckpt_apply(row, in, 1, NULL, 0), x);
 }
 static int64_t elements(const T *t)
 {
@@ -139,7 +262,7 @@ static T *param(gckpt_shape shape, float normal, float constant)
 {
     char name[16];
     snprintf(name, sizeof name, "p%d", net.params++);
-    return net.weight[net.weights++] = note(gckpt_param(net.g, name, shape, (gckpt_init){ normal, 0, constant }), NULL);
+    return net.weight[net.weights++] = note(B(param)(net.g, name, shape, (gckpt_init){ normal, 0, constant }), NULL);
 }
 
 /* (i,o): a parameter or a function of parameters, new or used before. */
@@ -154,19 +277,26 @@ static T *weight(int64_t i, int64_t o)
     if (t || net.depth > 1)
         return t ? t : param(gckpt_shape2(i, o), 0.4f, 0);
     net.depth++;
-    switch (below(18)) {
-    case 0: t = weight(i, o), t = note(gckpt_tanh(t), t), t = note(gckpt_scale(t, 1.5f), t); break;
+    switch (below(20)) {
+    case 12: /* rows by a constant's numbers */
+        if (i <= LARGEST) {
+            u = note(B(constant)(net.g, "rows", GCKPT_I32, gckpt_shape1(i), constant_rows), NULL);
+            t = weight(i + 2, o), t = note2(B(embed)(t, u), t, u);
+        }
+        break;
+    case 13: t = net_user(&net_own, weight(i, o)); break;
+    case 0: t = weight(i, o), t = note(B(tanh)(t), t), t = note(B(scale)(t, 1.5f), t); break;
     case 1: t = view(weight(o, i), gckpt_shape2(i, o)); break;
-    case 2: t = weight(o, i), t = note(gckpt_permute(t, swap, 2), t); break;
+    case 2: t = weight(o, i), t = note(B(permute)(t, swap, 2), t); break;
     case 3: t = weight(i, o), t = mul(t, t); break;
-    case 4: t = weight(i + 2, o), t = note(gckpt_slice(t, 0, 1, i + 1), t); break;
+    case 4: t = weight(i + 2, o), t = note(B(slice)(t, 0, 1, i + 1), t); break;
     case 5: t = o % 2 ? NULL : weight(i, o / 2), t = t ? concat(t, t, NULL, 1) : NULL; break;
-    case 6: t = weight(i, 3), u = weight(3, o), t = note2(gckpt_matmul(t, u), t, u); break;
-    case 7: t = weight(i, o), t = note(chance(50) ? gckpt_softmax(t) : gckpt_layernorm(t, NULL, NULL), t); break;
-    case 8: t = weight(i, o), u = note(gckpt_sum(t, 1), t), t = mul(t, view(u, gckpt_shape2(i, 1))); break;
-    case 9: t = weight(i, o), u = weight(i, o), t = note2(gckpt_add(t, u), t, u); break;
-    case 10: t = weight(i, o), t = note(gckpt_dropout(t, 0.25f), t), net.dropout = 1; break;
-    case 11: t = weight(i, o), u = weight(o, o), t = note2(gckpt_linear(t, u, NULL), t, u); break;
+    case 6: t = weight(i, 3), u = weight(3, o), t = note2(B(matmul)(t, u), t, u); break;
+    case 7: t = weight(i, o), t = note(chance(50) ? B(softmax)(t) : B(layernorm)(t, NULL, NULL), t); break;
+    case 8: t = weight(i, o), u = note(B(sum)(t, 1), t), t = mul(t, view(u, gckpt_shape2(i, 1))); break;
+    case 9: t = weight(i, o), u = weight(i, o), t = note2(B(add)(t, u), t, u); break;
+    case 10: t = weight(i, o), t = note(B(dropout)(t, 0.25f), t), net.dropout = 1; break;
+    case 11: t = weight(i, o), u = weight(o, o), t = note2(B(linear)(t, u, NULL), t, u); break;
     default: break;
     }
     net.depth--;
@@ -177,7 +307,7 @@ static T *vector(int64_t n, float constant)
 {
     T *t;
     switch (below(6)) {
-    case 0: t = weight(3, n); return note(gckpt_mean(t, 0), t);
+    case 0: t = weight(3, n); return note(B(mean)(t, 0), t);
     case 1: return view(weight(1, n), gckpt_shape1(n));
     case 2: return view(param(gckpt_shape2(n, 1), 0.2f, constant), gckpt_shape1(n));
     default: return param(gckpt_shape1(n), 0.2f, constant);
@@ -202,29 +332,65 @@ static T *partner(T *x, int equal)
     return found;
 }
 
+/* What lies between 0 and 1 in x's first n axes, for a loss's weights; NULL. */
+static T *loss_weights(T *x, int n)
+{
+    T *t = x;
+    if (chance(30))
+        return NULL;
+    for (int k = gckpt_shape_of(x).n; k > n; k--)
+        t = note(B(mean)(t, k - 1), t);
+    return note(B(sigmoid)(t), t);
+}
+
+/* Of targets that lie between 0 and 1, or of what is behind t. */
+static T *loss_elements(int kind, T *x, T *t)
+{
+    T *w = loss_weights(x, 1 + (int)below(gckpt_shape_of(x).n));
+    if (kind == 5)
+        return note3(B(mean_squared_error_with)(x, t, w), x, t, w);
+    if (kind == 6)
+        return note3(B(huber)(x, t, w, 0.7f), x, t, w);
+    t = note(B(sigmoid)(t), t);
+    return note3(B(binary_cross_entropy)(x, t, w), x, t, w);
+}
+
 static void add_loss(T *x)
 {
     gckpt_shape s = gckpt_shape_of(x);
     T *t = partner(x, 1), *w;
-    int kind = (int)below(5), index = (int)below(2);
+    int kind = (int)below(10), index = (int)below(2);
     if (net.terms >= 3)
         return;
     if (kind == 0) {
-        t = t != x ? t : elements(x) == elements(net.x) ? view(net.x, s) : note(gckpt_sigmoid(x), x);
-        t = note2(gckpt_mean_squared_error(x, t), x, t);
+        t = t != x                              ? t
+            : elements(x) == elements(net.x) ? view(net.x, s)
+                                                : note(B(sigmoid)(x), x);
+        t = note2(B(mean_squared_error)(x, t), x, t);
     } else if (kind == 1) {
-        t = net.smooth || chance(70) ? mul(x, x) : x; /* a sum that cancels drowns differences in rounding */
-        t = note(gckpt_sum_loss(t), t);
+        /* a sum that cancels drowns differences in rounding */
+        t = net.smooth || chance(70) ? mul(x, x) : x;
+        t = note(B(sum_loss)(t), t);
+    } else if (kind == 8) {
+        t = note(B(softmax)(t), t), w = loss_weights(x, s.n - 1);
+        t = note3(B(soft_cross_entropy)(x, t, w), x, t, w);
+    } else if (kind >= 5 && kind <= 7) {
+        t = loss_elements(kind, x, t == x && elements(x) == elements(net.x) ? view(net.x, s) : t);
     } else {
         if (s.n != 3 || s.d[0] != net.rows || s.d[1] != net.t) {
-            t = view(x, gckpt_shape2(net.rows, -1)), w = weight(elements(t) / net.rows, net.t * 4);
-            x = view(note2(gckpt_linear(t, w, NULL), t, w), gckpt_shape3(net.rows, net.t, 4));
+            t = view(x, gckpt_shape2(net.rows, -1));
+            w = weight(elements(t) / net.rows, net.t * 4);
+            x = view(note2(B(linear)(t, w, NULL), t, w), gckpt_shape3(net.rows, net.t, 4));
         }
         t = net.targets[index], w = weight(V, gckpt_shape_of(x).d[2]);
-        if (kind == 2)
-            t = note3(gckpt_linear_cross_entropy(x, w, t), x, w, t);
-        else
-            x = note2(gckpt_linear_transposed(x, w, NULL), x, w), t = note2(gckpt_cross_entropy(x, t), x, t);
+        if (kind < 4) {
+            t = note3(B(linear_cross_entropy)(x, w, t), x, w, t);
+        } else {
+            x = note2(B(linear_transposed)(x, w, NULL), x, w);
+            w = kind == 9 ? loss_weights(x, 1 + (int)below(2)) : NULL;
+            t = kind == 9 ? note3(B(cross_entropy_with)(x, t, w, 0.125f), x, t, w)
+                          : note2(B(cross_entropy)(x, t), x, t);
+        }
     }
     net.term[net.terms] = (gckpt_term){ t, net.terms == 0 || chance(50) ? 1.0f : 0.3f, 0 };
     net.terms++;
@@ -235,7 +401,7 @@ static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
 {
     gckpt_shape s = gckpt_shape_of(x);
     T *wx = weight(s.d[2], (gru ? 3 : 4) * units), *wh = weight(units, (gru ? 3 : 4) * units);
-    T *t = gru ? gckpt_gru(x, wx, NULL, wh, bias, start) : gckpt_lstm(x, wx, wh, bias, start, start);
+    T *t = gru ? B(gru)(x, wx, NULL, wh, bias, start) : B(lstm)(x, wx, wh, bias, start, start);
     return note3(t, x, wx, wh);
 }
 
@@ -259,10 +425,10 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     bias = bias && gckpt_shape_of(bias).d[0] == results ? bias : NULL;
     if (signal) {
         w = view(w, gckpt_shape3(taps[1], each, -1));
-        t = transposed ? gckpt_conv1d_transposed(x, w, bias, &to) : gckpt_conv1d(x, w, bias, &to);
+        t = transposed ? B(conv1d_transposed)(x, w, bias, &to) : B(conv1d)(x, w, bias, &to);
     } else {
         w = view(w, gckpt_shape4(taps[0], taps[1], each, -1));
-        t = transposed ? gckpt_conv2d_transposed(x, w, bias, &to) : gckpt_conv2d(x, w, bias, &to);
+        t = transposed ? B(conv2d_transposed)(x, w, bias, &to) : B(conv2d)(x, w, bias, &to);
     }
     return note3(t, x, w, bias);
 }
@@ -270,7 +436,13 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
 /* One random op on x, or a few; NULL when the one drawn does not fit. */
 static T *grow(T *x)
 {
-    static T *(*const curves[])(T *) = { gckpt_gelu, gckpt_gelu_erf, gckpt_silu, gckpt_tanh, gckpt_sigmoid, gckpt_softmax, gckpt_relu };
+    static const struct {
+        const char *name;
+        T *(*curve)(T *);
+    } curves[] = { { "gckpt_gelu", gckpt_gelu },       { "gckpt_gelu_erf", gckpt_gelu_erf },
+                   { "gckpt_silu", gckpt_silu },       { "gckpt_tanh", gckpt_tanh },
+                   { "gckpt_sigmoid", gckpt_sigmoid }, { "gckpt_softmax", gckpt_softmax },
+                   { "gckpt_relu", gckpt_relu } };
     T *y, *z;
     gckpt_shape s = gckpt_shape_of(x);
     int64_t c = s.d[s.n - 1], o = chance(50) ? net.c : chance(50) ? c : 4, per_row = elements(x) / net.rows;
@@ -280,71 +452,87 @@ static T *grow(T *x)
     gckpt_window w = { .groups = 0 };
     char name[16];
     switch (kind) {
-    case 0: case 1: return note(curves[below(net.smooth ? 6 : 7)](x), x);
-    case 2: return note(gckpt_scale(x, 0.75f), x);
-    case 3: case 4: y = weight(c, o), z = a ? vector(o, 0) : NULL; return note3(gckpt_linear(x, y, z), x, y, z);
-    case 5: y = weight(o, c), z = a ? vector(o, 0) : NULL; return note3(gckpt_linear_transposed(x, y, z), x, y, z);
-    case 6: y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL; return note3(gckpt_layernorm(x, y, z), x, y, z);
-    case 7: y = a ? vector(c, 1) : NULL; return note2(gckpt_rmsnorm(x, y), x, y);
+    case 0:
+    case 1: a = (int)below(net.smooth ? 6 : 7), net_meet(curves[a].name); return note(curves[a].curve(x), x);
+    case 2: return note(B(scale)(x, 0.75f), x);
+    case 3: case 4: y = weight(c, o), z = a ? vector(o, 0) : NULL; return note3(B(linear)(x, y, z), x, y, z);
+    case 5: y = weight(o, c), z = a ? vector(o, 0) : NULL; return note3(B(linear_transposed)(x, y, z), x, y, z);
+    case 6: y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL; return note3(B(layernorm)(x, y, z), x, y, z);
+    case 7: y = a ? vector(c, 1) : NULL; return note2(B(rmsnorm)(x, y), x, y);
     case 8: case 9:
-        x = even && b ? note(gckpt_rotary(x, heads, 0), x) : x;
+        x = even && b ? note(B(rotary)(x, heads, 0), x) : x;
         y = partner(x, 1), z = a ? y : partner(y, 1);
-        return s.n == 3 ? note3(gckpt_attention(x, y, z, heads, chance(50)), x, y, z) : NULL;
-    case 10: return even ? note(gckpt_rotary(x, heads, a ? 0 : 100.0f), x) : NULL;
+        if (net.cached && s.n == 3 && s.d[0] == net.rows && s.d[1] == net.t) { /* keys, values */
+            y = note(B(cache)(y, NET_CAPACITY), y);
+            z = z == x || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);
+            return note3(B(attention)(x, y, z, heads, 1), x, y, z);
+        }
+        return s.n == 3 ? note3(B(attention)(x, y, z, heads, chance(50)), x, y, z) : NULL;
+    case 10:
+        if (!even)
+            return NULL;
+        return note(b ? B(rotary)(x, heads, a ? 0 : 100.0f) : B(rotary_at)(x, heads, 0, 3), x);
     case 11: y = partner(x, 1); return a ? concat(x, y, x, axis) : concat(y, x, NULL, axis - s.n);
-    case 12: return s.d[axis] > 2 ? note(gckpt_slice(x, axis - (b ? s.n : 0), a, s.d[axis] - b), x) : NULL;
-    case 13: axes[axis] = s.n - 1, axes[s.n - 1] = axis; return note(gckpt_permute(x, axes, s.n), x);
+    case 12: return s.d[axis] > 2 ? note(B(slice)(x, axis - (b ? s.n : 0), a, s.d[axis] - b), x) : NULL;
+    case 13: axes[axis] = s.n - 1, axes[s.n - 1] = axis; return note(B(permute)(x, axes, s.n), x);
     case 14: case 15:
         return s.n == 3 && a ? view(x, gckpt_shape2(s.d[0] * s.d[1], c)) : c % 2 == 0 && b ? view(x, gckpt_shape3(net.rows, c / 2, -1))
                : per_row % net.c == 0 ? view(x, gckpt_shape3(net.rows, per_row / net.c, net.c)) : view(x, gckpt_shape4(net.rows, 1, -1, c));
     case 16: case 17:
-        y = note(a ? gckpt_sum(x, axis) : gckpt_mean(x, axis - s.n), x), s.d[axis] = 1;
+        y = note(a ? B(sum)(x, axis) : B(mean)(x, axis - s.n), x), s.d[axis] = 1;
         return s.n == 2 || b ? view(y, s) : y;
-    case 18: net.dropout = 1; return note(gckpt_dropout(x, 0.3f), x);
-    case 19: y = partner(x, 0); return note2(a ? gckpt_add(x, y) : gckpt_sub(y, x), x, y);
-    case 20: y = mul(partner(x, 0), x); return note(gckpt_tanh(y), y);
+    case 18: net.dropout = 1; return note(B(dropout)(x, 0.3f), x);
+    case 19: y = partner(x, 0); return note2(a ? B(add)(x, y) : B(sub)(y, x), x, y);
+    case 20: y = mul(partner(x, 0), x); return note(B(tanh)(y), y);
     case 21:
         if (s.n < 3)
             return NULL;
-        y = partner(x, 1), z = note2(gckpt_matmul_transposed(x, y), x, y);
-        z = a ? note(gckpt_softmax(z), z) : note(gckpt_scale(z, 0.2f), z);
-        return b ? z : note2(gckpt_matmul(z, y), z, y);
-    case 22: y = weight(c, o); return note2(gckpt_matmul(x, y), x, y);
+        y = partner(x, 1), z = note2(B(matmul_transposed)(x, y), x, y);
+        z = a ? note(B(softmax)(z), z) : note(B(scale)(z, 0.2f), z);
+        return b ? z : note2(B(matmul)(z, y), z, y);
+    case 22: y = weight(c, o); return note2(B(matmul)(x, y), x, y);
     case 23: /* with something that has no batch axis */
         y = chance(30) ? weight(s.n > 2 ? s.d[s.n - 2] : 1, c) : chance(30) ? weight(1, 1) : vector(c, 1);
         if (chance(25))
-            y = note(gckpt_constant(net.g, "k", GCKPT_F32, gckpt_shape1(c), constant_data), NULL);
+            y = note(B(constant)(net.g, "k", GCKPT_F32, gckpt_shape1(c), constant_data), NULL);
         else if (chance(25))
-            z = vector(5, 0), y = note(gckpt_sum(z, 0), z); /* a scalar */
+            z = vector(5, 0), y = note(B(sum)(z, 0), z); /* a scalar */
         y = chance(50) ? mul(y, y) : y;
-        return a ? mul(y, x) : note2(b ? gckpt_add(x, y) : gckpt_sub(y, x), x, y);
-    case 24: y = s.n == 3 ? weight(s.d[1] + 2, c) : NULL; return y ? note2(gckpt_positions(x, y), x, y) : NULL;
+        return a ? mul(y, x) : note2(b ? B(add)(x, y) : B(sub)(y, x), x, y);
+    case 24:
+        y = s.n == 3 ? weight(net.cached ? 2 + NET_CAPACITY : s.d[1] + 2, c) : NULL;
+        if (!y || (net.cached && s.d[1] > NET_CAPACITY))
+            return NULL;
+        return note2(a || net.cached ? B(positions_at)(x, y, 2) : B(positions)(x, y), x, y);
     case 25: /* what wants positive values */
-        y = note(gckpt_sigmoid(x), x);
-        return note(a ? (b ? gckpt_log(y) : gckpt_sqrt(y)) : gckpt_pow(y, b ? 2.5f : -0.5f), y);
-    case 26: y = note(gckpt_tanh(x), x), y = note(gckpt_exp(y), y), z = partner(x, 0); return note2(a ? gckpt_div(z, y) : gckpt_div(y, y), a ? z : y, y);
+        y = note(B(sigmoid)(x), x);
+        return note(a ? (b ? B(log)(y) : B(sqrt)(y)) : B(pow)(y, b ? 2.5f : -0.5f), y);
+    case 26:
+        y = note(B(tanh)(x), x), y = note(B(exp)(y), y), z = partner(x, 0);
+        return a && b ? note(B(reciprocal)(y), y) : note2(B(div)(a ? z : y, y), a ? z : y, y);
     case 27:
-        y = a || b ? x : note(gckpt_sigmoid(x), x);
-        return note(a ? gckpt_log_softmax(y) : b ? gckpt_pow(y, 2) : gckpt_exp(y), y);
+        y = a || b ? x : note(B(sigmoid)(x), x);
+        return note(a ? B(log_softmax)(y) : b ? B(pow)(y, 2) : B(exp)(y), y);
     case 28: case 29: /* kinks, and what differences do not see */
         if (net.smooth)
             return NULL;
-        y = partner(x, 0), z = chance(50) ? note(gckpt_detach(x), x) : x;
-        return a ? note2(b ? gckpt_maximum(z, y) : gckpt_minimum(y, z), z, y)
-               : b ? note(gckpt_abs(z), z) : note(gckpt_clamp(z, -0.5f, 0.75f), z);
+        y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
+        return a ? note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y)
+               : b ? note(B(abs)(z), z) : note(B(clamp)(z, -0.5f, 0.75f), z);
     case 31: case 32: /* a recurrent layer, whose first state is a mean over its steps */
         if (s.n != 3)
             return NULL;
         o = 1 + (int64_t)below(4), y = a ? weight(c, o) : NULL;
-        z = a ? note2(gckpt_linear(x, y, NULL), x, y) : NULL;
-        z = z ? note(gckpt_mean(z, 1), z) : NULL;
+        z = a ? note2(B(linear)(x, y, NULL), x, y) : NULL;
+        z = z ? note(B(mean)(z, 1), z) : NULL;
         return recurrent(x, kind == 31, o, b ? vector(kind == 31 ? 3 * o : 4 * o, 0) : NULL, z);
     case 33: /* rows of x's other shape, by the tokens */
         y = per_row % (V + 1) == 0 ? view(x, gckpt_shape3(net.rows, V + 1, -1)) : NULL;
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
-        return y ? note2(gckpt_gather(y, net.tokens), y, net.tokens) : NULL;
+        return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
     case 34: case 35: /* of what has one axis: an image of one channel */
-        x = s.n == 2 ? view(x, gckpt_shape4(net.rows, 1, -1, 1)) : x;
+        if (s.n == 2 || (s.n == 3 && chance(50)))
+            x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
         return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34) : NULL;
     case 36: /* windows of an image or a signal; greatest ones have kinks */
         if (s.n < 3 || s.n > 4 || (net.smooth && b))
@@ -354,27 +542,38 @@ static T *grow(T *x)
             o = 1 + (int64_t)below(3), w.size[i] = (int)(i || s.n == 4 ? o < n ? o : n : 1);
             w.stride[i] = (int)below(3), w.padding[i] = (int)below(w.size[i]);
         }
-        return note(b ? gckpt_max_pool(x, &w) : gckpt_average_pool(x, &w), x);
+        return note(b ? B(max_pool)(x, &w) : B(average_pool)(x, &w), x);
     case 37:
         if (s.n > 2 && chance(30))
-            return note(gckpt_global_average_pool(x), x);
+            return note(B(global_average_pool)(x), x);
         o = c % 4 == 0 ? 1 << below(3) : chance(50) ? c : 1; /* of few values the norm is all curves */
         o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
-        return note3(gckpt_groupnorm(x, (int)o, y, z), x, y, z);
+        return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
     case 38: /* mixes rows; what it measures is no weight */
-        if (!NET_MIXES || net.seed % 6 != 2 || s.d[0] != net.rows)
+        if (!(net_wants & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows)
             return NULL;
         snprintf(name, sizeof name, "m%d", net.mixes++);
-        y = note(gckpt_running(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
+        y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
         name[0] = 'v';
-        z = note(gckpt_running(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
-        return note3(gckpt_batchnorm(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
-    default: y = weight(V, net.c); return note2(gckpt_embed(y, net.tokens), y, net.tokens);
+        z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
+        return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
+    case 39: return net_user(&net_own, x);
+    case 40: return chance(30) ? net_user(&net_once, x) : NULL;
+    case 41: /* the same twice: an input that repeats, a product with itself */
+        if (s.n == 3 && s.d[1] == c)
+            return note2(B(matmul)(x, x), x, x);
+        return note2(a ? B(add)(x, x) : B(mul)(x, x), x, x);
+    case 42: B(name)(x, "named"); return NULL;
+    case 43: /* into a tensor that is there already: branches of its own */
+        y = partner(x, 0), z = mul(x, y);
+        return note2(B(add)(z, x), z, x);
+    default: y = weight(V, net.c); return note2(B(embed)(y, net.tokens), y, net.tokens);
     }
 }
 static void step(void)
 {
-    T *y = grow(net.pool[chance(50) && net.pooled > 3 ? net.pooled - 1 - (int)below(3) : (int)below(net.pooled)]);
+    T *y = grow(net.pool[chance(50) && net.pooled > 3 ? net.pooled - 1 - (int)below(3)
+                                                      : (int)below(net.pooled)]);
     if (y && elements(y) / net.rows <= LARGEST)
         net.pool[net.pooled++] = y;
     if (chance(6))
@@ -385,64 +584,400 @@ static T *block(T *x, void *user)
     int depth = *(const int *)user + 1;
     for (int i = 1 + (int)below(4); i > 0; i--)
         if (depth < 3 && chance(25))
-            gckpt_checkpoint(block, x, &depth);
+            B(checkpoint)(block, x, &depth);
         else
             step();
     return x;
 }
+/* As block, its ends marked by hand. */
+static void stretch(void)
+{
+    B(segment_begin)(net.g);
+    for (int i = 1 + (int)below(3); i > 0; i--)
+        step();
+    B(segment_end)(net.g);
+}
+
+/* The last loss, of nearly all that nothing reads yet. */
+static void gather_ends(void)
+{
+    T *end = NULL, *t;
+    for (int k = net.pooled, unused = 0; k-- > 0 && unused < 6;)
+        if (!net.used[gckpt_id(net.pool[k])]) {
+            t = view(net.pool[k], gckpt_shape2(net.rows, -1));
+            t = unused++ && chance(50) ? note(B(mean)(t, 1), t) : t;
+            t = view(t, gckpt_shape2(net.rows, -1));
+            end = end ? concat(end, t, NULL, 1) : t;
+        }
+    net.terms = net.terms > 2 ? 2 : net.terms;
+    add_loss(end ? end : net.pool[net.pooled - 1]);
+}
+
+/* The first that is drawn of a net. */
+static inline int64_t net_batch(void) { return 3 + (int64_t)below(BATCH - 2); }
 
 static void build(unsigned seed, int64_t rows)
 {
     uint64_t saved = random_state;
     gckpt_store_desc desc = { .seed = seed };
     char name[16];
-    int depth = 0, unused = 0;
-    T *end = NULL, *t;
+    int depth = 0;
+    T *t;
     memset(&net, 0, sizeof net);
-    random_state = seed * 0x9e3779b97f4a7c15u + 1;
-    net.s = gckpt_store_new(&desc);
-    net.g = gckpt_graph_new(net.s, NULL);
-    net.batch = 3 + (int64_t)below(BATCH - 2);
+    net_seed(seed, 0);
+    net.s = net_into ? net_of : gckpt_store_new(&desc);
+    net.g = net_into ? net_into : gckpt_graph_new(net.s, NULL);
+    net.batch = net_batch();
     net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67: more than one tile of keys */
+    net.cached = net_wants & NET_CACHES && seed % 8 == 3;
+    net.alone = net_wants & NET_ALONE && seed % 16 == 5;
+    net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
     net.c = net.t > 60 ? 4 : chance(15) ? 20 : 4 * (1 + (int64_t)below(3));
     net.smooth = seed % 2 == 0;
     net.seed = seed;
     net.rows = rows = rows ? rows : net.batch;
-    net.x = note(gckpt_input(net.g, "x", GCKPT_F32, gckpt_shape3(rows, net.t, net.c)), NULL);
-    net.tokens = note(gckpt_input(net.g, "tokens", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
-    net.targets[0] = note(gckpt_input(net.g, "a", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
-    net.targets[1] = note(gckpt_input(net.g, "b", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
+    net.x = note(B(input)(net.g, "x", GCKPT_F32, gckpt_shape3(rows, net.t, net.c)), NULL);
+    net.tokens = note(B(input)(net.g, "tokens", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
+    net.targets[0] = note(B(input)(net.g, "a", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
+    net.targets[1] = note(B(input)(net.g, "b", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     for (int i = 0; i < 4; i++)
         net.nodes[i].data = 1;
-    t = param(gckpt_shape2(net.c, net.c), 0.5f, 0); /* never frozen */
-    net.pool[net.pooled++] = note2(gckpt_linear(net.x, t, NULL), net.x, t);
+    t = param(gckpt_shape2(net.c, net.c), 0.5f, 0); /* never frozen, but where a regulariser is alone */
+    net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
-    for (int i = 5 + (int)below(net.smooth ? 6 : 14); i > 0; i--)
-        if (chance(30))
-            gckpt_checkpoint(block, net.x, &depth);
+    int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
+    for (; grown > 0; grown -= net_growth ? 2 : 1)
+        if (chance(25))
+            B(checkpoint)(block, net.x, &depth);
+        else if (chance(8))
+            stretch();
         else
             step();
-    for (int k = net.pooled; k-- > 0 && unused < 6;) /* let nearly everything lead to a loss */
-        if (!net.used[gckpt_id(net.pool[k])]) {
-            t = view(net.pool[k], gckpt_shape2(rows, -1));
-            t = unused++ && chance(50) ? note(gckpt_mean(t, 1), t) : t;
-            t = view(t, gckpt_shape2(rows, -1));
-            end = end ? concat(end, t, NULL, 1) : t;
-        }
-    net.terms = net.terms > 2 ? 2 : net.terms;
-    add_loss(end ? end : net.pool[net.pooled - 1]);
-    if (chance(40)) {
-        t = net.weight[below(net.weights)], t = net.smooth || chance(80) ? mul(t, t) : t;
-        net.term[net.terms++] = (gckpt_term){ note(gckpt_sum_loss(t), t), 0.01f, 1 };
+    gather_ends();
+    if (chance(40) || net.alone) {
+        t = net.alone ? param(gckpt_shape2(3, 3), 0.4f, 0) : net.weight[below(net.weights)];
+        t = net.smooth || chance(80) ? mul(t, t) : t;
+        net.term[net.terms++] = (gckpt_term){ note(B(sum_loss)(t), t), 0.01f, 1 };
     }
-    for (int i = 1; i < net.params; i++) {
+    for (int i = !net.alone; i < net.params - net.alone; i++) {
         snprintf(name, sizeof name, "p%d", i);
-        CHECK(!chance(12) || gckpt_store_freeze(net.s, name, 1) == GCKPT_OK);
+        CHECK(!(chance(12) || net.alone) || gckpt_store_freeze(net.s, name, 1) == GCKPT_OK);
+    }
+    for (int i = 0; i < net.count; i++) {
+        gckpt_node n;
+        CHECK(gckpt_graph_node(net.g, i, &n) == GCKPT_OK && net_meet(n.op));
     }
     random_state = saved;
 }
 static void destroy(void)
 {
     rig_free(NULL, NULL, net.g, net.s);
+}
+
+/* ---- requests ---- */
+/* Some parameters in fewer bytes, frozen for that; the one that is sure to be trained stays. */
+static inline void net_pack(void)
+{
+    char name[16];
+    for (int i = 1; i < net.params - net.alone; i++) {
+        int how = (int)below(4);
+        snprintf(name, sizeof name, "p%d", i);
+        if (!chance(40))
+            continue;
+        net.packed++;
+        gckpt_store_freeze(net.s, name, 1);
+        CHECK(gckpt_store_pack(net.s, name,
+                               how == 0   ? NET_SAY(GCKPT_STORED_BF16)
+                               : how == 1 ? NET_SAY(GCKPT_STORED_F16)
+                               : how == 2 ? NET_SAY(GCKPT_STORED_I8)
+                                          : NET_SAY(GCKPT_STORED_F32)) == GCKPT_OK);
+    }
+}
+
+/* Values and gradients that can be picked. */
+static inline int net_pick(int most)
+{
+    int n = 0;
+    for (int tries = 0; tries < 3 * most && n < most; tries++) {
+        gckpt_plan_desc d = net.d;
+        gckpt_pick *pick = &net.pick[n];
+        T *t = net.nodes[below(net.count)].t;
+        *pick = (gckpt_pick){ t, chance(50) };
+        d.mode = net.cached ? GCKPT_INFERENCE : GCKPT_STORE_ALL;
+        d.fetch = pick;
+        d.fetches = 1;
+        gckpt_plan *p = t ? gckpt_plan_new(net.g, net.term, net.terms, &d) : NULL;
+        n += p != NULL;
+        gckpt_plan_free(p);
+    }
+    return n;
+}
+
+static inline void net_pins(void)
+{
+    for (int i = 4; i < net.count; i++)
+        if (net.nodes[i].t && chance(net.nodes[i].is_op ? 15 : 3)) {
+            int keep = net.kept[i] = (unsigned char)chance(50);
+            net.redone[i] = !keep;
+            net_meet(keep ? "gckpt_keep" : "gckpt_recompute");
+            if (keep)
+                gckpt_keep(net.nodes[i].t);
+            else
+                gckpt_recompute(net.nodes[i].t);
+        }
+}
+
+/* What bits depend on. */
+static inline void net_meaning(gckpt_plan_desc *d)
+{
+    switch (below(6)) {
+    case 0: d->optimiser = NET_SAY(GCKPT_SGD); break;
+    case 1: d->optimiser = NET_SAY(GCKPT_MOMENTUM); break;
+    case 2: d->optimiser = NET_SAY(GCKPT_OWN_OPTIMISER), d->own_state = (int)below(5); break;
+    default: d->optimiser = NET_SAY(GCKPT_ADAMW);
+    }
+    d->precision = NET_SAY(GCKPT_FP32);
+    if (chance(35))
+        d->precision = chance(60) || net.cached ? NET_SAY(GCKPT_BF16) : NET_SAY(GCKPT_BF16_STOCHASTIC);
+    if (chance(25))
+        d->leaves = 2 << below(3);
+    if (chance(30))
+        net_pack();
+}
+
+/* What they do not. */
+static inline void net_way(gckpt_plan_desc *d)
+{
+    static const size_t alignments[] = { 4, 4, 8, 16, 128, 256, 4096 };
+    d->as_built = chance(40);
+    d->update_in_backward = d->batch <= net.rows && d->leaves < 2 && !net.cached && chance(30);
+    d->threads = chance(30) ? 1 + (int)below(4) : 0;
+    d->alignment = chance(50) ? alignments[below(7)] : 0;
+    d->stage_parameters = chance(20);
+    d->plain = chance(25);
+    d->group = chance(30) ? (int)below(9) - 4 : 0;
+    if (chance(25)) {
+        d->offload_bytes = (size_t)64 << below(14);
+        d->offload_work = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 12);
+    }
+    if (d->leaves > 1 && chance(50) && net_wants & NET_RANKS) {
+        net.ranks = 2 << below(3);
+        net.ranks = net.ranks < d->leaves ? net.ranks : d->leaves;
+        switch (below(4)) {
+        case 0: net.shard = NET_SAY(GCKPT_SHARD_NONE); break;
+        case 1: net.shard = NET_SAY(GCKPT_SHARD_STATE); break;
+        case 2: net.shard = NET_SAY(GCKPT_SHARD_GRADIENTS); break;
+        default: net.shard = NET_SAY(GCKPT_SHARD_VALUES);
+        }
+        d->link_work = (uint64_t)below(1000000);
+        CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
+    }
+    if (chance(20) && !net_into && net.count <= MOST) {
+        for (int i = 0; i < net.count; i++) {
+            net.cost[i].forward = 1 + (uint64_t)below(chance(50) ? 9 : 100000);
+            net.cost[i].backward = 1 + (uint64_t)below(chance(50) ? 9 : 100000);
+        }
+        d->costs = net.cost;
+        d->cost_count = gckpt_graph_size(net.g);
+    }
+    if (chance(30))
+        net_pins();
+    if (net_backend && chance(10))
+        d->backend = net_backend;
+    if (chance(35) && !net_into) {
+        d->fetches = net_pick(1 + (int)below(NET_PICKS));
+        d->fetch = d->fetches ? net.pick : NULL;
+    }
+}
+
+/* Builds the net, and asks for a plan; its mode and budget are the caller's. */
+enum { NET_ROWS = -1 };
+static inline void net_open(unsigned seed, int way, int64_t rows)
+{
+    const uint64_t saved = random_state;
+    net_seed(seed, 0);
+    const int64_t batch = net_batch();
+    net_seed(seed, 16 + (unsigned)way);
+    const int64_t drawn = way && chance(40) ? 1 + (int64_t)below(batch) : 0;
+    const uint64_t of_way = random_state;
+    rows = rows == NET_ROWS ? drawn : rows;
+    build(seed, rows);
+    net.d.batch = rows ? batch : 0;
+    net_seed(seed, 1);
+    net_meaning(&net.d);
+    random_state = of_way;
+    if (way)
+        net_way(&net.d);
+    random_state = saved;
+}
+
+/* For GCKPT_OWN_OPTIMISER: w = w - lr g, and any state a trace of it. */
+static inline void net_update(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++) {
+        const float g = u->clip_scale * u->gradient[i];
+        for (int k = 0; k < 4 && u->state[k]; k++)
+            u->state[k][i] = 0.5f * u->state[k][i] + g;
+        u->values[i] -= u->hyper->lr * u->lr_scale * g;
+    }
+}
+
+/* What there is, and what is asked. */
+static inline void net_print(void)
+{
+    const gckpt_plan_desc *d = &net.d;
+    gckpt_node n;
+    printf("    rows %d of %d, threads %d, leaves %d, ranks %d (shard %d), precision %d, alignment %d"
+           "%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu)\n",
+           (int)net.rows, (int)d->batch, d->threads, d->leaves, net.ranks, (int)net.shard,
+           (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
+           d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
+           d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
+           net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->group,
+           (int)d->optimiser, (unsigned long)d->offload_bytes, (unsigned long)d->offload_work);
+    for (int i = 0; i < d->fetches; i++)
+        printf("    pick %s of %d\n", net.pick[i].gradient ? "gradient" : "value",
+               gckpt_id(net.pick[i].tensor));
+    for (int i = 0; gckpt_graph_node(net.g, i, &n) == GCKPT_OK; i++) {
+        printf("    %3d %s %s [", i, n.op, n.name);
+        for (int k = 0; k < n.shape.n; k++)
+            printf("%s%d", k ? "," : "", (int)n.shape.d[k]);
+        printf("]");
+        for (int k = 0; k < n.inputs; k++)
+            printf(" %d", n.input[k]);
+        printf("%s%s\n", net.kept[i] ? " keep" : "", net.redone[i] ? " recompute" : "");
+    }
+    for (int i = 0; i < net.terms; i++)
+        printf("    term %d%s\n", gckpt_id(net.term[i].loss),
+               net.term[i].regulariser ? ", a regulariser" : "");
+    for (int i = 0; i < gckpt_store_count(net.s); i++) {
+        gckpt_parameter q;
+        if (gckpt_store_peek(net.s, i, &q) == GCKPT_OK && (q.frozen || q.storage))
+            printf("    %s frozen, stored as %d\n", q.name, (int)q.storage);
+    }
+}
+
+/* ---- has all been met? ---- */
+#define NET_FIELDS(X)                                                                              \
+    X(mode)                                                                                        \
+    X(budget)                                                                                      \
+    X(batch)                                                                                       \
+    X(optimiser)                                                                                   \
+    X(own_state)                                                                                   \
+    X(update_in_backward)                                                                          \
+    X(as_built)                                                                                    \
+    X(threads)                                                                                     \
+    X(leaves)                                                                                      \
+    X(link_work)                                                                                   \
+    X(alignment)                                                                                   \
+    X(stage_parameters)                                                                            \
+    X(plain)                                                                                       \
+    X(offload_bytes)                                                                               \
+    X(offload_work)                                                                                \
+    X(backend)                                                                                     \
+    X(precision)                                                                                   \
+    X(group)                                                                                       \
+    X(schedule)                                                                                    \
+    X(instructions)                                                                                \
+    X(fetch)                                                                                       \
+    X(fetches)                                                                                     \
+    X(costs)                                                                                       \
+    X(cost_count)                                                                                  \
+    X(memory)
+/* Counts what a request that was planned has besides defaults. */
+static inline void net_planned(const gckpt_plan_desc *d)
+{
+    static const gckpt_plan_desc none;
+    static const char *const modes[] = { "GCKPT_AUTO",     "GCKPT_STORE_ALL", "GCKPT_MEMORY_POOR",
+                                         "GCKPT_SEGMENTS", "GCKPT_SQRT",      "GCKPT_OPTIMAL",
+                                         "GCKPT_SCHEDULE", "GCKPT_INFERENCE" };
+    net_meet(modes[d->mode]);
+#define NET_FIELD(name)                                                                            \
+    if (memcmp(&d->name, &none.name, sizeof d->name))                                              \
+        net_meet("gckpt_plan_desc." #name);
+    NET_FIELDS(NET_FIELD)
+#undef NET_FIELD
+}
+
+/* The next identifier from *at on, to `name`; *at stands behind it. 0: `end` comes before. */
+static inline int net_word(const char **at, const char *end, char *name)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
+    for (size_t n; *at < end; *at += n ? n : 1) {
+        if (!strncmp(*at, "/*", 2)) {
+            const char *close = strstr(*at, "*/");
+            *at = close ? close + 1 : end;
+        }
+        n = strspn(*at, letters);
+        if (n && n < 48 && *at + n <= end) {
+            memcpy(name, *at, n);
+            name[n] = 0;
+            *at += n;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static inline void net_must(const char *prefix, const char *name, int unless)
+{
+    char *full = (char *)malloc(128);
+    snprintf(full, 128, "%s%s", prefix, name);
+    const int known = net_names;
+    const long n = *net_count(full);
+    CHECK_MSG(n > 0 || unless, "no net has %s", full);
+    if (net_names == known) /* else the table keeps the name */
+        free(full);
+}
+
+/* Whatever gradckpt.h has has been met: builders, op rows, fields, enumerators. */
+static inline void net_check_met(void)
+{
+    static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
+                                         "gckpt_storage", "gckpt_shard" };
+    static const char builder[] = "\nGCKPT_API gckpt_tensor *gckpt_", rows[] = "define GCKPTI_OPS(";
+    file f = { 0 };
+    char part[4096], word[48];
+    size_t n;
+    FILE *in = fopen("gradckpt.h", "rb");
+    if (!CHECK_MSG(in != NULL, "gradckpt.h is not here"))
+        return;
+    while ((n = fread(part, 1, sizeof part, in)) > 0)
+        file_write(&f, part, n);
+    fclose(in);
+    const char *text = (const char *)f.bytes, *at, *end;
+    int found = 0;
+    for (at = text; (at = strstr(at, builder)) != NULL; found++) {
+        at += sizeof builder - 1;
+        net_word(&at, text + f.size, word);
+        net_must("gckpt_", word, 0);
+    }
+    CHECK(found > 70);
+    at = strstr(text, rows);
+    for (found = 0; at && *at != '\n'; found++) { /* "fast(name)", and lines go on */
+        for (at += found ? 0 : sizeof rows - 1; *at && *at != '(' && *at != '\n'; at++)
+            at += *at == '\\';
+        if (*at == '(' && net_word(&at, text + f.size, word))
+            net_must("", word, 0);
+    }
+    CHECK(found > 50);
+    end = strstr(text, "} gckpt_plan_desc;");
+    for (at = end; at && at > text && strncmp(at, "typedef struct", 14);)
+        at--;
+    for (found = 0, at += 14; end && net_word(&at, end, word);)
+        if (*at == ';' || *at == ',')
+            net_must("gckpt_plan_desc.", word, 0), found++;
+    CHECK(found >= 25);
+    for (int k = 0; k < 5; k++) {
+        snprintf(part, sizeof part, "} %s;", enums[k]);
+        end = strstr(text, part);
+        for (at = end; at && at > text && strncmp(at, "typedef enum", 12);)
+            at--;
+        for (found = 0, at += 12; end && net_word(&at, end, word); found++)
+            net_must("", word, !strcmp(word, "GCKPT_BF16_FAST")); /* no processor has that */
+        CHECK_MSG(found >= 4, "%s", enums[k]);
+    }
+    free(f.bytes);
 }
 #endif

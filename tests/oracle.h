@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ORACLE_OPS = 64, ORACLE_INPUTS = 8 };
+enum { ORACLE_OPS = 160, ORACLE_INPUTS = 8 };
 #define ORACLE_NEVER UINT64_MAX
 typedef struct {
     int inputs, in[ORACLE_INPUTS]; /* ops; -1: what takes no room (fed data, parameters) */

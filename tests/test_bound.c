@@ -4,10 +4,10 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
+#include "made.h"
 #include "net.h"
 
-enum { LIST = 4096, PICKS = 4, TRIED = 12, UNIT = (int)sizeof(float) };
-
+enum { LIST = 4096, PICKS = 4, TRIED = 12 };
 
 /* ---- a request, its model and its bound ---- */
 static struct {
@@ -41,6 +41,9 @@ enum {
     COARSE,
     EFFECTS,
     IN_PLACE,
+    LEAVES,
+    OFFLOADED,
+    PACKED,
     CASES
 };
 static const char *const names[CASES] = { "plain",
@@ -57,9 +60,12 @@ static const char *const names[CASES] = { "plain",
                                           "dropout",
                                           "staged parameters",
                                           "alignment 4",
-                                          "alignment 4096",
+                                          "alignment 256 up",
                                           "side effects",
-                                          "in place" };
+                                          "in place",
+                                          "leaves",
+                                          "slower memory",
+                                          "packed parameters" };
 static struct {
     long tried, extra, met;
 } score[CASES];
@@ -160,7 +166,7 @@ static int list_of(const gckpt_plan *p, int wild, gckpt_instruction *list)
         for (int i = (int)below(forwards + 1), to = (int)below(forwards + 1);
              wild && in.kind == GCKPT_BACKWARD && i < to && n < LIST / 2; i++)
             list[n++] = list[i];
-        if (in.kind != GCKPT_UPDATE)
+        if (in.kind <= GCKPT_BACKWARD || in.kind == GCKPT_RELOAD)
             list[n++] = in;
         forwards += in.kind == GCKPT_FORWARD && forwards == n - 1;
     }
@@ -277,33 +283,54 @@ static void pin(int percent)
         }
 }
 
-/* Asks for one of everything. */
-static void random_request(int rows)
+/* What the net's request has of all that makes requests differ. */
+static void take_request(void)
 {
-    static const size_t alignments[] = { 0, 4, 16, 64, 256, 4096 };
-    gckpt_plan_desc *d = &ask.d;
-    memset(d, 0, sizeof *d);
+    const gckpt_plan_desc *d = &net.d;
+    memset(&ask.d, 0, sizeof ask.d);
+    ask.g = net.g;
+    ask.term = net.term;
+    ask.terms = net.terms;
+    ask.d = *d;
     cases = 1u << PLAIN;
-    d->precision = (gckpt_precision)(chance(60) ? 0 : 1 + below(2));
-    d->batch = chance(30) ? rows * 2 + (int)below(2) : 0;
-    d->update_in_backward = !d->batch && chance(30);
-    d->stage_parameters = chance(25);
-    d->alignment = alignments[below(6)];
-    d->optimiser = (gckpt_optimiser)below(3);
-    d->as_built = chance(50);
     cases |= d->precision == GCKPT_BF16              ? 1u << BF16
              : d->precision == GCKPT_BF16_STOCHASTIC ? 1u << STOCHASTIC
                                                      : 0;
-    cases |= d->batch ? 1u << LOOPED : 0;
+    cases |= d->batch > net.rows ? 1u << LOOPED : 0;
     cases |= d->update_in_backward ? 1u << IN_BACKWARD : 0;
     cases |= d->stage_parameters ? 1u << STAGED : 0;
-    cases |= d->alignment == 4 ? 1u << FINE : d->alignment == 4096 ? 1u << COARSE : 0;
+    cases |= d->alignment == 4 ? 1u << FINE : d->alignment >= 256 ? 1u << COARSE : 0;
+    cases |= d->leaves > 1 ? 1u << LEAVES : 0;
+    cases |= d->offload_bytes ? 1u << OFFLOADED : 0;
+    cases |= net.packed ? 1u << PACKED : 0;
     cases |= ask.terms > 1 ? 1u << LOSSES : 0;
-    if (chance(40)) {
-        int gradients = chance(50);
-        d->fetch = ask.pick;
-        d->fetches = random_picks(gradients);
-        cases |= d->fetches ? 1u << (gradients ? GRADIENTS_PICKED : VALUES_PICKED) : 0;
+    cases |= net.dropout ? 1u << DROPOUT : 0;
+    for (int i = 0; i < d->fetches; i++)
+        cases |= 1u << (net.pick[i].gradient ? GRADIENTS_PICKED : VALUES_PICKED);
+    for (int i = 0; i < net.count; i++)
+        cases |= net.kept[i] ? 1u << KEPT : net.redone[i] ? 1u << RECOMPUTED : 0;
+    for (size_t k = 0; k < ask.g->count; k++) {
+        const gckpt_tensor *t = ask.g->tensors[k];
+        cases |= t->kind == GCKPTI_OP && t->batchless ? 1u << PROLOGUE : 0;
+        cases |= t->kind == GCKPTI_OP && t->op->flags & 0xff ? 1u << IN_PLACE : 0;
+    }
+}
+
+/* The made graph that is there. */
+static void take_made(void)
+{
+    memset(&ask.d, 0, sizeof ask.d);
+    ask.g = m.g;
+    ask.term = m.term;
+    ask.terms = m.terms;
+    ask.d = m.d;
+    ask.d.as_built = 0;
+    cases = 1u << PLAIN;
+    cases |= m.prologue ? 1u << PROLOGUE : 0;
+    cases |= m.terms > 1 ? 1u << LOSSES : 0;
+    for (int i = 0; i < m.o.n; i++) {
+        cases |= m.row[i].flags & GCKPT_SIDE_EFFECT ? 1u << EFFECTS : 0;
+        cases |= m.row[i].flags & GCKPT_INPLACE(0) ? 1u << IN_PLACE : 0;
     }
 }
 
@@ -311,22 +338,13 @@ static void test_real(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        random_state = seed * 0x9e3779b97f4a7c15u + 21;
-        build(seed, chance(40) ? 2 : 0);
-        ask.g = net.g;
-        ask.term = net.term;
-        ask.terms = net.terms;
-        random_request((int)net.rows);
-        if (chance(50))
-            pin(15);
-        cases |= net.dropout ? 1u << DROPOUT : 0;
-        for (size_t k = 0; k < ask.g->count; k++) {
-            const gckpt_tensor *t = ask.g->tensors[k];
-            cases |= t->kind == GCKPTI_OP && t->batchless ? 1u << PROLOGUE : 0;
-            cases |= t->kind == GCKPTI_OP && t->op->flags & 0xff ? 1u << IN_PLACE : 0;
-        }
+        net_seed(seed, 2);
+        net_open(seed, 1, NET_ROWS);
+        take_request();
         check_request(seed);
-        ask.d.fetches = ask.d.fetches && ask.pick[0].gradient ? 0 : ask.d.fetches;
+        for (int k = 0; k < ask.d.fetches; k++)
+            if (net.pick[k].gradient)
+                net.pick[k--] = net.pick[--ask.d.fetches];
         ask.d.batch = ask.d.update_in_backward = 0;
         gckpt_plan *p = plan_mode(GCKPT_INFERENCE, 0);
         check_plan(p, "inference", seed);
@@ -336,112 +354,14 @@ static void test_real(unsigned first, long count)
     }
 }
 
-/* ---- made-up ops: any sizes, any needs, any flags. Kernels are never run. ---- */
-typedef struct {
-    int out, aux, forward, backward, loss; /* floats */
-} made;
-static gckpt_result made_shape(gckpt_call *call)
-{
-    const made *a = (const made *)call->attributes;
-    gckpt_shape none = { 0, { 0 } };
-    call->shape = a->loss ? none : gckpt_shape2(call->in[0].shape.d[0], a->out);
-    call->aux_bytes = (size_t)a->aux * UNIT;
-    call->work_forward = (size_t)a->forward * UNIT;
-    call->work_backward = (size_t)a->backward * UNIT;
-    return GCKPT_OK;
-}
-static void made_kernel(const gckpt_call *call) { (void)call; }
-
-enum { OPS = 16, TENSORS = 64 };
-static struct {
-    gckpt_store *s;
-    gckpt_graph *g;
-    gckpt_op row[OPS];
-    gckpt_tensor *t[OPS];
-    gckpt_cost cost[TENSORS];
-    gckpt_term term[3];
-} small;
-
-/* A graph of n ops behind one another, of which some read more, then a loss or two. Sizes up to
- * `most` floats times `scale`. */
-static void make(int n, int most, int scale, uint64_t costs)
-{
-    static const gckpt_init zero = { 0, 0, 0 };
-    gckpt_tensor *in[4], *w;
-    unsigned char used[OPS] = { 0 };
-    int losses = 0;
-    memset(&small, 0, sizeof small);
-    cases = 1u << PLAIN;
-    small.s = gckpt_store_new(NULL);
-    small.g = gckpt_graph_new(small.s, NULL);
-    gckpt_tensor *x = gckpt_input(small.g, "x", GCKPT_F32, gckpt_shape2(1, scale));
-    w = gckpt_param(small.g, "w", gckpt_shape2(1, scale), zero);
-    if (chance(30)) {
-        w = gckpt_tanh(w);
-        cases |= 1u << PROLOGUE;
-    }
-    for (int i = 0; i < n; i++) {
-        gckpt_op *row = &small.row[i];
-        int loss = i == n - 1 || (i > 1 && !losses && chance(8)), count = 0;
-        made a = { scale * between(1, most), chance(50) ? scale * between(1, most) : 0,
-                   scale * between(0, most / 2), scale * between(0, most / 2), loss };
-        in[count++] = i ? small.t[small.row[i - 1].flags & GCKPT_LOSS ? i - 2 : i - 1] : x;
-        if (i == n - 1)
-            for (int k = 0; k < i && count < 4; k++)
-                if (!used[k] && !(small.row[k].flags & GCKPT_LOSS) && small.t[k] != in[0])
-                    in[count++] = small.t[k];
-        if (i == 0 || (!loss && chance(20)))
-            in[count++] = w;
-        if (i > 1 && !loss && chance(40)) {
-            int k = between(0, i - 2);
-            if (!(small.row[k].flags & GCKPT_LOSS) && small.t[k] != in[0])
-                in[count++] = small.t[k];
-        }
-        row->name = "made";
-        row->shape = made_shape;
-        row->forward = row->backward = made_kernel;
-        row->flags = loss                      ? GCKPT_LOSS
-                     : chance(50)              ? 0
-                     : chance(20) && count < 3 ? GCKPT_SIDE_EFFECT
-                     : chance(50)              ? GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD
-                                               : GCKPT_PASSES(0) | GCKPT_INPLACE(0);
-        cases |= row->flags & GCKPT_SIDE_EFFECT ? 1u << EFFECTS : 0;
-        cases |= row->flags & GCKPT_INPLACE(0) ? 1u << IN_PLACE : 0;
-        if (row->flags & GCKPT_INPLACE(0) && in[0] != x)
-            a.out = (int)gckpt_shape_of(in[0]).d[1];
-        for (int k = 0; k < count; k++)
-            row->needs[k] = (chance(60) ? GCKPT_IN(below(count)) : 0) |
-                            (chance(40) && !loss ? GCKPT_OUT : 0) | (chance(40) ? GCKPT_AUX : 0);
-        small.t[i] = gckpt_apply(row, in, count, &a, sizeof a);
-        if (!CHECK_MSG(small.t[i] != NULL, "%s", gckpt_error_text(small.g)))
-            exit(check_report("test_bound"));
-        for (int k = 0; k < i; k++)
-            for (int j = 0; j < count; j++)
-                used[k] |= small.t[k] == in[j];
-        if (loss)
-            small.term[losses++] = (gckpt_term){ small.t[i], 1, 0 };
-    }
-    for (size_t i = 0; i < small.g->count; i++)
-        if (small.g->tensors[i]->kind == GCKPTI_OP)
-            small.cost[i] = (gckpt_cost){ costs * below(6), costs * below(9) };
-    cases |= losses > 1 ? 1u << LOSSES : 0;
-    ask.g = small.g;
-    ask.term = small.term;
-    ask.terms = losses;
-    memset(&ask.d, 0, sizeof ask.d);
-    ask.d.alignment = UNIT;
-    ask.d.costs = small.cost;
-    ask.d.cost_count = (int)small.g->count;
-    ask.d.optimiser = GCKPT_SGD;
-}
-static void drop(void) { rig_free(NULL, NULL, small.g, small.s); }
-
+/* ---- made-up ops ---- */
 static void test_made(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        random_state = seed * 0x9e3779b97f4a7c15u + 22;
-        make(between(3, 14), 6, 1, 1);
+        net_seed(seed, 3);
+        flagged_graph(between(3, 14), 6, 1, 1);
+        take_made();
         if (chance(40))
             pin(20);
         ask.d.batch = chance(30) ? 3 : 0;
@@ -455,7 +375,7 @@ static void test_made(unsigned first, long count)
             cases |= ask.d.fetches ? 1u << (gradients ? GRADIENTS_PICKED : VALUES_PICKED) : 0;
         }
         check_request(seed);
-        drop();
+        made_free();
     }
 }
 
@@ -662,11 +582,12 @@ static void test_closures(unsigned first, long count)
 {
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        random_state = seed * 0x9e3779b97f4a7c15u + 23;
+        net_seed(seed, 4);
         /* small ones; the largest that a search takes */
         int scale = i % 3 == 2 ? 1 << 26 : 1;
         uint64_t cost = i % 3 == 2 ? UINT64_C(1) << 44 : i % 3 == 1 ? 1000003 : 1;
-        make(between(4, 13), 5, scale, cost);
+        flagged_graph(between(4, 13), 5, scale, cost);
+        take_made();
         if (chance(40))
             pin(20);
         if (chance(30)) {
@@ -678,7 +599,7 @@ static void test_closures(unsigned first, long count)
             for (int k = 0; k < ask.b.instants; k++)
                 check_instant(&ask.b.instant[k], (int64_t)scale * UNIT, cost, seed);
         close_bound();
-        drop();
+        made_free();
     }
     printf("%ld instants against all closures, %ld of them without free values\n", cuts_tried,
            cuts_exact);
@@ -689,6 +610,7 @@ int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
     long scale = argc > 2 ? strtol(argv[2], NULL, 10) : 100;
+    net_wants = NET_MIXING | NET_ALONE;
     CHECK(!gckpt_plan_proven_work(NULL) && !gckpt_plan_proven_bytes(NULL) &&
           !gckpt_frontier_proven_bytes(NULL) && gckpt_plan_gap(NULL) <= 0);
     test_chain();

@@ -7,7 +7,6 @@
 #include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"
-#include "verify.h"
 
 enum { ROWS = 2, T = 4, C = 48, V = 211 };
 
@@ -56,13 +55,28 @@ static void take_ranks(int ranks, gckpt_shard shard)
 {
     CHECK(gckpt_store_ranks(store, ranks - 1, ranks, shard) == GCKPT_OK);
 }
+/* A plan of several ranks is not printed as C, so its operands are not checked with it: they are as
+ * those of one rank's are printed. */
+static void check_operands(const gckpt_plan *p)
+{
+    gckpt_plan as_one = *p;
+    pc_graph *g = pc_graph_new(graph, terms, term_count);
+    plan_facts f;
+    as_one.ranks = 1;
+    CHECK(plan_facts_read(&f, p, g, NULL) && plan_facts_print(&f, &as_one));
+    const char *problem = plan_facts_check(&f);
+    CHECK_MSG(!problem, "%s", problem);
+    plan_facts_free(&f);
+    pc_graph_free(g);
+}
 static gckpt_plan *plan(const gckpt_plan_desc *d)
 {
     gckpt_plan *p = gckpt_plan_new(graph, terms, term_count, d);
-    const char *problem = p ? verify_plan(p, graph) : gckpt_error_text(graph);
-    CHECK_MSG(!problem, "%s", problem);
+    if (CHECK_MSG(p != NULL, "%s", gckpt_error_text(graph)))
+        check_operands(p);
     return p;
 }
+static size_t bytes_of(const gckpti_node *node) { return 4 * (size_t)count_of(&node->shape); }
 static gckpt_tensor *tensor(const char *name)
 {
     for (size_t i = 0; i < graph->count; i++)
@@ -155,7 +169,7 @@ static tally count(const gckpt_plan *p)
             *(whole ? &t.waits : &t.rooms) += 1;
             *(whole ? &t.waiting : &t.room) += b.size;
         } else if (b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT &&
-                   b.size < verify_bytes(&p->nodes[b.id])) {
+                   b.size < bytes_of(&p->nodes[b.id])) {
             t.shares++;
             t.shared += b.size;
         }
@@ -317,7 +331,7 @@ static void test_memory(void)
             p = gckpt_plan_new(graph, terms, term_count, &d);
             CHECK(p || (gckpt_error(graph) == GCKPT_E_MEMORY && h.blocks == 0));
         }
-        CHECK(p && n > 5 && !verify_plan(p, graph));
+        CHECK(p && n > 5);
         gckpt_plan_free(p);
         CHECK(h.blocks == 0 && h.wrong_sizes == 0);
         close_model();
@@ -340,7 +354,9 @@ static void test_costs(void)
         const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, &p->list[x])];
         if (p->list[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
             /* a unit of work a byte that the other rank has: all but the larger half */
-            CHECK(v.work - u.work == verify_bytes(node) - verify_part(node, 2));
+            const size_t block = 4096 * sizeof(float), blocks = (bytes_of(node) + block - 1) / block;
+            size_t half = (blocks + 1) / 2 * block;
+            CHECK(v.work - u.work == bytes_of(node) - half);
             gathered += v.work;
         } else {
             CHECK(v.work == u.work);
@@ -363,8 +379,6 @@ static void check_file(const gckpt_plan *p)
     gckpt_plan *q = gckpt_plan_read(graph, file_read, &f, NULL);
     CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again),
               "%s", gckpt_error_text(graph));
-    const char *problem = q ? verify_plan(q, graph) : "no plan";
-    CHECK_MSG(!problem, "%s", problem);
     if (q)
         CHECK(q->leaves == p->leaves && q->ranks == p->ranks && q->shard == p->shard &&
               q->link_work == p->link_work && q->check == p->check &&

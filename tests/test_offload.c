@@ -799,6 +799,74 @@ static void every_schedule(int chains)
     CHECK(equal * 100 >= tried * 97 && proven * 2 > tried);
 }
 
+/* ---- gaps that the search may close: every move was weighed, also where what is pinned does not fit into slower
+ * memory any more, and takes bytes off ---- */
+static void gaps(unsigned first, unsigned n)
+{
+    long moves = 0, refused = 0;
+    for (unsigned seed = first; seed < first + n; seed++) {
+        gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .offload_bytes = 256 + (size_t)below(4096), .offload_work = 1000 };
+        gckpti_planner p;
+        gckpti_allocator memory = gckpti_allocator_of(NULL);
+        gckpti_search s;
+        build(seed, 0);
+        for (int i = 0; i < net.count; i++)
+            if (net.nodes[i].is_op && net.nodes[i].t && chance(40))
+                gckpt_keep(net.nodes[i].t);
+        gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
+        result = result == GCKPT_OK ? gckpti_search_open(&s, &p) : result;
+        if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
+            for (int part = 1; part < 8; part++)
+                for (int wide = 0; wide < 2; wide++) {
+                    CHECK(gckpti_slot_load(&s, &s.all));
+                    s.now.far = chance(50) ? p.far : s.now.far; /* no room there */
+                    gckpti_find_gaps(&s, s.all.peak / 8 * part, wide, 0);
+                    for (int i = 0; i < s.moves; i++, moves++)
+                        CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].units > 0, "seed %u: move %d of %d", seed, i,
+                                  s.moves);
+                    for (int u = 0; u < p.units; u++)
+                        refused += p.unit[u].fixed && p.unit[u].offloads && s.now.far == p.far;
+                }
+            gckpti_scratch_free(&s.scratch);
+        }
+        gckpti_planner_free(&p);
+        destroy();
+    }
+    printf("gaps: %ld moves, %ld pinned values without room in slower memory\n", moves, refused);
+    CHECK(moves > 10 * (long)n && refused > (long)n);
+}
+
+/* ---- all that is trained is a regulariser: no backward depends on the batch, nothing bounds its plans but forwards ---- */
+static void regulariser(void)
+{
+    const gckpt_init one = { 0, 0, 1 };
+    for (int layers = 1; layers < 90; layers *= 3) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 8)), *w = gckpt_param(g, "w", gckpt_shape1(8), one);
+        T *f = gckpt_param(g, "f", gckpt_shape2(8, 8), one), *a = gckpt_tanh(gckpt_linear(x, f, NULL)), *b = a;
+        CHECK(gckpt_store_freeze(s, "f", 1) == GCKPT_OK);
+        for (int i = 0; i < layers; i++)
+            b = gckpt_tanh(gckpt_linear(b, f, NULL));
+        gckpt_term t[2] = { { gckpt_sum_loss(gckpt_add(a, b)), 1, 0 },
+                            { gckpt_sum_loss(gckpt_mul(w, w)), 0.1f, 1 } };
+        for (int k = 0; k < 4; k++) {
+            gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
+            d.offload_bytes = k & 1 ? FAR_BYTES : 0, d.batch = k & 2 ? 8 : 0;
+            CHECK(!gckpt_plan_new(g, t, 2, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
+            d.budget = g->least;
+            gckpt_plan *p = gckpt_plan_new(g, t, 2, &d);
+            gckpt_frontier *all = gckpt_frontier_new(g, t, 2, &d);
+            gckpt_point at = { 0, 0, 0, 0, 0 };
+            CHECK_MSG(p && gckpt_plan_bytes(p) == d.budget, "%s", gckpt_error_text(g));
+            CHECK(gckpt_frontier_get(all, 0, &at) == GCKPT_OK && at.bytes == d.budget);
+            gckpt_frontier_free(all);
+            gckpt_plan_free(p);
+        }
+        rig_free(NULL, NULL, g, s);
+    }
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
@@ -824,6 +892,8 @@ int main(int argc, char **argv)
     }
     refusals();
     every_schedule(30 * scale / 100 + 1);
+    gaps(first, (unsigned)(40 * scale / 100 + 1));
+    regulariser();
     schedules(first, (unsigned)(40 * scale / 100 + 1));
     random_plans(first, (unsigned)(20 * scale / 100 + 1));
     if (dev.d.base)

@@ -10,7 +10,6 @@
 #include "backend.h"
 #include "examples/gpt2.h"
 #include "net.h"
-#include "verify.h"
 
 enum { STEPS = 2 };
 
@@ -321,8 +320,6 @@ static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, d);
     if (!CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(net.g)))
         return NULL;
-    const char *problem = d->backend || d->precision ? NULL : verify_plan(p, net.g);
-    CHECK_MSG(!problem, "%s: %s", what, problem);
     CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == gckpt_store_bytes(net.s));
     return p;
 }
@@ -525,7 +522,7 @@ static tower tower_new(int low, int high, gckpt_storage storage)
 static gckpt_plan *tower_plan(const tower *t, const gckpt_plan_desc *d)
 {
     gckpt_plan *p = gckpt_plan_new(t->g, &t->term, 1, d);
-    CHECK_MSG(p && !verify_plan(p, t->g), "%s %s", gckpt_error_text(t->g), p ? verify_plan(p, t->g) : "");
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(t->g));
     return p;
 }
 

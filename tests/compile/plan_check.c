@@ -1,0 +1,5 @@
+/* The plan checker, once for all tests that are linked with it. */
+#define PLAN_CHECK_BODY
+#include "gradckpt.h"
+
+#include "../plan_check.h"

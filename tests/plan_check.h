@@ -1,0 +1,1962 @@
+/* plan_check.h - whether a plan does what the manual promises, found without the planner.
+ *
+ *   const char *problem = plan_check(plan, graph, desc); NULL: nothing is wrong; else a text that
+ *                                                        names the instruction, until the next call
+ *
+ * Every test runs it on every plan that it makes: behind gradckpt.h and this file (check.h includes
+ * it) gckpt_plan_new, _read, _load, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that
+ * check what they return, and a problem is a failed check. A test that makes wrong plans on purpose
+ * says before its includes #define PLAN_CHECK_OFF "why".
+ *
+ * It shares nothing with what plans: of the graph it knows gckpt_graph_node; of the plan its public
+ * getters, its file (gckpt_plan_write) and, if it can be printed, its C constant (gckpt_plan_c): the
+ * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in the
+ * calls that make them. From these and the manual (3, 5f, 6) it goes through the list once:
+ *   - each instruction stands in its part of the list and finds what it reads: the latest version,
+ *     whole, in a buffer that lives; forwards that nobody reads are not there;
+ *   - each backward that a trained parameter or a pick needs is there once, each update, too; each
+ *     loss and side effect at least, or exactly, once; parameters are not read after their update;
+ *   - gradients are complete when they are used, and added up in the contract's order; REDUCE comes
+ *     when a leaf's sums are complete, and what it exchanges lives until the next;
+ *   - what is reloaded was offloaded behind its forward; slower memory suffices;
+ *   - buffers begin where they are written and end where they are read last; no two that live at
+ *     once overlap; they add up to the live bytes, the bound, the arena; work adds up to the work.
+ * plan_facts is all it knows of a plan: a test may change something there and ask again.
+ * desc: what the plan was made with, or NULL; without it budget, pins' modes, costs and plans of
+ * backends are not looked at. */
+#ifndef TESTS_PLAN_CHECK_H
+#define TESTS_PLAN_CHECK_H
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PC_NONE ((size_t)-1)
+#if defined(__GNUC__) && __GNUC__ >= 4
+#define PC_LOCAL __thread /* ranks are threads in some tests */
+#else
+#define PC_LOCAL
+#endif
+
+enum { PC_BACKWARD = 1 << 30 }; /* it has one */
+typedef struct {
+    const char *name;
+    unsigned flags, needs[GCKPT_MAX_INPUTS]; /* as in gckpt_op */
+} pc_op;
+/* ---- what is known of a graph, and of a plan ---- */
+typedef enum { PC_OP, PC_INPUT, PC_CONSTANT, PC_PARAM, PC_VIEW } pc_kind;
+typedef struct {
+    pc_kind kind;
+    pc_op op;
+    int base, inputs, in[GCKPT_MAX_INPUTS]; /* ids; base: whose bytes a view has, or itself */
+    int batchless, keep, recompute;
+    int64_t n;  /* elements */
+    size_t aux; /* bytes; PC_NONE: not told */
+} pc_node;
+typedef struct {
+    int count, terms, *term;
+    pc_node *node;
+} pc_graph;
+/* Of an instruction as it is printed: its operands begin at operand[at]. */
+typedef struct {
+    int kind, first, accumulate, zero, id, uses, at;
+} pc_ins;
+typedef struct {
+    int id, gradient;
+    size_t offset; /* PC_NONE: not told */
+} pc_pick;
+typedef struct {
+    int count, params; /* tensors; parameters */
+    pc_node *node;
+    int terms, *term, picks;
+    pc_pick *pick;
+    unsigned char *trained; /* by id: it is updated */
+    gckpt_cost *cost;       /* by id, or NULL */
+    size_t *far;            /* by 2 id + (aux): where slower memory has it, PC_NONE, or NULL */
+    int length, buffers;
+    gckpt_instruction *list;
+    gckpt_usage *usage;
+    gckpt_buffer *buffer; /* by end */
+    pc_ins *ins;          /* NULL: the plan cannot be printed as C */
+    size_t *operand, operands;
+    gckpt_mode mode;
+    gckpt_precision precision;
+    gckpt_shard shard;
+    int64_t rows, batch;
+    int in_backward, leaves, ranks;
+    size_t budget; /* 0: none, or not known */
+    int by_model;  /* costs are the model's */
+    size_t alignment, arena, bound, bytes, kind[GCKPT_BYTES_KINDS], offloaded, offload_bytes;
+    uint64_t work, least, proven_work, offload_work;
+    size_t proven_bytes;
+    double recompute, overhead;
+    char wrong[200]; /* what reading it found */
+} plan_facts;
+
+/* Makefile: its functions are an object of their own, which has PLAN_CHECK_BODY. */
+#ifdef PLAN_CHECK_LINKED
+#define PC_API
+#else
+#define PC_API static inline
+#endif
+PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
+                              const gckpt_plan_desc *desc);
+/* The same in steps. The terms and desc's picks count where a plan has no file (of a backend). */
+PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count);
+PC_API void pc_graph_free(pc_graph *g);
+PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
+                           const gckpt_plan_desc *desc);
+/* Adds what the plan is as C; 0: it cannot be printed. (plan_facts_read does.) */
+PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan);
+PC_API const char *plan_facts_check(const plan_facts *f);
+PC_API void plan_facts_free(plan_facts *f);
+/* A user's row, a pin, as the call says that makes it. */
+PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op);
+PC_API void pc_saw_pin(const gckpt_tensor *t, int keep);
+PC_API void pc_saw_graph(const gckpt_graph *graph);
+PC_API const pc_op *pc_find_op(const char *name); /* NULL: it is not one of the header's */
+
+#if !defined(PLAN_CHECK_LINKED) || defined(PLAN_CHECK_BODY)
+/* ---- what each op's backward reads, by input; and what may share bytes ---- */
+enum {
+    PC_0 = GCKPT_IN(0),
+    PC_1 = GCKPT_IN(1),
+    PC_2 = GCKPT_IN(2),
+    PC_3 = GCKPT_IN(3),
+    PC_O = GCKPT_OUT,
+    PC_A = GCKPT_AUX,
+    PC_S = GCKPT_SUMS,
+    PC_ELEMENT = PC_BACKWARD | GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,
+    PC_PAIR = PC_BACKWARD | GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
+    PC_LOSS = PC_BACKWARD | GCKPT_LOSS,
+    PC_CELL = PC_1 | PC_2 | PC_3 | PC_O | PC_A
+};
+static const pc_op pc_ops[] = {
+    { "relu", PC_ELEMENT, { PC_O } },
+    { "gelu", PC_ELEMENT, { PC_0 } },
+    { "gelu_erf", PC_ELEMENT, { PC_0 } },
+    { "silu", PC_ELEMENT, { PC_0 } },
+    { "tanh", PC_ELEMENT, { PC_O } },
+    { "sigmoid", PC_ELEMENT, { PC_O } },
+    { "softmax", PC_ELEMENT, { PC_O } },
+    { "log_softmax", PC_ELEMENT, { PC_O } },
+    { "exp", PC_ELEMENT, { PC_O } },
+    { "log", PC_ELEMENT, { PC_0 } },
+    { "sqrt", PC_ELEMENT, { PC_O } },
+    { "abs", PC_ELEMENT, { PC_0 } },
+    { "reciprocal", PC_ELEMENT, { PC_O } },
+    { "pow", PC_ELEMENT, { PC_0 } },
+    { "clamp", PC_ELEMENT, { PC_0 } },
+    { "detach", GCKPT_INPLACE(0), { 0 } },
+    { "scale", PC_ELEMENT, { 0 } },
+    { "dropout", PC_ELEMENT, { 0 } },
+    { "rotary", PC_ELEMENT, { 0 } },
+    { "add", PC_PAIR | GCKPT_PASSES(0) | GCKPT_PASSES(1), { PC_S, PC_S } },
+    { "sub", PC_PAIR | GCKPT_PASSES(0), { PC_S, PC_S } },
+    { "mul", PC_PAIR, { PC_1 | PC_S, PC_0 | PC_S } },
+    { "div", PC_PAIR, { PC_1 | PC_S, PC_0 | PC_1 | PC_S } },
+    { "maximum", PC_PAIR, { PC_0 | PC_1 | PC_S, PC_0 | PC_1 | PC_S } },
+    { "minimum", PC_PAIR, { PC_0 | PC_1 | PC_S, PC_0 | PC_1 | PC_S } },
+    { "permute", PC_BACKWARD, { 0 } },
+    { "slice", PC_BACKWARD, { 0 } },
+    { "concat", PC_BACKWARD, { 0 } },
+    { "sum", PC_BACKWARD, { 0 } },
+    { "mean", PC_BACKWARD, { 0 } },
+    { "cache", GCKPT_SIDE_EFFECT, { 0 } },
+    { "embed", PC_BACKWARD, { PC_1 } },
+    { "gather", PC_BACKWARD, { PC_1 } },
+    { "matmul", PC_BACKWARD, { PC_1, PC_0 } },
+    { "linear", PC_BACKWARD, { PC_1, PC_0, PC_S } },
+    { "conv2d", PC_BACKWARD, { PC_1, PC_0, PC_S } },
+    { "layernorm", PC_BACKWARD, { PC_0 | PC_1 | PC_A, PC_0 | PC_A | PC_S, PC_S } },
+    { "rmsnorm", PC_BACKWARD, { PC_0 | PC_1 | PC_A, PC_0 | PC_A | PC_S } },
+    { "groupnorm", PC_BACKWARD, { PC_0 | PC_1 | PC_A, PC_0 | PC_A | PC_S, PC_S } },
+    { "batchnorm",
+      PC_BACKWARD,
+      { PC_0 | PC_3 | PC_A, PC_A | PC_S, PC_A | PC_S, PC_0 | PC_A | PC_S, PC_S } },
+    { "attention",
+      PC_BACKWARD,
+      { PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_2 | PC_O | PC_A, PC_0 | PC_1 | PC_A } },
+    { "gru", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL | PC_S, PC_CELL } },
+    { "lstm", PC_BACKWARD, { PC_CELL, PC_CELL, PC_CELL, PC_CELL } },
+    { "max_pool", PC_BACKWARD, { PC_A } },
+    { "average_pool", PC_BACKWARD, { 0 } },
+    { "cross_entropy", PC_LOSS, { PC_0 | PC_1 | PC_A } },
+    { "linear_cross_entropy", PC_LOSS, { PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_2 | PC_A } },
+    { "cross_entropy_with", PC_LOSS, { PC_0 | PC_1 | PC_2 | PC_A, 0, PC_0 | PC_1 | PC_A } },
+    { "soft_cross_entropy",
+      PC_LOSS,
+      { PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_2 | PC_A, PC_0 | PC_1 | PC_A } },
+    { "mean_squared_error", PC_LOSS, { PC_0 | PC_1, PC_0 | PC_1 } },
+    { "mean_squared_error_with", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
+    { "huber", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
+    { "binary_cross_entropy", PC_LOSS, { PC_0 | PC_1 | PC_2, PC_0 | PC_1 | PC_2, PC_0 | PC_1 } },
+    { "sum_loss", PC_LOSS, { 0 } },
+};
+
+/* ---- what calls said of tensors ---- */
+typedef struct {
+    const gckpt_graph *graph;
+    int id, pin; /* pin: 1: keep, -1: recompute */
+    pc_op op;    /* its name is NULL: one of the header's */
+} pc_seen;
+static PC_LOCAL pc_seen *pc_said;
+static PC_LOCAL size_t pc_said_count, pc_said_room;
+
+static inline void *pc_take(size_t n, size_t size)
+{
+    void *p = calloc(n + 1, size);
+    if (!p)
+        abort();
+    return p;
+}
+
+static inline pc_seen *pc_seen_new(const gckpt_tensor *t)
+{
+    if (pc_said_count == pc_said_room) {
+        pc_said_room = 2 * pc_said_room + 64;
+        pc_said = (pc_seen *)realloc(pc_said, pc_said_room * sizeof *pc_said);
+        if (!pc_said)
+            abort();
+    }
+    pc_seen *p = &pc_said[pc_said_count++];
+    memset(p, 0, sizeof *p);
+    p->graph = gckpt_graph_of(t);
+    p->id = gckpt_id(t);
+    return p;
+}
+
+PC_API void pc_saw_op(const gckpt_tensor *t, const gckpt_op *op)
+{
+    if (!t)
+        return;
+    pc_op *q = &pc_seen_new(t)->op;
+    q->name = op->name;
+    q->flags = (op->flags & ~(unsigned)PC_BACKWARD) | (op->backward ? (unsigned)PC_BACKWARD : 0u);
+    memcpy(q->needs, op->needs, sizeof q->needs);
+}
+
+PC_API void pc_saw_pin(const gckpt_tensor *t, int keep)
+{
+    if (t)
+        pc_seen_new(t)->pin = keep ? 1 : -1;
+}
+
+/* A graph begins at this address; what was said of another that was there holds no longer. */
+PC_API void pc_saw_graph(const gckpt_graph *graph)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < pc_said_count; i++)
+        if (pc_said[i].graph != graph)
+            pc_said[kept++] = pc_said[i];
+    pc_said_count = kept;
+}
+
+static inline int64_t pc_elements(const gckpt_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
+
+PC_API const pc_op *pc_find_op(const char *name)
+{
+    for (size_t i = 0; i < sizeof pc_ops / sizeof *pc_ops; i++)
+        if (!strcmp(pc_ops[i].name, name))
+            return &pc_ops[i];
+    return NULL;
+}
+
+PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count)
+{
+    pc_graph *g = (pc_graph *)pc_take(1, sizeof *g);
+    const char *last = NULL; /* neighbours often have the same op */
+    const pc_op *found = NULL;
+    g->count = gckpt_graph_size(graph);
+    g->node = (pc_node *)pc_take((size_t)g->count, sizeof *g->node);
+    g->terms = count;
+    g->term = (int *)pc_take((size_t)count, sizeof *g->term);
+    for (int i = 0; i < count; i++)
+        g->term[i] = gckpt_id(terms[i].loss);
+    for (int i = 0; i < g->count; i++) {
+        gckpt_node t;
+        pc_node *q = &g->node[i];
+        gckpt_graph_node(graph, i, &t);
+        q->kind = t.inputs && !strcmp(t.op, "reshape") ? PC_VIEW
+                  : t.inputs                           ? PC_OP
+                  : !strcmp(t.op, "input")             ? PC_INPUT
+                  : !strcmp(t.op, "param")             ? PC_PARAM
+                                                       : PC_CONSTANT;
+        q->base = q->kind == PC_VIEW ? g->node[t.input[0]].base : i;
+        q->inputs = t.inputs;
+        memcpy(q->in, t.input, sizeof q->in);
+        q->batchless = t.batchless;
+        q->n = pc_elements(&t.shape);
+        q->aux = PC_NONE;
+        if (q->kind == PC_OP && t.op != last)
+            found = pc_find_op(last = t.op);
+        if (q->kind == PC_OP && found)
+            q->op = *found;
+    }
+    for (size_t i = 0; i < pc_said_count; i++) {
+        const pc_seen *p = &pc_said[i];
+        if (p->graph != graph || p->id >= g->count)
+            continue;
+        pc_node *q = &g->node[p->op.name ? p->id : g->node[p->id].base];
+        if (p->op.name)
+            q->op = p->op;
+        else
+            q->keep = p->pin > 0, q->recompute = p->pin < 0;
+    }
+    return g;
+}
+
+PC_API void pc_graph_free(pc_graph *g)
+{
+    if (g)
+        free(g->node), free(g->term);
+    free(g);
+}
+
+/* ---- reading a plan: its file and its C constant ---- */
+typedef struct {
+    char *bytes;
+    size_t count, room, at;
+    int short_of; /* there was no more */
+} pc_text;
+
+static inline size_t pc_write(void *user, const void *bytes, size_t size)
+{
+    pc_text *t = (pc_text *)user;
+    if (t->room - t->count <= size) {
+        t->room = 2 * t->room + size + 65536;
+        t->bytes = (char *)realloc(t->bytes, t->room);
+        if (!t->bytes)
+            abort();
+    }
+    memcpy(t->bytes + t->count, bytes, size);
+    t->count += size;
+    t->bytes[t->count] = 0;
+    return size;
+}
+
+/* The next number of a file. */
+static inline uint64_t pc_number(pc_text *t)
+{
+    uint64_t n = 0;
+    t->short_of = t->short_of || t->count - t->at < 8;
+    for (int i = 8; i-- > 0 && !t->short_of;)
+        n = n << 8 | (unsigned char)t->bytes[t->at + (size_t)i];
+    t->at += 8;
+    return n;
+}
+/* One that is below a limit. */
+static inline int pc_below(pc_text *t, int64_t limit)
+{
+    uint64_t n = pc_number(t);
+    t->short_of = t->short_of || n >= (uint64_t)limit;
+    return t->short_of ? 0 : (int)n;
+}
+
+static inline void pc_wrong(plan_facts *f, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!*f->wrong)
+        vsnprintf(f->wrong, sizeof f->wrong, format, args);
+    va_end(args);
+}
+
+/* What stands in the file, in the order of its description (>>tables); what getters tell, too, must
+ * be the same. */
+static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
+{
+    int params = 0, tensors;
+    f->cost = (gckpt_cost *)pc_take((size_t)f->count, sizeof *f->cost);
+    for (int i = 0; i < 3; i++)
+        pc_number(t);
+    if ((tensors = pc_below(t, INT32_MAX)) != f->count)
+        pc_wrong(f, "its file has %d tensors, the graph %d", tensors, f->count);
+    for (int i = 0; i < f->count; i++) {
+        pc_number(t);
+        f->cost[i].forward = pc_number(t);
+        f->cost[i].backward = pc_number(t);
+    }
+    f->mode = (gckpt_mode)pc_below(t, GCKPT_INFERENCE + 1);
+    for (int i = 0; i < 2; i++)
+        pc_number(t);
+    f->in_backward = pc_below(t, 2);
+    pc_number(t);
+    f->alignment = (size_t)pc_number(t);
+    f->batch = (int64_t)pc_number(t);
+    pc_number(t);
+    f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
+    pc_number(t);
+    f->least = pc_number(t);
+    f->proven_work = pc_number(t);
+    f->proven_bytes = (size_t)pc_number(t);
+    f->offloaded = (size_t)pc_number(t);
+    f->offload_work = pc_number(t);
+    f->leaves = pc_below(t, INT32_MAX);
+    f->ranks = pc_below(t, INT32_MAX);
+    f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
+    pc_number(t);
+    f->terms = pc_below(t, f->count + 1);
+    f->term = (int *)pc_take((size_t)f->terms, sizeof *f->term);
+    for (int i = 0; i < f->terms; i++) {
+        f->term[i] = pc_below(t, f->count);
+        for (int k = 0; k < 4; k++)
+            pc_number(t);
+    }
+    f->picks = pc_below(t, INT32_MAX / 16);
+    f->pick = (pc_pick *)pc_take((size_t)f->picks, sizeof *f->pick);
+    for (int i = 0; i < f->picks; i++) {
+        f->pick[i].id = pc_below(t, f->count);
+        f->pick[i].gradient = pc_below(t, 2);
+        f->pick[i].offset = PC_NONE;
+    }
+    int length = pc_below(t, INT32_MAX);
+    if (length != f->length)
+        pc_wrong(f, "its file has %d instructions, the plan %d", length, f->length);
+    for (int x = 0; x < f->length && !t->short_of; x++) {
+        uint64_t word = pc_number(t);
+        if (word != 8 * (uint64_t)f->list[x].id + (uint64_t)f->list[x].kind)
+            pc_wrong(f, "instruction %d: its file has %lu, the plan kind %d of %d", x,
+                     (unsigned long)word, (int)f->list[x].kind, f->list[x].id);
+    }
+    params = pc_below(t, INT32_MAX);
+    for (int i = 0; i < f->count; i++)
+        if (f->node[i].kind == PC_PARAM) {
+            f->trained[i] = pc_number(t) & 1;
+            params--;
+        }
+    if (params || pc_below(t, INT32_MAX) != f->buffers)
+        pc_wrong(f, "its file has other parameters or buffers");
+    for (int b = 0; b < f->buffers && !t->short_of; b++) {
+        uint64_t at = pc_number(t);
+        if (at != f->buffer[b].offset)
+            pc_wrong(f, "buffer %d of tensor %d is at %lu in its file, else at %lu", b,
+                     f->buffer[b].id, (unsigned long)at, (unsigned long)f->buffer[b].offset);
+    }
+    pc_number(t); /* the hash */
+    if (t->short_of || t->at != t->count)
+        pc_wrong(f, "its file ends after %lu bytes, not %lu, or has numbers out of range",
+                 (unsigned long)t->count, (unsigned long)t->at);
+    (void)plan;
+}
+
+/* In C: behind `what`; the next number (SIZE_MAX: PC_NONE). */
+static inline void pc_seek(pc_text *t, const char *what)
+{
+    const char *at = strstr(t->bytes + t->at, what);
+    t->short_of = t->short_of || !at;
+    if (at)
+        t->at = (size_t)(at - t->bytes) + strlen(what);
+}
+static inline size_t pc_word(pc_text *t)
+{
+    const char *at = t->bytes + t->at;
+    size_t n = 0;
+    int minus;
+    while (*at && (*at < '0' || *at > '9') && *at != 'S')
+        at++;
+    minus = at > t->bytes && at[-1] == '-';
+    if (*at == 'S') {
+        t->at = (size_t)(at - t->bytes) + 8;
+        return PC_NONE;
+    }
+    t->short_of = t->short_of || !*at;
+    while (*at >= '0' && *at <= '9')
+        n = 10 * n + (size_t)(*at++ - '0');
+    t->at = (size_t)(at - t->bytes);
+    return minus ? 0 - n : n;
+}
+
+/* Operands of instructions, bytes of aux, where slower memory has what, where picks lie. */
+static inline void pc_read_printed(plan_facts *f, pc_text *t)
+{
+    free(f->ins), free(f->far), free(f->operand); /* of a time before */
+    f->operands = 0;
+    pc_seek(t, "gckpti_x_nodes[] = {");
+    for (int i = 0; i < f->count && !t->short_of; i++) {
+        pc_node *q = &f->node[i];
+        pc_seek(t, "\n    { ");
+        pc_seek(t, ", ");
+        pc_seek(t, ", "); /* op and data */
+        q->aux = pc_word(t);
+        for (int k = 0; k < 1 + GCKPT_MAX_DIMS + 3; k++)
+            pc_word(t); /* shape, attributes, name */
+        int base = (int)pc_word(t);
+        pc_word(t);
+        if (base != q->base)
+            pc_wrong(f, "tensor %d has base %d in C", i, base);
+        for (int k = 0; k < GCKPT_MAX_INPUTS; k++)
+            if (pc_word(t) != (size_t)(k < q->inputs ? q->in[k] : 0))
+                pc_wrong(f, "tensor %d has another input %d in C", i, k);
+    }
+    f->far = (size_t *)pc_take(2 * (size_t)f->count, sizeof *f->far);
+    pc_seek(t, "gckpti_x_told[] = {\n");
+    for (int i = 0; i < 2 * f->count && !t->short_of; i++) {
+        for (int k = i % 2 ? 0 : 4; k > 0; k--)
+            pc_word(t); /* UINT64_C(cost), twice: 64 is a number, too */
+        f->far[i] = pc_word(t);
+        if (i % 2)
+            pc_word(t), pc_word(t);
+    }
+    f->ins = (pc_ins *)pc_take((size_t)f->length, sizeof *f->ins);
+    if (f->length)
+        pc_seek(t, "gckpti_x_list[] = {\n");
+    for (int x = 0; x < f->length && !t->short_of; x++) {
+        pc_ins *n = &f->ins[x];
+        n->kind = (int)pc_word(t), n->first = (int)pc_word(t);
+        n->accumulate = (int)pc_word(t), n->zero = (int)pc_word(t);
+        n->id = (int)pc_word(t), n->uses = (int)pc_word(t), n->at = (int)pc_word(t);
+    }
+    const char *begin = strstr(t->bytes + t->at, "gckpti_x_operands[] = {");
+    const char *end = begin ? strchr(begin, '}') : NULL;
+    f->operand = (size_t *)pc_take(end ? (size_t)(end - begin) / 3 : 0, sizeof *f->operand);
+    if (end)
+        pc_seek(t, "gckpti_x_operands[] = {\n");
+    while (end && t->bytes + t->at + 2 < end)
+        f->operand[f->operands++] = pc_word(t);
+    if (f->picks)
+        pc_seek(t, "gckpti_x_picks[] = {\n");
+    for (int i = 0; i < f->picks && !t->short_of; i++) {
+        pc_word(t), pc_word(t);
+        f->pick[i].offset = pc_word(t);
+    }
+    if (t->short_of)
+        pc_wrong(f, "its C constant is not as expected");
+}
+
+PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
+{
+    pc_text t;
+    memset(&t, 0, sizeof t);
+    int printed = gckpt_plan_c(plan, "x", pc_write, &t) == GCKPT_OK;
+    if (printed)
+        pc_read_printed(f, &t);
+    free(t.bytes);
+    return printed;
+}
+
+/* A loss that runs in another form than it was built in reads what its logits were made from. */
+static inline void pc_read_form(plan_facts *f, const gckpt_plan *plan, int id)
+{
+    pc_node *q = &f->node[id];
+    const char *runs = gckpt_plan_op(plan, id);
+    if (q->kind != PC_OP || !q->op.name || !(q->op.flags & GCKPT_LOSS) || !strcmp(runs, q->op.name))
+        return;
+    const pc_node *logits = &f->node[q->in[0]];
+    if (strcmp(q->op.name, "cross_entropy") || strcmp(runs, "linear_cross_entropy") ||
+        logits->kind != PC_OP || logits->inputs != 2) {
+        pc_wrong(f, "tensor %d, %s, runs as %s", id, q->op.name, runs);
+        return;
+    }
+    q->in[2] = q->in[1];
+    q->in[0] = logits->in[0];
+    q->in[1] = logits->in[1];
+    q->inputs = 3;
+    q->op = *pc_find_op("linear_cross_entropy");
+}
+
+/* 0: there is nothing to tell of such a plan: of a backend, without desc or with leaves. */
+PC_API int plan_facts_read(plan_facts *f, const gckpt_plan *plan, const pc_graph *g,
+                           const gckpt_plan_desc *desc)
+{
+    pc_text file;
+    memset(f, 0, sizeof *f);
+    memset(&file, 0, sizeof file);
+    f->count = g->count;
+    f->node = (pc_node *)pc_take((size_t)f->count, sizeof *f->node);
+    memcpy(f->node, g->node, (size_t)f->count * sizeof *f->node);
+    f->trained = (unsigned char *)pc_take((size_t)f->count, 1);
+    for (int i = 0; i < f->count; i++)
+        pc_read_form(f, plan, i);
+    f->length = gckpt_plan_length(plan);
+    f->list = (gckpt_instruction *)pc_take((size_t)f->length, sizeof *f->list);
+    f->usage = (gckpt_usage *)pc_take((size_t)f->length, sizeof *f->usage);
+    for (int x = 0; x < f->length; x++) {
+        gckpt_plan_get(plan, x, &f->list[x]);
+        gckpt_plan_usage(plan, x, &f->usage[x]);
+        if (f->list[x].kind == GCKPT_UPDATE && f->list[x].id >= 0 && f->list[x].id < f->count)
+            f->trained[f->list[x].id] = 1;
+    }
+    f->buffers = gckpt_plan_buffers(plan);
+    f->buffer = (gckpt_buffer *)pc_take((size_t)f->buffers, sizeof *f->buffer);
+    for (int b = 0; b < f->buffers; b++)
+        gckpt_plan_buffer(plan, b, &f->buffer[b]);
+    f->mode = gckpt_plan_mode(plan);
+    f->in_backward = gckpt_plan_in_backward(plan);
+    f->rows = gckpt_plan_rows(plan);
+    f->arena = gckpt_plan_arena(plan);
+    f->bound = gckpt_plan_bound(plan);
+    f->bytes = gckpt_plan_bytes(plan);
+    for (int k = 0; k < GCKPT_BYTES_KINDS; k++)
+        f->kind[k] = k == GCKPT_BYTES_TABLES ? 0 : gckpt_plan_kind_bytes(plan, k);
+    f->work = gckpt_plan_work(plan);
+    f->recompute = gckpt_plan_recompute(plan);
+    f->overhead = gckpt_plan_overhead(plan);
+    f->offload_bytes = desc ? desc->offload_bytes : gckpt_plan_offloaded(plan);
+    f->budget = desc ? desc->budget : 0;
+    f->by_model = desc && !desc->costs && !desc->backend;
+    int written = gckpt_plan_write(plan, pc_write, &file) == GCKPT_OK;
+    if (written) {
+        pc_read_file(f, plan, &file);
+        if (f->batch != gckpt_plan_batch(plan) || f->mode != gckpt_plan_mode(plan) ||
+            f->in_backward != gckpt_plan_in_backward(plan) ||
+            f->offloaded != gckpt_plan_offloaded(plan) ||
+            f->proven_work != gckpt_plan_proven_work(plan) ||
+            f->proven_bytes != gckpt_plan_proven_bytes(plan))
+            pc_wrong(f, "its file has another batch, mode, way to update, bytes offloaded, proof");
+        plan_facts_print(f, plan);
+    } else if (desc) {
+        f->batch = gckpt_plan_batch(plan);
+        f->precision = desc->precision;
+        f->alignment = desc->alignment ? desc->alignment : 64;
+        f->offloaded = gckpt_plan_offloaded(plan);
+        f->offload_work = desc->offload_work;
+        f->leaves = f->ranks = 1;
+        f->terms = g->terms;
+        f->term = (int *)pc_take((size_t)f->terms, sizeof *f->term);
+        memcpy(f->term, g->term, (size_t)f->terms * sizeof *f->term);
+        f->picks = desc->fetches;
+        f->pick = (pc_pick *)pc_take((size_t)f->picks, sizeof *f->pick);
+        for (int i = 0; i < f->picks; i++) {
+            f->pick[i].id = gckpt_id(desc->fetch[i].tensor);
+            f->pick[i].gradient = desc->fetch[i].gradient;
+            f->pick[i].offset = PC_NONE;
+        }
+    }
+    free(file.bytes);
+    return written || (desc && desc->leaves <= 1);
+}
+
+PC_API void plan_facts_free(plan_facts *f)
+{
+    free(f->node), free(f->term), free(f->pick), free(f->trained), free(f->cost), free(f->far);
+    free(f->list), free(f->usage), free(f->buffer), free(f->ins), free(f->operand);
+    memset(f, 0, sizeof *f);
+}
+
+/* ---- going through it ---- */
+/* What a buffer is said to hold: nothing any more when something else was written there since. */
+typedef struct {
+    int buffer; /* -1: nothing was ever made */
+    int stamp, made, first, parts;
+} pc_held;
+enum { PC_LEVELS = 24 };
+typedef struct {
+    const plan_facts *f;
+    char *text;
+    size_t room;
+    int failed, x, body, epilogue, looped, backward_seen, updates_seen;
+    /* by id: */
+    unsigned char *reaches, *active, *runs, *staged, *has_aux, *is_term, *narrow;
+    unsigned char *forwards, *backwards, *updated, *reduced, *far_now, *live_value, *live_aux;
+    int *expected, *first_use;
+    pc_held *value, *aux, *gradient, *shard, *sum; /* sum: by use, id * inputs + input */
+    int *next_use, *turn;
+    /* by instruction: */
+    int *first_buffer;
+    unsigned char *keeps_value, *keeps_aux, *dies, *far;
+    /* by buffer: */
+    int *next_buffer, *stamp, *last_read;
+    unsigned char *claimed;
+    const size_t *operand, *operand_end; /* of this instruction, where they are told */
+    int flight, before;                  /* a REDUCE that is under way; the last backward */
+    int exchange;                        /* its buffer */
+} pc_walk;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline void
+pc_say(pc_walk *w, const char *format, ...)
+{
+    static const char *const kinds[] = { "forward", "backward", "update",
+                                         "offload", "reload",   "reduce" };
+    const plan_facts *f = w->f;
+    va_list args;
+    size_t n = 0;
+    if (w->failed++)
+        return;
+    if (w->x < f->length) {
+        gckpt_instruction in = f->list[w->x];
+        const char *op = in.id >= 0 && in.id < f->count ? f->node[in.id].op.name : NULL;
+        n = (size_t)snprintf(w->text, w->room, "instruction %d, %s of %d%s%s: ", w->x,
+                             (unsigned)in.kind < 6 ? kinds[in.kind] : "?", in.id, op ? " " : "",
+                             op ? op : "");
+    } else {
+        n = (size_t)snprintf(w->text, w->room, "after instruction %d: ", w->x - 1);
+    }
+    va_start(args, format);
+    if (n < w->room)
+        vsnprintf(w->text + n, w->room - n, format, args);
+    va_end(args);
+}
+
+static inline int pc_base(const plan_facts *f, const pc_node *q, int i)
+{
+    return f->node[q->in[i]].base;
+}
+static inline int pc_is_loss(const pc_node *q) { return (q->op.flags & GCKPT_LOSS) != 0; }
+static inline int pc_is_cache(const pc_node *q)
+{
+    return q->kind == PC_OP && q->op.name && !strcmp(q->op.name, "cache");
+}
+/* Its value is in the arena where an op reads it. */
+static inline int pc_in_arena(const pc_walk *w, int id)
+{
+    const pc_node *q = &w->f->node[id];
+    return q->kind == PC_OP ? !pc_is_cache(q) : w->staged[id];
+}
+enum { PC_VALUE = 1, PC_GRADIENT = 2 };
+static inline size_t pc_bytes(const pc_walk *w, int id, int narrow)
+{
+    return (size_t)w->f->node[id].n * (w->narrow[id] & narrow ? 2 : 4);
+}
+/* What its backward reads. */
+static inline unsigned pc_needs(const pc_walk *w, const pc_node *q)
+{
+    unsigned mask = 0;
+    for (int i = 0; i < q->inputs; i++)
+        mask |= w->active[pc_base(w->f, q, i)] ? q->op.needs[i] : 0;
+    return mask;
+}
+/* Input i is an earlier (or any other) input as well. */
+static inline int pc_repeats(const plan_facts *f, const pc_node *q, int i, int any)
+{
+    for (int k = 0; k < (any ? q->inputs : i); k++)
+        if (k != i && pc_base(f, q, k) == pc_base(f, q, i))
+            return 1;
+    return 0;
+}
+/* Its sum has a low part (5e) behind it for the step (2), or for the instruction (1). */
+static inline int pc_low(const pc_walk *w, const pc_node *q, int i)
+{
+    const pc_node *in = &w->f->node[q->in[i]];
+    if (!(q->op.needs[i] & GCKPT_SUMS))
+        return 0;
+    if (in->batchless && !q->batchless)
+        return w->looped ? 2 : 1;
+    return in->n != q->n;
+}
+/* Sums over uses: of what does not depend on the batch (5f). In a looped plan each use has its own
+ * accumulator through the step. */
+static inline int pc_has_sums(const pc_walk *w, int id)
+{
+    return w->looped && w->f->node[id].batchless;
+}
+
+/* ---- buffers ---- */
+/* The buffer that begins here for that; -1: none. ends: 1: with this instruction, 0: later, -1:
+ * either. hint: where it is, if that is told. */
+static inline int pc_begins(pc_walk *w, int x, int id, gckpt_buffer_kind kind, size_t size,
+                            int ends, size_t hint)
+{
+    int found = -1;
+    for (int b = w->first_buffer[x]; b >= 0; b = w->next_buffer[b]) {
+        const gckpt_buffer *q = &w->f->buffer[b];
+        if (w->claimed[b] || q->id != id || q->kind != kind ||
+            (size != PC_NONE && q->size != size) || (ends >= 0 && (q->end == x) != ends))
+            continue;
+        if (found < 0 || q->offset == hint)
+            found = b;
+    }
+    if (found >= 0)
+        w->claimed[found] = 1;
+    return found;
+}
+
+static inline void pc_touch(pc_walk *w, int b, int x)
+{
+    if (w->last_read[b] < x)
+        w->last_read[b] = x;
+}
+
+/* Something new stands in buffer b; what stood there is gone. */
+static inline pc_held pc_put(pc_walk *w, int b)
+{
+    pc_held h = { b, ++w->stamp[b], w->x, 0, 0 };
+    pc_touch(w, b, w->x);
+    return h;
+}
+
+/* The last instruction of the body that reads anything. */
+static inline int pc_body_end(const pc_walk *w)
+{
+    int x = w->epilogue - 1;
+    while (x > w->body && w->f->list[x].kind == GCKPT_REDUCE)
+        x--;
+    return x;
+}
+
+/* What is read must be there, whole. What the prologue left is read in every round of the body. */
+static inline int pc_read(pc_walk *w, const pc_held *h, const char *what, int id)
+{
+    int x = w->x;
+    if (h->buffer < 0) {
+        pc_say(w, "reads the %s of %d, which nothing has made", what, id);
+        return 0;
+    }
+    const gckpt_buffer *b = &w->f->buffer[h->buffer];
+    if (h->stamp != w->stamp[h->buffer]) {
+        pc_say(w, "reads the %s of %d, which something was written over", what, id);
+        return 0;
+    }
+    if (w->looped && h->made < w->body && x >= w->body && x < w->epilogue && x < pc_body_end(w))
+        x = pc_body_end(w);
+    if (x > b->end)
+        pc_say(w, "reads the %s of %d, whose buffer %d ends with instruction %d%s", what, id,
+               h->buffer, b->end, x > w->x ? " in the midst of a loop" : "");
+    pc_touch(w, h->buffer, x);
+    return !w->failed;
+}
+
+static inline size_t pc_place(const pc_walk *w, const pc_held *h)
+{
+    return h && h->buffer >= 0 ? w->f->buffer[h->buffer].offset : PC_NONE;
+}
+
+/* The next operand, where they are told, is to be this. */
+static inline size_t pc_hint(const pc_walk *w, int ahead)
+{
+    return w->operand && w->operand + ahead < w->operand_end ? w->operand[ahead] : PC_NONE;
+}
+static inline void pc_operand(pc_walk *w, const char *what, int i, size_t offset)
+{
+    if (!w->operand || w->failed)
+        return;
+    if (w->operand >= w->operand_end)
+        pc_say(w, "has too few operands");
+    else if (*w->operand++ != offset)
+        pc_say(w, "runs with operand %s %d at %lu; it is at %lu", what, i,
+               (unsigned long)w->operand[-1], (unsigned long)offset);
+}
+
+/* ---- what is read where, from the end ---- */
+static inline void pc_find_live(pc_walk *w)
+{
+    const plan_facts *f = w->f;
+    unsigned char *far = w->far_now;
+    for (int i = 0; i < f->picks; i++)
+        if (!f->pick[i].gradient)
+            w->live_value[f->node[f->pick[i].id].base] = 1;
+    for (int x = f->length; x-- > 0;) {
+        int id = f->list[x].id, kind = (int)f->list[x].kind, body = !f->usage[x].once;
+        const pc_node *q = &f->node[id];
+        if (kind == GCKPT_UPDATE || kind == GCKPT_REDUCE)
+            continue;
+        if (kind == GCKPT_OFFLOAD) {
+            w->far[x] = far[id];
+            w->live_value[id] |= far[id] & 1;
+            w->live_aux[id] |= far[id] >> 1;
+            far[id] = 0;
+            continue;
+        }
+        if (kind == GCKPT_BACKWARD) {
+            unsigned mask = pc_needs(w, q);
+            for (int i = 0; i < q->inputs; i++)
+                if (mask & GCKPT_IN(i))
+                    w->live_value[pc_base(f, q, i)] = 1;
+            w->live_value[id] |= (mask & GCKPT_OUT) != 0;
+            w->live_aux[id] |= mask & GCKPT_AUX && w->has_aux[id];
+            continue;
+        }
+        w->keeps_value[x] = w->live_value[id];
+        w->keeps_aux[x] = w->live_aux[id];
+        w->live_value[id] = w->live_aux[id] = 0;
+        if (kind == GCKPT_RELOAD) {
+            far[id] |= (unsigned char)(w->keeps_value[x] | w->keeps_aux[x] << 1);
+            continue;
+        }
+        for (int i = 0; i < q->inputs; i++) {
+            const pc_node *in = &f->node[pc_base(f, q, i)];
+            if (!w->live_value[pc_base(f, q, i)] && !(w->looped && body && in->batchless))
+                w->dies[x] |= (unsigned char)(1u << i);
+        }
+        for (int i = 0; i < q->inputs; i++)
+            w->live_value[pc_base(f, q, i)] = 1;
+    }
+    memset(far, 0, (size_t)f->count);
+}
+
+/* ---- forwards, offloads, reloads ---- */
+static inline void pc_pin(pc_walk *w, int id, const pc_held *h)
+{
+    const pc_node *q = &w->f->node[id];
+    if (q->recompute && !q->batchless && !(q->op.flags & GCKPT_SIDE_EFFECT) && h->first &&
+        !w->f->usage[w->x].once && (w->backward_seen || w->f->list[w->x].kind == GCKPT_BACKWARD))
+        pc_say(w, "reads what %d, which is never to be kept for the backward, left in the forward",
+               id);
+}
+
+static inline void pc_reads_parameter(pc_walk *w, int id)
+{
+    if (w->updated[id])
+        pc_say(w, "reads parameter %d after its update", id);
+}
+
+/* The value and the aux that a forward or a reload leaves, where somebody reads them. */
+static inline void pc_results(pc_walk *w, int id, int reload)
+{
+    const plan_facts *f = w->f;
+    const pc_node *q = &f->node[id];
+    int x = w->x, b = -1, first = !w->forwards[id] && !w->backward_seen, source = -1;
+    size_t size = pc_bytes(w, id, PC_VALUE);
+    int has_value = q->kind == PC_PARAM || (!pc_is_loss(q) && !pc_is_cache(q));
+    w->value[id].buffer = w->aux[id].buffer = -1;
+    if (has_value && w->keeps_value[x]) {
+        b = pc_begins(w, x, id, GCKPT_BUFFER_VALUE, size, -1, PC_NONE);
+        for (int i = 0; i < q->inputs && b < 0 && !reload; i++) { /* in place */
+            int in = pc_base(f, q, i);
+            const pc_held *h = &w->value[in];
+            if (q->op.flags & GCKPT_INPLACE(i) && pc_in_arena(w, in) && w->dies[x] >> i & 1 &&
+                f->node[in].n == q->n && pc_bytes(w, in, PC_VALUE) == size && h->buffer >= 0 &&
+                f->buffer[h->buffer].end > x && source < 0)
+                source = h->buffer;
+        }
+        b = b < 0 ? source : b;
+        if (b < 0)
+            pc_say(w, "its value (%lu bytes), which is read later, has no place",
+                   (unsigned long)size);
+        else
+            w->value[id] = pc_put(w, b);
+        w->value[id].first = first;
+    }
+    pc_operand(w, "out", 0, pc_place(w, &w->value[id]));
+    if (w->keeps_aux[x]) {
+        b = pc_begins(w, x, id, GCKPT_BUFFER_AUX, q->aux, -1, PC_NONE);
+        if (b < 0)
+            pc_say(w, "its aux, which is read later, has no place");
+        else
+            w->aux[id] = pc_put(w, b);
+        w->aux[id].first = first;
+    }
+    pc_operand(w, "aux", 0, pc_place(w, &w->aux[id]));
+}
+
+static inline void pc_workspace(pc_walk *w, int id, size_t least)
+{
+    int b = pc_begins(w, w->x, id, GCKPT_BUFFER_WORKSPACE, PC_NONE, 1, PC_NONE);
+    size_t size = b < 0 ? 0 : w->f->buffer[b].size;
+    if (b >= 0)
+        pc_put(w, b);
+    if (size < least)
+        pc_say(w, "has %lu bytes of workspace; low parts of its sums need %lu", (unsigned long)size,
+               (unsigned long)least);
+    pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
+}
+
+static inline void pc_forward(pc_walk *w, int id)
+{
+    const plan_facts *f = w->f;
+    const pc_node *q = &f->node[id];
+    int x = w->x, effect = w->is_term[id] || q->op.flags & GCKPT_SIDE_EFFECT;
+    size_t at[GCKPT_MAX_INPUTS];
+    if (q->kind == PC_PARAM)
+        pc_reads_parameter(w, id);
+    if (q->kind != PC_PARAM && q->batchless != f->usage[x].once)
+        pc_say(w, "stands in the wrong part of the list");
+    if (f->usage[x].again != (w->forwards[id] != 0))
+        pc_say(w, "is told to run %s", f->usage[x].again ? "again" : "for the first time");
+    if (w->forwards[id] && (q->keep || q->op.flags & GCKPT_SIDE_EFFECT || q->batchless) &&
+        q->kind == PC_OP)
+        pc_say(w, "runs again, though it has a side effect, is pinned or depends on no input");
+    for (int i = 0; i < q->inputs; i++) {
+        int in = pc_base(f, q, i);
+        at[i] = PC_NONE;
+        if (f->node[in].kind == PC_PARAM)
+            pc_reads_parameter(w, in);
+        if (pc_in_arena(w, in) && pc_read(w, &w->value[in], "value", in)) {
+            at[i] = pc_place(w, &w->value[in]);
+            if (w->backward_seen)
+                pc_pin(w, in, &w->value[in]);
+        }
+    }
+    if (!w->keeps_value[x] && !w->keeps_aux[x] && !(effect && !w->forwards[id]))
+        pc_say(w, "nobody reads what it makes");
+    pc_results(w, id, 0);
+    pc_workspace(w, id, 0);
+    for (int i = 0; i < q->inputs; i++)
+        pc_operand(w, "value", i, at[i]);
+    w->forwards[id] = 1;
+    w->far_now[id] = 0;
+}
+
+static inline void pc_offload(pc_walk *w, int id)
+{
+    const plan_facts *f = w->f;
+    int x = w->x, parts = w->far[x];
+    if (x == 0 || f->list[x - 1].kind != GCKPT_FORWARD || f->list[x - 1].id != id)
+        pc_say(w, "does not stand behind its forward");
+    if (!parts)
+        pc_say(w, "nothing of it is reloaded");
+    if (parts & 1)
+        pc_read(w, &w->value[id], "value", id);
+    pc_operand(w, "out", 0, parts & 1 ? pc_place(w, &w->value[id]) : PC_NONE);
+    if (parts & 2)
+        pc_read(w, &w->aux[id], "aux", id);
+    pc_operand(w, "aux", 0, parts & 2 ? pc_place(w, &w->aux[id]) : PC_NONE);
+    w->far_now[id] = (unsigned char)parts;
+}
+
+static inline void pc_reload(pc_walk *w, int id)
+{
+    int parts = w->keeps_value[w->x] | w->keeps_aux[w->x] << 1;
+    if ((w->far_now[id] & parts) != parts)
+        pc_say(w, "what it brings back was not offloaded since its forward");
+    if (!parts)
+        pc_say(w, "nobody reads what it brings back");
+    if (w->f->node[id].recompute || w->f->node[id].batchless)
+        pc_say(w, "may not be offloaded");
+    pc_results(w, id, 1);
+}
+
+/* ---- gradients ---- */
+/* All of a gradient is there: the place of the first accumulator, or of all; others: the rest. */
+static inline size_t pc_complete(pc_walk *w, int id, const char *who, size_t *others, int *count)
+{
+    const plan_facts *f = w->f;
+    pc_held *h = &w->gradient[id];
+    int use = w->first_use[id], done = 0, need = w->expected[id];
+    *count = 0;
+    if (f->leaves > 1 && f->node[id].batchless && use >= 0 && !w->reduced[id] &&
+        !f->node[use / GCKPT_MAX_INPUTS].batchless)
+        pc_say(w, "the gradient of %d was not reduced", id);
+    if (pc_has_sums(w, id)) {
+        done = h->buffer >= 0 ? h->parts : 0;
+        for (int k = 0; use >= 0; use = w->next_use[use], k++) {
+            pc_held *sum = &w->sum[use];
+            if (k < done)
+                continue;
+            if (sum->buffer < 0 || !sum->parts) {
+                pc_say(w, "%s the gradient of %d before input %d of %d has added to it", who, id,
+                       use % GCKPT_MAX_INPUTS, use / GCKPT_MAX_INPUTS);
+                return PC_NONE;
+            }
+            pc_read(w, sum, "accumulator", id);
+            if (k == 0)
+                *h = *sum;
+            else if (*count < 64)
+                others[(*count)++] = pc_place(w, sum);
+        }
+        h->parts = need;
+        if (!w->failed && h->buffer >= 0)
+            h->stamp = ++w->stamp[h->buffer]; /* it has the others now */
+    }
+    if (pc_read(w, h, "gradient", id) && h->parts != need)
+        pc_say(w, "%s the gradient of %d, which has %d of %d contributions", who, id, h->parts,
+               need);
+    return pc_place(w, h);
+}
+
+/* The contract's turn (5f). The first two parts of a sum over uses may change places: they are made
+ * apart, and a + b = b + a; where all have accumulators, any may. */
+static inline void pc_turn(pc_walk *w, int use, int id)
+{
+    int k = w->gradient[id].buffer >= 0 ? w->gradient[id].parts : 0, turn = w->turn[use];
+    if (turn != k && !(w->f->node[id].batchless && k < 2 && turn < 2))
+        pc_say(w, "adds to the gradient of %d as number %d; it is number %d", id, k, turn);
+}
+
+/* Where the gradient of an input goes. Returns bits: 1 it is added to, 2 it is cleared before. */
+static inline unsigned pc_target(pc_walk *w, int id, int i, size_t *at, size_t *total)
+{
+    const plan_facts *f = w->f;
+    const pc_node *q = &f->node[id];
+    int in = pc_base(f, q, i), use = id * GCKPT_MAX_INPUTS + i, b, sums = f->node[in].batchless;
+    gckpt_buffer_kind kind = sums ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
+    pc_held *h = &w->gradient[in], *out = &w->gradient[id];
+    size_t wide = pc_bytes(w, in, 0), size = pc_bytes(w, in, PC_GRADIENT);
+    size_t hint = pc_hint(w, 3 * i + 1);
+    *at = *total = PC_NONE;
+    if (pc_has_sums(w, in)) {
+        pc_held *sum = &w->sum[use];
+        b = pc_begins(w, 0, in, kind, wide * (pc_low(w, q, i) == 2 ? 2 : 1), 0, hint);
+        if (b < 0 || f->buffer[b].end != f->length) {
+            pc_say(w, "input %d, %d: its sum has no accumulator through the step", i, in);
+            return 0;
+        }
+        *sum = pc_put(w, b);
+        sum->parts = 1;
+        *at = pc_place(w, sum);
+        return 1;
+    }
+    pc_turn(w, use, in);
+    if (h->buffer < 0) {
+        b = pc_begins(w, w->x, in, kind, size, 0, hint);
+        if (b >= 0) {
+            *h = pc_put(w, b);
+        } else if (!sums && !q->batchless && out->buffer >= 0 && f->node[in].n == q->n &&
+                   pc_bytes(w, id, PC_GRADIENT) == size && !pc_repeats(f, q, i, 1) &&
+                   q->op.flags & (GCKPT_PASSES(i) | (i ? 0 : GCKPT_INPLACE_GRAD))) {
+            if (q->op.flags & GCKPT_PASSES(i))
+                *h = *out; /* nothing is written: both are there */
+            else
+                *h = pc_put(w, out->buffer);
+            h->made = w->x;
+        } else {
+            pc_say(w, "input %d: the gradient of %d (%lu bytes) has no place", i, in,
+                   (unsigned long)size);
+            return 0;
+        }
+        h->parts = 1;
+        *at = pc_place(w, h);
+        return sums ? 3 : 0;
+    }
+    if (!pc_read(w, h, "gradient so far", in))
+        return 0;
+    h->stamp = ++w->stamp[h->buffer];
+    h->parts++;
+    if (!sums && !pc_repeats(f, q, i, 0)) {
+        *at = pc_place(w, h);
+        return 1;
+    }
+    b = pc_begins(w, w->x, in, kind, wide, 1, hint);
+    if (b < 0) {
+        pc_say(w, "input %d: what is added to the gradient of %d has no place", i, in);
+        return 0;
+    }
+    pc_put(w, b);
+    *at = f->buffer[b].offset;
+    *total = pc_place(w, h);
+    return sums ? 3 : 0;
+}
+
+static inline void pc_backward(pc_walk *w, int id)
+{
+    const plan_facts *f = w->f;
+    const pc_node *q = &f->node[id];
+    unsigned mask = pc_needs(w, q), add = 0, clear = 0;
+    size_t at[3][GCKPT_MAX_INPUTS], others[64], low = 0, gradient = PC_NONE;
+    int count = 0;
+    if (!w->runs[id])
+        pc_say(w, "nothing needs it");
+    if (w->backwards[id]++)
+        pc_say(w, "runs a second time");
+    if (q->batchless != f->usage[w->x].once)
+        pc_say(w, "stands in the wrong part of the list");
+    if (w->updates_seen && !f->in_backward)
+        pc_say(w, "comes after an update");
+    if (pc_is_loss(q) && !w->forwards[id])
+        pc_say(w, "comes before its forward");
+    for (int i = 0; i < q->inputs; i++) {
+        int in = pc_base(f, q, i);
+        at[0][i] = PC_NONE;
+        if (!(mask & GCKPT_IN(i)))
+            continue;
+        if (f->node[in].kind == PC_PARAM)
+            pc_reads_parameter(w, in);
+        if (pc_in_arena(w, in) && pc_read(w, &w->value[in], "value", in)) {
+            at[0][i] = pc_place(w, &w->value[in]);
+            pc_pin(w, in, &w->value[in]);
+        }
+    }
+    int out = (mask & GCKPT_OUT) != 0, aux = mask & GCKPT_AUX && w->has_aux[id];
+    if (out && pc_read(w, &w->value[id], "value", id))
+        pc_pin(w, id, &w->value[id]);
+    pc_operand(w, "out", 0, out ? pc_place(w, &w->value[id]) : PC_NONE);
+    if (aux && pc_read(w, &w->aux[id], "aux", id))
+        pc_pin(w, id, &w->aux[id]);
+    pc_operand(w, "aux", 0, aux ? pc_place(w, &w->aux[id]) : PC_NONE);
+    if (!pc_is_loss(q))
+        gradient = pc_complete(w, id, "uses", others, &count);
+    for (int i = 0; i < q->inputs; i++)
+        if (w->active[pc_base(f, q, i)] && pc_low(w, q, i) == 1)
+            low = (low + 63) / 64 * 64 + 4 * (size_t)f->node[q->in[i]].n;
+    pc_workspace(w, id, low);
+    pc_operand(w, "gradient", 0, gradient);
+    for (int i = 0; i < q->inputs && !w->failed; i++) {
+        at[1][i] = at[2][i] = PC_NONE;
+        unsigned bits = w->active[pc_base(f, q, i)] ? pc_target(w, id, i, &at[1][i], &at[2][i]) : 0;
+        add |= (bits & 1) << i;
+        clear |= bits >> 1 << i;
+    }
+    for (int i = 0; i < q->inputs && !w->failed; i++) {
+        pc_operand(w, "value", i, at[0][i]);
+        pc_operand(w, "gradient of input", i, at[1][i]);
+        pc_operand(w, "total of input", i, at[2][i]);
+    }
+    for (int k = 0; k < count; k++)
+        pc_operand(w, "accumulator", k + 1, others[k]);
+    const pc_ins *ins = f->ins ? &f->ins[w->x] : NULL;
+    if (ins && (ins->accumulate != (int)add || ins->zero != (int)clear || ins->uses != count + 1))
+        pc_say(w, "accumulates %x, clears %x, adds up %d; it should %x, %x, %d", ins->accumulate,
+               ins->zero, ins->uses, add, clear, count + 1);
+    w->backward_seen |= !f->usage[w->x].once;
+    w->before = w->x;
+}
+
+/* ---- reduces and updates ---- */
+/* Bytes of the largest of n equal parts of a tensor's blocks of 4096, halved again and again. */
+static inline size_t pc_part(int64_t elements, int n)
+{
+    int64_t blocks = (elements + 4095) / 4096;
+    for (; n > 1; n /= 2)
+        blocks = (blocks + 1) / 2;
+    return 4 * (size_t)(blocks * 4096 < elements ? blocks * 4096 : elements);
+}
+
+/* What is exchanged is under way until here. */
+static inline void pc_land(pc_walk *w, int x)
+{
+    int id = w->flight;
+    if (id < 0)
+        return;
+    pc_touch(w, w->exchange, x - 1);
+    if (w->gradient[id].buffer >= 0)
+        pc_touch(w, w->gradient[id].buffer, x - 1);
+    if (w->shard[id].buffer >= 0) {
+        pc_touch(w, w->shard[id].buffer, x - 1);
+        w->gradient[id].buffer = -1; /* the rest of it is not needed */
+    }
+    w->flight = -1;
+}
+
+/* Room for what another rank sends, which the REDUCEs behind one backward share: of the largest. */
+static inline void pc_exchange(pc_walk *w, int id)
+{
+    const plan_facts *f = w->f;
+    size_t most = 0;
+    int largest = id;
+    if (w->before == w->x - 1) {
+        for (int x = w->x; x < f->length && f->list[x].kind == GCKPT_REDUCE; x++) {
+            size_t half = pc_part(f->node[f->list[x].id].n, 2);
+            largest = half > most ? f->list[x].id : largest;
+            most = half > most ? half : most;
+        }
+        w->exchange = pc_begins(w, w->before, largest, GCKPT_BUFFER_TREE, most, -1, PC_NONE);
+    }
+    if (w->exchange < 0)
+        pc_say(w, "what another rank sends (%lu bytes) has no place", (unsigned long)most);
+}
+
+static inline void pc_reduce(pc_walk *w, int id)
+{
+    const plan_facts *f = w->f;
+    const pc_node *q = &f->node[id];
+    int uses = 0, count = 0, use = w->first_use[id], cut, shard;
+    pc_held *h = &w->gradient[id];
+    size_t more[64], tree[PC_LEVELS];
+    pc_land(w, w->x);
+    for (; use >= 0 && !f->node[use / GCKPT_MAX_INPUTS].batchless; use = w->next_use[use], uses++) {
+        pc_held *sum = &w->sum[use];
+        if (!w->looped)
+            continue;
+        if (sum->buffer < 0)
+            pc_say(w, "input %d of %d has not added to it yet", use % GCKPT_MAX_INPUTS,
+                   use / GCKPT_MAX_INPUTS);
+        else if (pc_read(w, sum, "accumulator", id) && uses > 0 && count < 64)
+            more[count++] = pc_place(w, sum);
+    }
+    if (w->failed)
+        return;
+    if (f->leaves <= 1 || !q->batchless || !w->active[id] || !uses || w->reduced[id]++)
+        pc_say(w, "it has no sums of leaves, or none any more");
+    if (f->usage[w->x].once || (w->before != w->x - 1 && f->list[w->x - 1].kind != GCKPT_REDUCE))
+        pc_say(w, "does not stand behind a backward of the body");
+    cut = f->ranks > 1 && f->shard != GCKPT_SHARD_NONE && q->kind == PC_PARAM && q->n > 4096 &&
+          f->trained[id] && use < 0;
+    shard = cut && !w->looped && f->shard >= GCKPT_SHARD_GRADIENTS;
+    if (w->looped && !w->failed) {
+        *h = w->sum[w->first_use[id]];
+        h->stamp = ++w->stamp[h->buffer];
+        h->parts = uses;
+    }
+    if (pc_read(w, h, "gradient", id) && h->parts != uses)
+        pc_say(w, "has %d of %d contributions of the body", h->parts, uses);
+    for (int k = 0; (f->leaves / f->ranks) >> k > 1 && k < PC_LEVELS; k++) {
+        int b =
+            pc_begins(w, 0, id, GCKPT_BUFFER_TREE, 4 * (size_t)q->n, 0, pc_hint(w, 3 + count + k));
+        if (b < 0 || f->buffer[b].end != f->length) {
+            pc_say(w, "sums of leaves that wait have no place through the step");
+            return;
+        }
+        pc_put(w, b);
+        pc_touch(w, b, w->x);
+        tree[k] = f->buffer[b].offset;
+    }
+    if (f->ranks > 1) {
+        pc_exchange(w, id);
+        if (w->failed)
+            return;
+        w->flight = id;
+        pc_touch(w, w->exchange, w->x);
+    }
+    if (shard) {
+        int b = pc_begins(w, w->before, id, GCKPT_BUFFER_PARAMETER_GRADIENT,
+                          pc_part(q->n, f->ranks), -1, PC_NONE);
+        if (b < 0)
+            pc_say(w, "this rank's share of it has no place");
+        else
+            w->shard[id] = pc_put(w, b);
+    }
+    pc_operand(w, "exchange", 0,
+               f->ranks > 1 && !w->failed ? f->buffer[w->exchange].offset : PC_NONE);
+    pc_operand(w, "gradient", 0, pc_place(w, h));
+    pc_operand(w, "share", 0, pc_place(w, &w->shard[id]));
+    for (int k = 0; k < count; k++)
+        pc_operand(w, "accumulator", k + 1, more[k]);
+    for (int k = 0; (f->leaves / f->ranks) >> k > 1 && k < PC_LEVELS; k++)
+        pc_operand(w, "sum that waits", k, tree[k]);
+    if (f->ins && (f->ins[w->x].accumulate != cut || f->ins[w->x].uses != count + 1))
+        pc_say(w, "adds up %d, of %d", f->ins[w->x].uses, count + 1);
+}
+
+static inline void pc_update(pc_walk *w, int id)
+{
+    const plan_facts *f = w->f;
+    size_t others[64], at;
+    int count = 0;
+    if (!f->trained[id] || w->updated[id])
+        pc_say(w, w->updated[id] ? "is there a second time" : "is not trained");
+    if (!f->in_backward && !f->usage[w->x].once)
+        pc_say(w, "stands in the wrong part of the list");
+    for (int i = 0; i < f->terms && !w->updates_seen; i++)
+        if (!w->forwards[f->term[i]])
+            pc_say(w, "comes before the loss %d has counted", f->term[i]);
+    if (w->shard[id].buffer >= 0)
+        at = pc_read(w, &w->shard[id], "share", id) ? pc_place(w, &w->shard[id]) : PC_NONE;
+    else
+        at = pc_complete(w, id, "updates by", others, &count);
+    pc_operand(w, "gradient", 0, at);
+    for (int k = 0; k < count; k++)
+        pc_operand(w, "accumulator", k + 1, others[k]);
+    w->updated[id] = 1;
+    w->updates_seen = 1;
+}
+
+/* ---- the whole list ---- */
+/* Which tensors get a gradient: they lead to a loss and are picked or trained, or depend on such;
+ * which backwards run; the uses of each tensor in the contract's order: of users that depend on the
+ * batch, then of the others, in reverse; inputs ascending. */
+static inline void pc_find_active(pc_walk *w)
+{
+    const plan_facts *f = w->f;
+    for (int i = 0; i < f->terms; i++)
+        w->reaches[f->term[i]] = w->is_term[f->term[i]] = 1;
+    for (int i = f->count; i-- > 0;)
+        for (int k = 0; f->node[i].kind == PC_OP && k < f->node[i].inputs; k++)
+            if (w->reaches[i] && f->node[i].op.flags & PC_BACKWARD)
+                w->reaches[pc_base(f, &f->node[i], k)] = 1;
+    for (int i = 0; i < f->picks && f->mode != GCKPT_INFERENCE; i++)
+        if (f->pick[i].gradient)
+            w->active[f->node[f->pick[i].id].base] = w->reaches[f->node[f->pick[i].id].base];
+    for (int i = 0; i < f->count; i++) {
+        const pc_node *q = &f->node[i];
+        w->first_use[i] = -1;
+        if (f->trained[i])
+            w->active[i] = 1;
+        if (f->trained[i] && (!w->reaches[i] || f->mode == GCKPT_INFERENCE))
+            pc_say(w, "parameter %d is trained, but leads to no loss", i);
+        for (int k = 0; q->kind == PC_OP && k < q->inputs; k++)
+            if (w->reaches[i] && q->op.flags & PC_BACKWARD && w->active[pc_base(f, q, k)])
+                w->active[i] = w->runs[i] = 1;
+    }
+    for (int once = 1; once >= 0; once--)
+        for (int i = 0; i < f->count; i++)
+            for (int k = f->node[i].inputs;
+                 k-- > 0 && w->runs[i] && f->node[i].batchless == once;) {
+                int in = pc_base(f, &f->node[i], k), use = i * GCKPT_MAX_INPUTS + k;
+                w->next_use[use] = w->first_use[in];
+                w->first_use[in] = use;
+                w->expected[in]++;
+            }
+    for (int i = 0; i < f->count; i++)
+        for (int use = w->first_use[i], k = 0; use >= 0; use = w->next_use[use])
+            w->turn[use] = k++;
+}
+
+/* Where the parts of the list begin; what is known of ids and buffers before anything runs. */
+static inline int pc_start(pc_walk *w)
+{
+    const plan_facts *f = w->f;
+    int x = 0;
+    int64_t leaf = f->leaves > 0 ? (f->batch + f->leaves - 1) / f->leaves : f->batch;
+    w->flight = w->before = -1;
+    w->looped = f->mode != GCKPT_INFERENCE && (f->leaves > f->ranks || leaf > f->rows);
+    for (int i = 0; i < f->count; i++)
+        w->value[i].buffer = w->aux[i].buffer = w->gradient[i].buffer = w->shard[i].buffer = -1;
+    for (int i = 0; i < f->count * GCKPT_MAX_INPUTS; i++)
+        w->sum[i].buffer = -1;
+    for (; x < f->length; x++) {
+        gckpt_instruction in = f->list[x];
+        w->x = x;
+        if ((unsigned)in.kind > GCKPT_REDUCE || in.id < 0 || in.id >= f->count ||
+            (f->node[in.id].kind != PC_OP && f->node[in.id].kind != PC_PARAM &&
+             in.kind != GCKPT_REDUCE)) {
+            pc_say(w, "there is no such instruction");
+            return 0;
+        }
+        if (f->node[in.id].kind == PC_OP && !f->node[in.id].op.name) {
+            pc_say(w, "its op is not known: include check.h before what calls gckpt_apply");
+            return 0;
+        }
+        if (f->node[in.id].kind == PC_PARAM && in.kind == GCKPT_FORWARD)
+            w->staged[in.id] = 1;
+    }
+    for (x = 0; x < f->length && f->usage[x].once && f->list[x].kind == GCKPT_FORWARD;)
+        x++;
+    for (w->body = x; x < f->length && !f->usage[x].once;)
+        x++;
+    for (w->epilogue = x; x < f->length; x++) {
+        w->x = x;
+        if (!f->usage[x].once || f->list[x].kind == GCKPT_FORWARD) {
+            pc_say(w, "stands in the wrong part of the list");
+            return 0;
+        }
+    }
+    w->x = f->length;
+    for (x = 0; x <= f->length; x++)
+        w->first_buffer[x] = -1;
+    for (int b = f->buffers; b-- > 0;) {
+        const gckpt_buffer *q = &f->buffer[b];
+        if (q->start < 0 || q->end < q->start || q->end > f->length || !q->size || q->id < 0 ||
+            q->id >= f->count || (b > 0 && q->end < f->buffer[b - 1].end)) {
+            pc_say(w, "buffer %d, of %d, lives from %d to %d", b, q->id, q->start, q->end);
+            return 0;
+        }
+        w->last_read[b] = -1;
+        w->next_buffer[b] = w->first_buffer[q->start];
+        w->first_buffer[q->start] = b;
+        if (q->kind == GCKPT_BUFFER_AUX && f->node[q->id].aux == PC_NONE)
+            w->has_aux[q->id] = 1;
+    }
+    for (int i = 0; i < f->count; i++) {
+        const pc_node *q = &f->node[i];
+        w->has_aux[i] |= q->aux != PC_NONE && q->aux > 0;
+        if (f->precision != GCKPT_FP32 && q->kind == PC_OP && !q->batchless && !pc_is_loss(q))
+            w->narrow[i] = PC_VALUE | PC_GRADIENT;
+    }
+    for (int i = 0; i < f->picks; i++) /* floats */
+        w->narrow[f->node[f->pick[i].id].base] &=
+            (unsigned char)~(f->pick[i].gradient ? PC_GRADIENT : PC_VALUE);
+    pc_find_active(w);
+    pc_find_live(w);
+    return !w->failed;
+}
+
+static inline void pc_instruction(pc_walk *w, int x)
+{
+    const plan_facts *f = w->f;
+    int id = f->list[x].id, index = id;
+    w->x = x;
+    if (x >= w->epilogue)
+        pc_land(w, w->epilogue);
+    if (f->ins) {
+        const pc_ins *ins = &f->ins[x];
+        int next = x + 1 < f->length ? ins[1].at : (int)f->operands;
+        for (int i = index = 0; i < id && f->list[x].kind == GCKPT_UPDATE; i++)
+            index += f->node[i].kind == PC_PARAM;
+        index = f->list[x].kind == GCKPT_UPDATE ? index : id;
+        w->operand = f->operand + ins->at;
+        w->operand_end = f->operand + next;
+        if (ins->kind != (int)f->list[x].kind || ins->id != index || ins->at < 0 ||
+            next < ins->at || (size_t)next > f->operands ||
+            ins->first != (f->list[x].kind == GCKPT_FORWARD && !w->forwards[id])) {
+            pc_say(w, "runs as kind %d of %d, first %d", ins->kind, ins->id, ins->first);
+            return;
+        }
+    }
+    switch (f->list[x].kind) {
+    case GCKPT_FORWARD: pc_forward(w, id); break;
+    case GCKPT_BACKWARD: pc_backward(w, id); break;
+    case GCKPT_UPDATE: pc_update(w, id); break;
+    case GCKPT_OFFLOAD: pc_offload(w, id); break;
+    case GCKPT_RELOAD: pc_reload(w, id); break;
+    default: pc_reduce(w, id); break;
+    }
+    if (f->ins && !w->failed && w->operand != w->operand_end)
+        pc_say(w, "has %d operands too many", (int)(w->operand_end - w->operand));
+}
+
+/* What is to have happened in the end; what is picked is there. */
+static inline void pc_end(pc_walk *w)
+{
+    const plan_facts *f = w->f;
+    size_t others[64], at;
+    int count;
+    pc_land(w, w->epilogue);
+    w->x = f->length;
+    for (int i = 0; i < f->terms; i++)
+        if (!w->forwards[f->term[i]])
+            pc_say(w, "the loss %d was never computed", f->term[i]);
+    for (int i = 0; i < f->count && !w->failed; i++) {
+        const pc_node *q = &f->node[i];
+        if (w->runs[i] && !w->backwards[i])
+            pc_say(w, "%d, %s, had no backward", i, q->op.name);
+        if (f->trained[i] && !w->updated[i])
+            pc_say(w, "parameter %d was not updated", i);
+        if (q->kind == PC_OP && q->op.name && q->op.flags & GCKPT_SIDE_EFFECT &&
+            !(q->op.flags & GCKPT_LOSS) && !w->forwards[i])
+            pc_say(w, "%d, %s, which has a side effect, never ran", i, q->op.name);
+    }
+    for (int i = 0; i < f->picks && !w->failed; i++) {
+        int id = f->node[f->pick[i].id].base;
+        if (f->pick[i].gradient)
+            at = pc_complete(w, id, "picks", others, &count);
+        else
+            at = pc_read(w, &w->value[id], "value", id) ? pc_place(w, &w->value[id]) : PC_NONE;
+        if (f->pick[i].offset != PC_NONE && f->pick[i].offset != at)
+            pc_say(w, "%d is picked at %lu; it is at %lu", id, (unsigned long)f->pick[i].offset,
+                   (unsigned long)at);
+    }
+    for (int b = 0; b < f->buffers && !w->failed; b++) {
+        const gckpt_buffer *q = &f->buffer[b];
+        int loose = w->looped && q->start == 0 && q->end == f->length;
+        loose = loose || (f->ranks > 1 && (q->kind == GCKPT_BUFFER_TREE ||
+                                           q->kind == GCKPT_BUFFER_PARAMETER_GRADIENT));
+        w->x = q->start;
+        if (!w->claimed[b])
+            pc_say(w, "nothing of it is written to buffer %d (kind %d, of %d, %lu bytes)", b,
+                   (int)q->kind, q->id, (unsigned long)q->size);
+        else if (loose ? q->end < w->last_read[b] : q->end != w->last_read[b])
+            pc_say(w,
+                   "buffer %d (kind %d, of %d) ends with instruction %d; %d is the last to use it",
+                   b, (int)q->kind, q->id, q->end, w->last_read[b]);
+    }
+}
+
+/* Buffers that live at once lie apart, aligned, and add up to what is told. */
+static inline void pc_sizes(pc_walk *w)
+{
+    const plan_facts *f = w->f;
+    int *live = (int *)pc_take((size_t)f->buffers, sizeof *live), count = 0; /* by offset */
+    size_t top = 0, most = 0, kinds[4] = { 0, 0, 0, 0 }, best[4] = { 0, 0, 0, 0 }, sum = 0;
+    static const int kind_of[] = { 0, 0, 0, 1, 2, 3 };
+    for (int x = 0; x <= f->length && !w->failed; x++) {
+        int kept = 0;
+        w->x = x;
+        for (int k = 0; k < count; k++) {
+            const gckpt_buffer *q = &f->buffer[live[k]];
+            if (q->end >= x)
+                live[kept++] = live[k];
+            else
+                sum -= q->size, kinds[kind_of[q->kind]] -= q->size;
+        }
+        count = kept;
+        for (int b = w->first_buffer[x]; b >= 0; b = w->next_buffer[b]) {
+            const gckpt_buffer *q = &f->buffer[b];
+            int low = 0, high = count;
+            while (low < high) {
+                int middle = (low + high) / 2;
+                if (f->buffer[live[middle]].offset < q->offset)
+                    low = middle + 1;
+                else
+                    high = middle;
+            }
+            const gckpt_buffer *below = low ? &f->buffer[live[low - 1]] : NULL;
+            const gckpt_buffer *above = low < count ? &f->buffer[live[low]] : NULL;
+            if (f->alignment && q->offset % f->alignment)
+                pc_say(w, "buffer %d at %lu is not aligned", b, (unsigned long)q->offset);
+            if (q->size > f->arena || q->offset > f->arena - q->size)
+                pc_say(w, "buffer %d, %lu bytes at %lu, leaves the arena of %lu", b,
+                       (unsigned long)q->size, (unsigned long)q->offset, (unsigned long)f->arena);
+            if (below && below->offset + below->size > q->offset)
+                pc_say(w, "buffers %d, of %d, and %d, of %d, overlap", live[low - 1], below->id, b,
+                       q->id);
+            if (above && q->offset + q->size > above->offset)
+                pc_say(w, "buffers %d, of %d, and %d, of %d, overlap", b, q->id, live[low],
+                       above->id);
+            memmove(live + low + 1, live + low, (size_t)(count - low) * sizeof *live);
+            live[low] = b;
+            count++;
+            sum += q->size;
+            kinds[kind_of[q->kind]] += q->size;
+            top = q->offset + q->size > top ? q->offset + q->size : top;
+        }
+        if (x < f->length && sum != f->usage[x].live)
+            pc_say(w, "%lu bytes are told as live; there are %lu", (unsigned long)f->usage[x].live,
+                   (unsigned long)sum);
+        if (sum > most) {
+            most = sum;
+            memcpy(best, kinds, sizeof best);
+        }
+    }
+    free(live);
+    if (top != f->arena || most != f->bound)
+        pc_say(w, "arena %lu, bound %lu are told; they are %lu, %lu", (unsigned long)f->arena,
+               (unsigned long)f->bound, (unsigned long)top, (unsigned long)most);
+    if (f->kind[GCKPT_BYTES_ACTIVATIONS] + f->kind[GCKPT_BYTES_GATHERED] != best[0] ||
+        f->kind[GCKPT_BYTES_GRADIENTS] != best[1] || f->kind[GCKPT_BYTES_WORKSPACE] != best[2] ||
+        f->kind[GCKPT_BYTES_TREE] != best[3])
+        pc_say(w, "bytes by kind are told wrong");
+    if (f->bytes != f->arena + f->kind[GCKPT_BYTES_PARAMETERS] + f->kind[GCKPT_BYTES_STATE] +
+                        f->kind[GCKPT_BYTES_CACHES])
+        pc_say(w, "%lu bytes are told in all, not the sum of its kinds", (unsigned long)f->bytes);
+    if (f->budget && (f->mode == GCKPT_OPTIMAL || f->mode == GCKPT_STORE_ALL) &&
+        f->bytes > f->budget)
+        pc_say(w, "%lu bytes exceed the budget of %lu", (unsigned long)f->bytes,
+               (unsigned long)f->budget);
+}
+
+/* Work of copying to slower memory or back: of 2^20 bytes in proportion, rounded up. */
+static inline uint64_t pc_copy_work(const plan_facts *f, size_t bytes)
+{
+    return (bytes >> 20) * f->offload_work +
+           (((bytes & 0xfffff) * f->offload_work + 0xfffff) >> 20);
+}
+
+/* What instructions cost adds up to the work; the model's costs are no less than what they move.
+ * What is in slower memory has a place of its own. */
+static inline void pc_works(pc_walk *w)
+{
+    const plan_facts *f = w->f;
+    uint64_t work = 0, once = 0, again = 0, backward = 0;
+    size_t unit = f->alignment ? f->alignment : 1, far = 0;
+    unsigned char *there = w->far_now; /* of what is offloaded at any time */
+    memset(there, 0, (size_t)f->count);
+    for (int x = 0; x < f->length && !w->failed; x++) {
+        int id = f->list[x].id, kind = (int)f->list[x].kind;
+        const pc_node *q = &f->node[id];
+        size_t moved = 0, copied = 0, parts;
+        uint64_t cost = f->usage[x].work, least = 0;
+        w->x = x;
+        work += cost;
+        if (kind == GCKPT_FORWARD)
+            *(f->usage[x].again ? &again : &once) += cost;
+        backward += kind == GCKPT_BACKWARD ? cost : 0;
+        if (f->cost && kind <= GCKPT_BACKWARD &&
+            cost != (kind == GCKPT_FORWARD ? f->cost[id].forward : f->cost[id].backward))
+            pc_say(w, "its work is told as %lu, unlike in its file", (unsigned long)cost);
+        parts = kind == GCKPT_OFFLOAD  ? w->far[x]
+                : kind == GCKPT_RELOAD ? (size_t)(w->keeps_value[x] | w->keeps_aux[x] << 1)
+                                       : 0;
+        for (int k = 0; k < 2; k++) {
+            size_t size = !(parts >> k & 1)        ? 0
+                          : !k                     ? pc_bytes(w, id, PC_VALUE)
+                          : q->aux != PC_NONE      ? q->aux
+                          : w->aux[id].buffer >= 0 ? f->buffer[w->aux[id].buffer].size
+                                                   : 0;
+            moved += size;
+            copied += (size + unit - 1) / unit * unit;
+            if (size && !(there[id] >> k & 1)) {
+                far += size;
+                there[id] |= (unsigned char)(1 << k);
+            }
+        }
+        if (f->usage[x].moved != moved || (kind >= GCKPT_UPDATE && cost != pc_copy_work(f, copied)))
+            pc_say(w, "moves %lu bytes by %lu work; told are %lu", (unsigned long)moved,
+                   (unsigned long)cost, (unsigned long)f->usage[x].moved);
+        if (!f->by_model || kind > GCKPT_BACKWARD || q->kind != PC_OP ||
+            !strcmp(q->op.name, "linear_cross_entropy"))
+            continue;
+        size_t out = pc_bytes(w, id, PC_VALUE);
+        unsigned mask = pc_needs(w, q);
+        least = out * (kind == GCKPT_FORWARD ? 1 : mask & GCKPT_OUT ? 2 : 1);
+        for (int i = 0; i < q->inputs; i++) {
+            int in = pc_base(f, q, i);
+            if (kind == GCKPT_FORWARD || mask & GCKPT_IN(i))
+                least += pc_bytes(w, in, PC_VALUE);
+            if (kind == GCKPT_BACKWARD && w->active[in] && !(q->op.flags & GCKPT_PASSES(i)))
+                least += pc_bytes(w, in, PC_GRADIENT);
+        }
+        if (cost < 10 * least + 16384)
+            pc_say(w, "its work is %lu; what it moves is worth %lu", (unsigned long)cost,
+                   (unsigned long)(10 * least + 16384));
+    }
+    double part = once ? (double)again / (double)once : 0;
+    w->x = f->length;
+    if (work != f->work || part < f->recompute - 1e-9 || part > f->recompute + 1e-9)
+        pc_say(w, "work %lu, %g of it again, are told; it is %lu, %g", (unsigned long)f->work,
+               f->recompute, (unsigned long)work, part);
+    part = f->least ? (double)(work - f->least) / (double)f->least : 0;
+    if (f->cost && (f->least > once + backward || (!f->least && once + backward) ||
+                    f->overhead < part - 1e-9 || f->overhead > part + 1e-9))
+        pc_say(w, "the least work is told as %lu, the overhead as %g", (unsigned long)f->least,
+               f->overhead);
+    if (f->proven_work > work || f->proven_bytes > f->bytes)
+        pc_say(w, "it has less work or fewer bytes than are proven to be the least");
+    if (far > f->offloaded || f->offloaded > f->offload_bytes)
+        pc_say(w, "%lu bytes are offloaded; %lu are told, %lu allowed", (unsigned long)far,
+               (unsigned long)f->offloaded, (unsigned long)f->offload_bytes);
+    for (int i = 0; i < 2 * f->count && f->far; i++) {
+        int in = there[i / 2] >> (i % 2) & 1;
+        size_t size = i % 2 ? f->node[i / 2].aux : pc_bytes(w, i / 2, PC_VALUE);
+        if ((f->far[i] != PC_NONE) != in || (in && f->far[i] + size > f->offloaded))
+            pc_say(w, "%d has no place in slower memory, or one for nothing", i / 2);
+        for (int k = 0; k < i && in; k++)
+            if (f->far[k] != PC_NONE && f->far[k] < f->far[i] + size &&
+                f->far[i] < f->far[k] + (k % 2 ? f->node[k / 2].aux : pc_bytes(w, k / 2, PC_VALUE)))
+                pc_say(w, "%d and %d overlap in slower memory", k / 2, i / 2);
+    }
+}
+
+PC_API const char *plan_facts_check(const plan_facts *f)
+{
+    static PC_LOCAL char text[320];
+    pc_walk walk, *w = &walk;
+    size_t n = (size_t)f->count + 1, uses = n * GCKPT_MAX_INPUTS, length = (size_t)f->length + 2;
+    size_t buffers = (size_t)f->buffers + 1;
+    if (*f->wrong) {
+        snprintf(text, sizeof text, "%s", f->wrong);
+        return text;
+    }
+    memset(w, 0, sizeof *w);
+    w->f = f;
+    w->text = text;
+    w->room = sizeof text;
+    w->x = f->length;
+    unsigned char *flags = (unsigned char *)pc_take(14 * n + 4 * length + buffers, 1), *at = flags;
+    unsigned char **const by_id[] = { &w->reaches,    &w->active,  &w->runs,    &w->staged,
+                                      &w->has_aux,    &w->is_term, &w->narrow,  &w->forwards,
+                                      &w->backwards,  &w->updated, &w->reduced, &w->far_now,
+                                      &w->live_value, &w->live_aux };
+    unsigned char **const by_x[] = { &w->keeps_value, &w->keeps_aux, &w->dies, &w->far };
+    for (size_t i = 0; i < 14; i++, at += n)
+        *by_id[i] = at;
+    for (size_t i = 0; i < 4; i++, at += length)
+        *by_x[i] = at;
+    w->claimed = at;
+    int *numbers = (int *)pc_take(2 * n + 2 * uses + length + 3 * buffers, sizeof(int));
+    w->expected = numbers;
+    w->first_use = w->expected + n;
+    w->next_use = w->first_use + n;
+    w->turn = w->next_use + uses;
+    w->first_buffer = w->turn + uses;
+    w->next_buffer = w->first_buffer + length;
+    w->stamp = w->next_buffer + buffers;
+    w->last_read = w->stamp + buffers;
+    w->value = (pc_held *)pc_take(4 * n + uses, sizeof *w->value);
+    w->aux = w->value + n;
+    w->gradient = w->aux + n;
+    w->shard = w->gradient + n;
+    w->sum = w->shard + n;
+    if (pc_start(w)) {
+        for (int x = 0; x < f->length && !w->failed; x++)
+            pc_instruction(w, x);
+        w->operand = NULL;
+        if (!w->failed)
+            pc_end(w);
+        if (!w->failed)
+            pc_sizes(w);
+        if (!w->failed)
+            pc_works(w);
+    }
+    free(w->value);
+    free(numbers);
+    free(flags);
+    return w->failed ? text : NULL;
+}
+
+PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
+                              const gckpt_plan_desc *desc)
+{
+    pc_graph *g = pc_graph_new(graph, NULL, 0);
+    plan_facts f;
+    const char *problem = plan_facts_read(&f, plan, g, desc) ? plan_facts_check(&f) : NULL;
+    plan_facts_free(&f);
+    pc_graph_free(g);
+    return problem;
+}
+#endif /* body */
+
+/* ---- every plan that a test makes ---- */
+#if defined(TESTS_CHECK_H) && !defined(PLAN_CHECK_OFF)
+typedef struct {
+    const gckpt_frontier *frontier;
+    const gckpt_graph *graph;
+    gckpt_plan_desc desc;
+} pc_frontier;
+typedef struct {
+    gckpt_build build;
+    gckpt_measure measure;
+    void *user;
+    pc_graph **graph; /* of every size that was built */
+    int64_t *rows;
+    size_t count;
+} pc_builds;
+static PC_LOCAL pc_frontier pc_frontiers[64]; /* the latest */
+static PC_LOCAL unsigned pc_frontier_count;
+
+static inline gckpt_plan *pc_checked(gckpt_plan *plan, const pc_graph *g,
+                                     const gckpt_plan_desc *desc, const char *file, int line)
+{
+    plan_facts f;
+    const char *problem = NULL;
+    if (plan_facts_read(&f, plan, g, desc))
+        problem = plan_facts_check(&f);
+    if (problem)
+        check_record(0, file, line, "wrong plan (%s): %s", gckpt_mode_name(f.mode), problem);
+    plan_facts_free(&f);
+    return plan;
+}
+
+static inline gckpt_plan *pc_checked_of(gckpt_plan *plan, const gckpt_graph *graph,
+                                        const gckpt_term *terms, int count,
+                                        const gckpt_plan_desc *desc, const char *file, int line)
+{
+    pc_graph *g = plan ? pc_graph_new(graph, terms, count) : NULL;
+    if (plan)
+        pc_checked(plan, g, desc, file, line);
+    pc_graph_free(g);
+    return plan;
+}
+
+static inline gckpt_plan *pc_plan_new(const char *file, int line, gckpt_graph *graph,
+                                      const gckpt_term *terms, int count,
+                                      const gckpt_plan_desc *desc)
+{
+    static const gckpt_plan_desc defaults;
+    return pc_checked_of(gckpt_plan_new(graph, terms, count, desc), graph, terms, count,
+                         desc ? desc : &defaults, file, line);
+}
+
+static inline gckpt_plan *pc_plan_read(const char *file, int line, gckpt_graph *graph,
+                                       gckpt_read_fn read, void *user, const gckpt_memory *memory)
+{
+    return pc_checked_of(gckpt_plan_read(graph, read, user, memory), graph, NULL, 0, NULL, file,
+                         line);
+}
+
+#ifndef GCKPT_NO_STDIO
+static inline gckpt_plan *pc_plan_load(const char *file, int line, gckpt_graph *graph,
+                                       const char *path, const gckpt_memory *memory)
+{
+    return pc_checked_of(gckpt_plan_load(graph, path, memory), graph, NULL, 0, NULL, file, line);
+}
+#endif
+
+static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
+                                              int count, const gckpt_plan_desc *desc)
+{
+    pc_frontier *p = &pc_frontiers[pc_frontier_count % 64];
+    gckpt_frontier *frontier = gckpt_frontier_new(graph, terms, count, desc);
+    if (frontier) {
+        pc_frontier_count++;
+        memset(p, 0, sizeof *p);
+        p->frontier = frontier;
+        p->graph = graph;
+        if (desc)
+            p->desc = *desc;
+        p->desc.mode = GCKPT_OPTIMAL;
+    }
+    return frontier;
+}
+
+/* What is written to no file (a backend's) is not looked at: its picks may be gone. */
+static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
+                                           const gckpt_frontier *frontier, size_t budget)
+{
+    gckpt_plan *plan = gckpt_frontier_plan(frontier, budget);
+    for (unsigned i = 64; plan && i-- > 0;) {
+        pc_frontier *p = &pc_frontiers[(pc_frontier_count + i) % 64];
+        if (p->frontier != frontier)
+            continue;
+        p->desc.budget = budget;
+        if (!p->desc.backend)
+            pc_checked_of(plan, p->graph, NULL, 0, &p->desc, file, line);
+        break;
+    }
+    return plan;
+}
+
+static inline int pc_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
+{
+    pc_builds *b = (pc_builds *)user;
+    pc_saw_graph(graph);
+    int count = b->build(graph, rows, terms, b->user);
+    if (count < 0 || count > GCKPT_MAX_TERMS)
+        return count;
+    b->graph = (pc_graph **)realloc(b->graph, (b->count + 1) * sizeof *b->graph);
+    b->rows = (int64_t *)realloc(b->rows, (b->count + 1) * sizeof *b->rows);
+    if (!b->graph || !b->rows)
+        abort();
+    b->rows[b->count] = rows;
+    b->graph[b->count++] = pc_graph_new(graph, NULL, 0);
+    for (int i = 0; i < count; i++)
+        if (!terms[i].loss)
+            return count;
+    pc_graph_free(b->graph[b->count - 1]);
+    b->graph[b->count - 1] = pc_graph_new(graph, terms, count);
+    return count;
+}
+
+static inline gckpt_result pc_measure(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                      gckpt_cost *costs, int cost_count, void *user)
+{
+    pc_builds *b = (pc_builds *)user;
+    return b->measure(graph, terms, count, costs, cost_count, b->user);
+}
+
+static inline gckpt_plan *pc_fitted(gckpt_plan *plan, pc_builds *b, const gckpt_plan_desc *desc,
+                                    const char *file, int line)
+{
+    static const gckpt_cost measured;
+    gckpt_plan_desc d;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    d.costs = b->measure ? &measured : NULL;
+    for (size_t i = b->count; i-- > 0;) {
+        if (plan && b->rows[i] == gckpt_plan_rows(plan)) {
+            pc_checked(plan, b->graph[i], &d, file, line);
+            break;
+        }
+    }
+    for (size_t i = 0; i < b->count; i++)
+        pc_graph_free(b->graph[i]);
+    free(b->graph);
+    free(b->rows);
+    return plan;
+}
+
+static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store, gckpt_build build,
+                                 void *user, int64_t batch, const gckpt_plan_desc *desc,
+                                 gckpt_measure measure)
+{
+    pc_builds b = { build, measure, user, NULL, NULL, 0 };
+    gckpt_plan *plan =
+        gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc, measure ? pc_measure : NULL);
+    return pc_fitted(plan, &b, desc, file, line);
+}
+
+static inline gckpt_plan *pc_fit_timed(const char *file, int line, gckpt_store *store,
+                                       gckpt_build build, void *user, int64_t batch,
+                                       const gckpt_plan_desc *desc, gckpt_measure measure,
+                                       gckpt_timed *timed)
+{
+    pc_builds b = { build, measure, user, NULL, NULL, 0 };
+    gckpt_plan *plan = gckpt_fit_timed(store, build ? pc_build : NULL, &b, batch, desc,
+                                       measure ? pc_measure : NULL, timed);
+    return pc_fitted(plan, &b, desc, file, line);
+}
+
+static inline gckpt_graph *pc_graph_begin(gckpt_store *store, const gckpt_memory *memory)
+{
+    gckpt_graph *graph = gckpt_graph_new(store, memory);
+    pc_saw_graph(graph);
+    return graph;
+}
+
+static inline gckpt_tensor *pc_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                     const void *attributes, size_t bytes)
+{
+    gckpt_tensor *t = gckpt_apply(op, in, n, attributes, bytes);
+    pc_saw_op(t, op);
+    return t;
+}
+
+static inline gckpt_tensor *pc_pinned(gckpt_tensor *t, int keep)
+{
+    pc_saw_pin(t, keep);
+    return keep ? gckpt_keep(t) : gckpt_recompute(t);
+}
+
+#define gckpt_plan_new(...)      pc_plan_new(__FILE__, __LINE__, __VA_ARGS__)
+#define gckpt_plan_read(...)     pc_plan_read(__FILE__, __LINE__, __VA_ARGS__)
+#define gckpt_plan_load(...)     pc_plan_load(__FILE__, __LINE__, __VA_ARGS__)
+#define gckpt_frontier_new(...)  pc_frontier_new(__VA_ARGS__)
+#define gckpt_frontier_plan(...) pc_frontier_plan(__FILE__, __LINE__, __VA_ARGS__)
+#define gckpt_fit(...)           pc_fit(__FILE__, __LINE__, __VA_ARGS__)
+#define gckpt_fit_timed(...)     pc_fit_timed(__FILE__, __LINE__, __VA_ARGS__)
+#define gckpt_graph_new(...)     pc_graph_begin(__VA_ARGS__)
+#define gckpt_apply(...)         pc_apply(__VA_ARGS__)
+#define gckpt_keep(t)            pc_pinned(t, 1)
+#define gckpt_recompute(t)       pc_pinned(t, 0)
+#endif /* every plan */
+#endif

@@ -1,0 +1,674 @@
+/* promises.h - what the manual (9) promises of plans, asked of a request for one net (net.h).
+ *
+ *   promise_all(seed, way)    asks for plans of every mode and many budgets, of the net of this seed, and compares
+ *                             them with each other and with the frontier
+ *   promise_runs(seed, way)   trains by one of them: the bits of a plain plan, the bytes that were promised
+ *   promise_fit(seed, way)    gckpt_fit against all micro-batches, one by one
+ *   promise_tell()            prints how often each was asked and broken
+ *
+ * The checker of plans (plan_check.h) sees each of them, too. Include it after the implementation and net.h. */
+#ifndef TESTS_PROMISES_H
+#define TESTS_PROMISES_H
+
+/* One line each: what it says, and a name. */
+#define PROMISES(X)                                                                                \
+    X(PLANNED, "what is legal is planned, for any budget from the least named on")                 \
+    X(WITHIN, "the peak never exceeds the budget")                                                 \
+    X(MORE, "more bytes never cost more work")                                                     \
+    X(RIVALS, "never worse than store-all, segments, sqrt, memory-poor in the same bytes")         \
+    X(NO_WORSE, "gckpt_plan_new has no more work than the frontier's point")                       \
+    X(NO_GAP, "a complete frontier has no gap that gckpt_plan_new would fill")                     \
+    X(LEAST, "the least budget named works; nothing needs less; a byte less is refused")           \
+    X(POINTS, "a point's bytes and work are its plan's; find gives it")                            \
+    X(AUTO, "AUTO plans what OPTIMAL can, with no more work")                                      \
+    X(PROVEN, "nothing has less work or bytes than is proven")                                     \
+    X(SLOWER, "slower memory never costs work or bytes")                                           \
+    X(SAVED, "a plan is the same after a file")                                                    \
+    X(BITS, "all plans of a net give the same bits")                                               \
+    X(TOUCHED, "running touches the bytes that were planned")                                      \
+    X(FIT, "gckpt_fit is the best of all micro-batches")
+#define PROMISE_ENUM(name, text) PROMISE_##name,
+enum { PROMISES(PROMISE_ENUM) PROMISE_KINDS };
+#undef PROMISE_ENUM
+static long promise_asked[PROMISE_KINDS], promise_broken[PROMISE_KINDS];
+static int promise_told; /* 1: every broken one is printed, and its net */
+static int promise_printed;
+static long promise_nothing; /* nets with nothing to train */
+
+/* ---- what is asked now, and the plans that came of it ---- */
+enum { PROMISE_PLANS = 128, PROMISE_BUDGETS = 10, PROMISE_LIST = 3000 };
+typedef struct {
+    const char *what;
+    size_t bytes, budget, proven_bytes; /* budget 0: none */
+    uint64_t work, proven;
+    int searched, close; /* close: proven to be within 0.1 % of a step */
+} promise_plan;
+static struct {
+    char who[48];
+    gckpt_graph *g;
+    const gckpt_term *term;
+    int terms, of_net; /* of_net: net.h has more to say */
+    gckpt_plan_desc d;
+    promise_plan plan[PROMISE_PLANS];
+    int plans;
+    uint64_t step; /* work of store-all */
+    size_t least;
+    heap memory;
+} asking;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static inline int promise(int kind, int kept, const char *format, ...)
+{
+#define PROMISE_NAME(name, text) #name,
+    static const char *const names[] = { PROMISES(PROMISE_NAME) };
+#undef PROMISE_NAME
+    char text[400];
+    va_list args;
+    promise_asked[kind]++;
+    if (!kept) {
+        va_start(args, format);
+        vsnprintf(text, sizeof text, format, args);
+        va_end(args);
+        promise_broken[kind]++;
+        if (promise_told) {
+            if (!promise_printed++ && asking.of_net)
+                net_print();
+            printf("%s: %s\n", names[kind], text);
+        }
+        return CHECK_MSG(0, "%s: %s", names[kind], text);
+    }
+    return CHECK(1);
+}
+
+static inline void promise_tell(void)
+{
+#define PROMISE_TEXT(name, text) text,
+    static const char *const texts[] = { PROMISES(PROMISE_TEXT) };
+#undef PROMISE_TEXT
+    for (int i = 0; i < PROMISE_KINDS; i++)
+        printf("%9ld asked %5ld broken: %s\n", promise_asked[i], promise_broken[i], texts[i]);
+}
+
+/* What an op's shape() asks for, behind low parts of sums that end with the instruction (5e). */
+static inline size_t work_of(const gckpt_plan *p, const gckpti_ins *ins)
+{
+    const gckpti_node *node = &p->nodes[ins->id];
+    size_t low = 0, own;
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.inputs = node->inputs;
+    call.attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
+    call.threads = p->threads;
+    call.plain = p->made_for != 0;
+    for (int i = 0; i < node->inputs; i++)
+        call.in[i].shape = p->nodes[node->in[i]].shape;
+    if (node->op->shape(&call) != GCKPT_OK || call.aux_bytes != node->aux_bytes)
+        return (size_t)-1;
+    if (ins->kind == GCKPT_FORWARD)
+        return call.work_forward;
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &p->nodes[node->in[i]];
+        int over_rows = q->batchless && !node->batchless;
+        if (!(node->op->needs[i] & GCKPT_SUMS) ||
+            p->operands[ins->operands + 5 + 3 * (size_t)i] == PC_NONE)
+            continue;
+        if (over_rows ? !p->looped : count_of(&q->shape) != count_of(&node->shape))
+            low = (low + 63) / 64 * 64 + 4 * (size_t)count_of(&q->shape);
+    }
+    own = call.work_backward;
+    return own ? (low + 63) / 64 * 64 + own : low;
+}
+
+static inline int has_its_work(const gckpt_plan *p)
+{
+    int left = 0;
+    for (size_t x = 0; x < p->length; x++)
+        left += p->list[x].kind <= GCKPT_BACKWARD && p->nodes[p->list[x].id].kind == GCKPTI_OP &&
+                work_of(p, &p->list[x]) > 0;
+    for (size_t b = 0; b < p->life_count; b++)
+        if (p->lives[b].kind == GCKPT_BUFFER_WORKSPACE)
+            left -= work_of(p, &p->list[p->lives[b].start]) == p->lives[b].size;
+    return left == 0;
+}
+
+static inline gckpt_plan *promise_ask(gckpt_mode mode, size_t budget)
+{
+    gckpt_plan_desc d = asking.d;
+    d.mode = mode;
+    d.budget = budget;
+    gckpt_plan *p = gckpt_plan_new(asking.g, asking.term, asking.terms, &d);
+    if (p)
+        net_planned(&d);
+    return p;
+}
+
+/* Notes a plan, sends some through a file, frees it; 0: there is none. */
+static inline int promise_take(gckpt_plan *p, const char *what, size_t budget, int searched)
+{
+    const gckpt_plan_desc *d = &asking.d;
+    if (!promise(PROMISE_PLANNED, p != NULL, "%s, %s: %s", asking.who, what,
+                 gckpt_error_text(asking.g)))
+        return 0;
+    promise_plan now = { what, gckpt_plan_bytes(p), budget, gckpt_plan_proven_bytes(p),
+                         gckpt_plan_work(p), gckpt_plan_proven_work(p), searched,
+                         gckpt_plan_gap(p) < 0.001 };
+    promise(PROMISE_WITHIN, !budget || now.bytes <= budget, "%s, %s: %lu bytes, the budget is %lu",
+            asking.who, what, (unsigned long)now.bytes, (unsigned long)budget);
+    promise(PROMISE_PROVEN,
+            now.proven <= now.work && now.proven_bytes <= now.bytes && gckpt_plan_gap(p) >= 0,
+            "%s, %s: work %lu, proven %lu; bytes %lu, proven %lu", asking.who, what,
+            (unsigned long)now.work, (unsigned long)now.proven, (unsigned long)now.bytes,
+            (unsigned long)now.proven_bytes);
+    CHECK_MSG(d->backend || d->precision || has_its_work(p), "%s, %s: another workspace",
+              asking.who, what);
+    if (!d->backend && asking.plans % 4 == 1) {
+        file f = { 0 }, again = { 0 };
+        gckpt_plan *q = gckpt_plan_write(p, file_write, &f) == GCKPT_OK
+                            ? gckpt_plan_read(asking.g, file_read, &f, NULL)
+                            : NULL;
+        promise(PROMISE_SAVED,
+                q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
+                    gckpt_plan_bytes(q) == now.bytes && gckpt_plan_work(q) == now.work,
+                "%s, %s: %s", asking.who, what, gckpt_error_text(asking.g));
+        gckpt_plan_free(q);
+        free(f.bytes);
+        free(again.bytes);
+    }
+    if (CHECK(asking.plans < PROMISE_PLANS))
+        asking.plan[asking.plans++] = now;
+    gckpt_plan_free(p);
+    return 1;
+}
+
+static inline promise_plan *promise_last(void) { return &asking.plan[asking.plans - 1]; }
+
+/* A mode without a budget; and with one, of its own bytes and a byte less. */
+static inline void promise_mode(gckpt_mode mode, const char *what)
+{
+    if (!promise_take(promise_ask(mode, 0), what, 0, 0))
+        return;
+    if (mode == GCKPT_STORE_ALL)
+        asking.step = promise_last()->work;
+    const size_t bytes = promise_last()->bytes;
+    if (chance(60))
+        return;
+    promise_take(promise_ask(mode, bytes), what, bytes, 0);
+    gckpt_plan *p = promise_ask(mode, bytes - 1);
+    promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == bytes,
+            "%s, %s: a byte less than %lu: %s", asking.who, what, (unsigned long)bytes,
+            p ? "a plan" : gckpt_error_text(asking.g));
+    gckpt_plan_free(p);
+}
+
+static inline void promise_modes(void)
+{
+    static gckpt_instruction list[PROMISE_LIST];
+    promise_mode(GCKPT_STORE_ALL, "store-all");
+    promise_mode(GCKPT_SEGMENTS, "segments");
+    promise_mode(GCKPT_SQRT, "sqrt");
+    promise_mode(GCKPT_MEMORY_POOR, "memory-poor");
+    promise_take(promise_ask(GCKPT_OPTIMAL, 0), "optimal without a budget", 0, 1);
+    promise_take(promise_ask(GCKPT_AUTO, 0), "auto without a budget", 0, 0);
+    if (asking.d.group) {
+        const int group = asking.d.group;
+        asking.d.group = 0;
+        promise_mode(GCKPT_SQRT, "sqrt, any group");
+        asking.d.group = group;
+    }
+    if (asking.d.fetches || asking.d.stage_parameters || (asking.of_net && net.packed))
+        return; /* such forwards are not in the plain plan that the list is made of */
+    asking.d.schedule = list;
+    asking.d.instructions = random_schedule(asking.g, asking.term, asking.terms, list, PROMISE_LIST);
+    if (asking.d.instructions > 0)
+        promise_take(promise_ask(GCKPT_SCHEDULE, 0), "schedule", 0, 0);
+    asking.d.schedule = NULL;
+    asking.d.instructions = 0;
+}
+
+/* The least budget: named when there is too little, enough, and not one byte too large. */
+static inline int promise_least(gckpt_mode mode)
+{
+    const char *what = gckpt_mode_name(mode);
+    gckpt_plan *p = promise_ask(mode, 1);
+    if (!promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET, "%s, %s in a byte: %s",
+                 asking.who, what, p ? "a plan" : gckpt_error_text(asking.g))) {
+        gckpt_plan_free(p);
+        return 0;
+    }
+    const size_t least = asking.g->least;
+    promise(PROMISE_LEAST, !asking.least || least == asking.least,
+            "%s: %s names %lu bytes as the least, another mode %lu", asking.who, what,
+            (unsigned long)least, (unsigned long)asking.least);
+    asking.least = least;
+    if (!promise_take(promise_ask(mode, least), "the least budget", least, 1))
+        return 0;
+    p = promise_ask(mode, least - 1);
+    promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == least,
+            "%s, %s: a byte less than the least, %lu: %s", asking.who, what, (unsigned long)least,
+            p ? "a plan" : gckpt_error_text(asking.g));
+    gckpt_plan_free(p);
+    return 1;
+}
+
+static inline gckpt_frontier *promise_frontier(void)
+{
+    gckpt_frontier *f = gckpt_frontier_new(asking.g, asking.term, asking.terms, &asking.d);
+    gckpt_point last = { 0, 0, 0, 0, 0 }, now;
+    const int n = gckpt_frontier_points(f);
+    if (!promise(PROMISE_PLANNED, n > 0, "%s, frontier: %s", asking.who, gckpt_error_text(asking.g)))
+        return f;
+    for (int i = 0; i < n; i++) {
+        CHECK(gckpt_frontier_get(f, i, &now) == GCKPT_OK);
+        promise(PROMISE_MORE, i == 0 || (now.bytes > last.bytes && now.work < last.work),
+                "%s: point %d: work %lu in %lu bytes, after %lu in %lu", asking.who, i,
+                (unsigned long)now.work, (unsigned long)now.bytes, (unsigned long)last.work,
+                (unsigned long)last.bytes);
+        promise(PROMISE_PROVEN,
+                now.proven_work <= now.work && (i == 0 || now.proven_work <= last.proven_work) &&
+                    gckpt_frontier_proven_bytes(f) <= now.bytes,
+                "%s: point %d: work %lu, proven %lu", asking.who, i, (unsigned long)now.work,
+                (unsigned long)now.proven_work);
+        promise(PROMISE_POINTS,
+                gckpt_frontier_find(f, now.bytes) == i &&
+                    gckpt_frontier_find(f, now.bytes - 1) == i - 1,
+                "%s: point %d of %lu bytes is not found", asking.who, i, (unsigned long)now.bytes);
+        last = now;
+        if (i && i + 1 < n && !chance(30))
+            continue;
+        if (!promise_take(gckpt_frontier_plan(f, now.bytes), "a point", now.bytes, 1))
+            continue;
+        const promise_plan *p = promise_last();
+        promise(PROMISE_POINTS, p->bytes == now.bytes && p->work == now.work,
+                "%s: point %d has work %lu in %lu bytes, its plan %lu in %lu", asking.who, i,
+                (unsigned long)now.work, (unsigned long)now.bytes, (unsigned long)p->work,
+                (unsigned long)p->bytes);
+        promise(PROMISE_PROVEN,
+                p->proven == now.proven_work && p->proven_bytes == gckpt_frontier_proven_bytes(f),
+                "%s: point %d: proven %lu, its plan says %lu", asking.who, i,
+                (unsigned long)now.proven_work, (unsigned long)p->proven);
+    }
+    for (int i = 0; i < asking.plans; i++) {
+        const promise_plan *q = &asking.plan[i];
+        if (q->searched || !strcmp(q->what, "schedule") ||
+            gckpt_frontier_get(f, gckpt_frontier_find(f, q->bytes), &now) != GCKPT_OK)
+            continue;
+        promise(PROMISE_RIVALS,
+                now.work <= q->work || (now.work - q->work < asking.step / 1000 &&
+                                        now.work - now.proven_work < asking.step / 1000),
+                "%s: %s has work %lu in %lu bytes, the frontier %lu", asking.who, q->what,
+                (unsigned long)q->work, (unsigned long)q->bytes, (unsigned long)now.work);
+    }
+    gckpt_frontier_get(f, 0, &now);
+    promise(PROMISE_LEAST, now.bytes == asking.least,
+            "%s: the frontier begins with %lu bytes, the least named is %lu", asking.who,
+            (unsigned long)now.bytes, (unsigned long)asking.least);
+    gckpt_plan *p = gckpt_frontier_plan(f, now.bytes - 1);
+    promise(PROMISE_LEAST, !p && gckpt_error(asking.g) == GCKPT_E_BUDGET && asking.g->least == now.bytes,
+            "%s: the frontier in a byte less than the least: %s", asking.who,
+            p ? "a plan" : gckpt_error_text(asking.g));
+    gckpt_plan_free(p);
+    return f;
+}
+
+/* Budgets worth asking for, ascending: the least, those of other plans, some between. */
+static inline int promise_budgets(size_t *budget, size_t most)
+{
+    int n = 0;
+    for (int i = 0; i < 4 * PROMISE_BUDGETS && n < PROMISE_BUDGETS; i++) {
+        size_t room = most > asking.least ? most - asking.least : 0, b;
+        const promise_plan *q = &asking.plan[below(asking.plans)];
+        b = i == 0        ? asking.least
+            : chance(60) ? q->bytes - (chance(20) && q->bytes > asking.least)
+                         : asking.least + below((int64_t)room + 1);
+        int at = n;
+        while (at > 0 && budget[at - 1] > b)
+            at--;
+        if (b < asking.least || (at > 0 && budget[at - 1] == b))
+            continue;
+        memmove(budget + at + 1, budget + at, (size_t)(n++ - at) * sizeof *budget);
+        budget[at] = b;
+    }
+    return n;
+}
+
+/* One budget, against the frontier and AUTO. */
+static inline void promise_budget(const gckpt_frontier *f, size_t budget)
+{
+    gckpt_point at = { 0, 0, 0, 0, 0 };
+    if (!promise_take(promise_ask(GCKPT_OPTIMAL, budget), "optimal", budget, 1))
+        return;
+    promise_plan p = *promise_last();
+    if (f && promise(PROMISE_POINTS,
+                     gckpt_frontier_get(f, gckpt_frontier_find(f, budget), &at) == GCKPT_OK,
+                     "%s: the frontier has nothing for %lu bytes", asking.who,
+                     (unsigned long)budget)) {
+        promise(PROMISE_NO_WORSE, p.work <= at.work,
+                "%s: %lu bytes: work %lu, the frontier's point of %lu has %lu", asking.who,
+                (unsigned long)budget, (unsigned long)p.work, (unsigned long)at.bytes,
+                (unsigned long)at.work);
+        promise(PROMISE_NO_GAP, p.work >= at.work || !gckpt_frontier_complete(f),
+                "%s: %lu bytes: work %lu in %lu, the complete frontier has %lu in %lu", asking.who,
+                (unsigned long)budget, (unsigned long)p.work, (unsigned long)p.bytes,
+                (unsigned long)at.work, (unsigned long)at.bytes);
+    }
+    if (chance(30) && promise_take(promise_ask(GCKPT_AUTO, budget), "auto", budget, 1))
+        promise(PROMISE_AUTO, promise_last()->work <= p.work,
+                "%s: %lu bytes: work %lu by auto, %lu by optimal", asking.who,
+                (unsigned long)budget, (unsigned long)promise_last()->work, (unsigned long)p.work);
+}
+
+/* The same without slower memory. */
+static inline void promise_slower(size_t budget, const promise_plan *with)
+{
+    const size_t bytes = asking.d.offload_bytes;
+    asking.d.offload_bytes = 0;
+    gckpt_plan *p = promise_ask(GCKPT_OPTIMAL, budget);
+    promise(PROMISE_SLOWER, p || asking.g->least >= asking.least,
+            "%s: the least is %lu bytes, %lu without slower memory", asking.who,
+            (unsigned long)asking.least, (unsigned long)asking.g->least);
+    promise(PROMISE_SLOWER,
+            !p || (with->work <= gckpt_plan_work(p) && with->proven <= gckpt_plan_proven_work(p)),
+            "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", asking.who,
+            (unsigned long)budget, (unsigned long)with->work, (unsigned long)with->proven,
+            (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_proven_work(p));
+    gckpt_plan_free(p);
+    asking.d.offload_bytes = bytes;
+}
+
+/* Every plan against every other. */
+static inline void promise_compare(void)
+{
+    for (int i = 0; i < asking.plans; i++) {
+        const promise_plan *p = &asking.plan[i];
+        /* a schedule that is given may be one that no mode finds */
+        promise(PROMISE_LEAST, p->bytes >= asking.least || !strcmp(p->what, "schedule"),
+                "%s: %s takes %lu bytes, fewer than the least, %lu", asking.who, p->what,
+                (unsigned long)p->bytes, (unsigned long)asking.least);
+        for (int k = 0; p->searched && k < asking.plans; k++) {
+            const promise_plan *q = &asking.plan[k];
+            promise(PROMISE_PROVEN, p->proven_bytes <= q->bytes,
+                    "%s: %s proves %lu bytes, %s has %lu", asking.who, p->what,
+                    (unsigned long)p->proven_bytes, q->what, (unsigned long)q->bytes);
+            if (p->budget && q->bytes > p->budget)
+                continue;
+            promise(PROMISE_PROVEN, p->proven <= q->work,
+                    "%s: %s in %lu bytes proves %lu, %s has %lu", asking.who, p->what,
+                    (unsigned long)p->budget, (unsigned long)p->proven, q->what,
+                    (unsigned long)q->work);
+            if (!strcmp(q->what, "schedule") || !strcmp(p->what, "a point"))
+                continue; /* points are compared with what is asked for alone */
+            promise(q->searched ? PROMISE_MORE : PROMISE_RIVALS,
+                    p->work <= q->work || (!q->searched && p->close &&
+                                           p->work - q->work < asking.step / 1000),
+                    "%s: %s in %lu bytes has work %lu, %s in %lu has %lu", asking.who, p->what,
+                    (unsigned long)p->budget, (unsigned long)p->work, q->what,
+                    (unsigned long)q->bytes, (unsigned long)q->work);
+        }
+    }
+}
+
+static inline void promise_open(unsigned seed, int way)
+{
+    memset(&asking, 0, sizeof asking);
+    promise_printed = 0;
+    net_open(seed, way, NET_ROWS);
+    asking.g = net.g;
+    asking.term = net.term;
+    asking.terms = net.terms;
+    asking.of_net = 1;
+    asking.d = net.d;
+    snprintf(asking.who, sizeof asking.who, "seed %u way %d", seed, way);
+}
+
+/* Nothing but forwards: budgets, from the least that is named to what is asked for without one. */
+static inline void promise_inference(void)
+{
+    gckpt_plan_desc *d = &asking.d;
+    size_t budget[PROMISE_BUDGETS];
+    asking.plans = 0;
+    asking.least = 0;
+    d->update_in_backward = 0;
+    for (int i = 0; i < d->fetches; i++)
+        if (net.pick[i].gradient)
+            net.pick[i--] = net.pick[--d->fetches];
+    d->fetch = d->fetches ? net.pick : NULL;
+    if (!promise_take(promise_ask(GCKPT_INFERENCE, 0), "inference", 0, 0) ||
+        !promise_least(GCKPT_INFERENCE))
+        return;
+    int n = promise_budgets(budget, asking.plan[0].bytes);
+    for (int i = 0; i < n; i++)
+        promise_take(promise_ask(GCKPT_INFERENCE, budget[i]), "inference", budget[i], 1);
+    promise_compare();
+}
+
+/* All of training's, of what is asked now. */
+static inline void promise_training(void)
+{
+    size_t budget[PROMISE_BUDGETS], most = 0;
+    gckpt_plan *p = promise_ask(GCKPT_STORE_ALL, 0);
+    gckpt_plan_free(p);
+    promise_nothing += !p;
+    if (!p && strstr(gckpt_error_text(asking.g), "nothing to train"))
+        return; /* all that is not frozen is behind gckpt_detach */
+    promise_modes();
+    for (int i = 0; i < asking.plans; i++)
+        most = asking.plan[i].bytes > most ? asking.plan[i].bytes : most;
+    if (!promise_least(chance(80) ? GCKPT_OPTIMAL : GCKPT_AUTO))
+        return;
+    promise_take(promise_ask(GCKPT_AUTO, asking.least), "auto in the least", asking.least, 1);
+    gckpt_frontier *f = promise_frontier();
+    int n = promise_budgets(budget, most);
+    for (int i = 0; i < n; i++) {
+        promise_budget(f, budget[i]);
+        if (asking.d.offload_bytes && chance(30) && !strcmp(promise_last()->what, "optimal"))
+            promise_slower(budget[i], promise_last());
+    }
+    promise_compare();
+    gckpt_frontier_free(f);
+}
+
+static inline void promise_all(unsigned seed, int way)
+{
+    uint64_t saved = random_state;
+    promise_open(seed, way);
+    net_seed(seed, 16 + 1000 + (unsigned)way);
+    if (chance(30))
+        asking.d.memory = heap_memory(&asking.memory);
+    if (!net.cached)
+        promise_training();
+    if (net.cached || chance(25))
+        promise_inference();
+    CHECK_MSG(!asking.memory.blocks && !asking.memory.wrong_sizes, "%s: memory is left",
+              asking.who);
+    destroy();
+    random_state = saved;
+}
+
+/* Of the made graph that is there (made.h). */
+#ifdef TESTS_MADE_H
+static inline void promise_made(const char *kind, int ops, int64_t which)
+{
+    memset(&asking, 0, sizeof asking);
+    promise_printed = 0;
+    asking.g = m.g;
+    asking.term = m.term;
+    asking.terms = m.terms;
+    asking.d = m.d;
+    asking.d.as_built = chance(50);
+    snprintf(asking.who, sizeof asking.who, "%d %s, number %ld", ops, kind, (long)which);
+    promise_training();
+}
+#endif
+
+/* ---- runs ---- */
+typedef struct {
+    uint64_t hash;
+    double loss[2];
+    size_t measured;
+} promise_run;
+
+/* Two steps by a plan of the net that is open, which goes. */
+static inline promise_run promise_train(gckpt_plan *p, const char *what)
+{
+    const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
+    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE,
+                          .own_optimiser = net_update,
+                          .backend = asking.d.backend };
+    gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
+    promise_run run = { 0, { 0, 0 }, 0 };
+    gckpt_report report = { 0 };
+    gckpt_feed feeds[4];
+    const int n = net_feed(NULL, 0, feeds);
+    if (!CHECK_MSG(e != NULL, "%s, %s: %s", asking.who, what, gckpt_error_text(net.s)))
+        return run;
+    for (int i = 0; i < 2; i++) {
+        gckpt_result result = gckpt_step(e, feeds, n, net.batch, &hyper, &report);
+        CHECK_MSG(result == GCKPT_OK, "%s, %s: %s", asking.who, what, gckpt_error_text(e));
+        run.loss[i] = report.loss;
+    }
+    run.hash = gckpt_store_hash(net.s);
+    run.measured = gckpt_bytes_measured(e);
+    /* where a leaf has fewer rows than a micro-batch may have, none is full */
+    const int64_t leaves = asking.d.leaves ? asking.d.leaves : 1;
+    if ((net.batch + leaves - 1) / leaves >= net.rows)
+        promise(PROMISE_TOUCHED, run.measured == gckpt_plan_bytes(p), "%s, %s: %lu bytes, %lu touched",
+            asking.who, what, (unsigned long)gckpt_plan_bytes(p), (unsigned long)run.measured);
+    gckpt_exec_free(e);
+    return run;
+}
+
+/* Store-all of the plain way over the whole batch, then the least bytes of this way, and some more. */
+static inline void promise_runs(unsigned seed, int way)
+{
+    uint64_t saved = random_state;
+    size_t least = 0, most = 0;
+    promise_run want = { 0, { 0, 0 }, 0 }, got;
+    net_seed(seed, 2);
+    net_fill();
+    for (int i = 0; i < LARGEST; i++)
+        constant_data[i] = (float)below(9) / 4.0f - 1.0f;
+    for (int k = 0; k < 4; k++) {
+        promise_open(seed, k ? way : 0);
+        gckpt_plan *p = net.cached || net.ranks > 1 ? NULL
+                        : k < 2                     ? promise_ask(GCKPT_STORE_ALL, 0)
+                                : promise_ask(GCKPT_OPTIMAL, k == 2 ? 1 : least + (most - least) / 3);
+        if (k == 2 && !p && net.g && gckpt_error(net.g) == GCKPT_E_BUDGET)
+            least = net.g->least, p = promise_ask(GCKPT_OPTIMAL, least);
+        if (p && k < 2)
+            most = gckpt_plan_bytes(p);
+        if (p && (k == 0 || net.rows == net.batch || gckpt_plan_split_exact(p, NULL))) {
+            got = promise_train(p, k == 0 ? "plain" : k == 1 ? "store-all" : "budget");
+            want = k == 0 ? got : want;
+            promise(PROMISE_BITS,
+                    got.hash == want.hash && !memcmp(got.loss, want.loss, sizeof want.loss),
+                    "%s, run %d: other bits: loss %.9g, %.9g; %.9g, %.9g", asking.who, k,
+                    got.loss[0], got.loss[1], want.loss[0], want.loss[1]);
+        }
+        gckpt_plan_free(p);
+        destroy();
+    }
+    random_state = saved;
+}
+
+/* ---- micro-batches ---- */
+static inline int promise_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    net_into = g;
+    build(*(unsigned *)user, rows);
+    net_into = NULL;
+    memcpy(terms, net.term, (size_t)net.terms * sizeof *terms);
+    return net.terms;
+}
+
+/* Asks for all micro-batches and rules of updates; the least work of a step in `budget`, in the least
+ * bytes; *least: the least budget. */
+static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t budget, size_t *bytes,
+                                     size_t *least)
+{
+    const int rules = d.update_in_backward;
+    const int64_t leaves = d.leaves ? d.leaves : 1, most = (net.batch + leaves - 1) / leaves;
+    uint64_t best = UINT64_MAX;
+    *least = *bytes = SIZE_MAX;
+    for (int64_t rows = 1; rows <= most; rows++) /* none is larger than a leaf */
+        for (int rule = rules == 1; rule < 2 && net.batch % rows == 0; rule++) {
+            gckpt_store *s = net.s;
+            if (rule > rules || (rule && rows < net.batch))
+                continue;
+            gckpt_graph *g = gckpt_graph_new(s, NULL);
+            gckpt_term terms[GCKPT_MAX_TERMS];
+            net_of = s;
+            const int n = promise_build(g, rows, terms, &seed);
+            d.batch = net.batch;
+            d.update_in_backward = rule;
+            d.budget = budget;
+            gckpt_plan *p = net.mixes && rows < net.batch ? NULL : gckpt_plan_new(g, terms, n, &d);
+            if (p && (gckpt_plan_step_work(p) < best ||
+                      (gckpt_plan_step_work(p) == best && gckpt_plan_bytes(p) < *bytes))) {
+                best = gckpt_plan_step_work(p);
+                *bytes = gckpt_plan_bytes(p);
+            }
+            if (!p && gckpt_error(g) == GCKPT_E_BUDGET && g->least < *least)
+                *least = g->least;
+            gckpt_plan_free(p);
+            gckpt_graph_free(g);
+        }
+    return best;
+}
+
+static inline void promise_fit(unsigned seed, int way)
+{
+    uint64_t saved = random_state, work;
+    gckpt_plan_desc d;
+    size_t bytes, least, most, none;
+    promise_open(seed, way);
+    net_seed(seed, 16 + 2000 + (unsigned)way);
+    d = asking.d;
+    d.mode = chance(60) ? GCKPT_OPTIMAL : GCKPT_AUTO;
+    d.fetches = d.cost_count = 0;
+    d.fetch = NULL;
+    d.costs = NULL;
+    d.update_in_backward = d.leaves > 1 ? 0 : (int)below(3);
+    /* the net's own graph is in the way of its parameters no more than any other */
+    gckpt_graph *own = net.g;
+    net_of = net.s;
+    const int64_t batch = net.batch;
+    work = net.cached ? UINT64_MAX : promise_sizes(seed, d, 0, &most, &none);
+    if (work < UINT64_MAX) {
+        promise_sizes(seed, d, 1, &bytes, &least);
+        d.budget = 1;
+        gckpt_plan *p = gckpt_fit(net_of, promise_build, &seed, batch, &d, NULL);
+        net.g = own;
+        net.d = d;
+        char named[32];
+        snprintf(named, sizeof named, "at least %lu,", (unsigned long)least);
+        promise(PROMISE_FIT, !p && strstr(gckpt_error_text(net_of), named),
+                "%s: fit in a byte: %s; not %lu", asking.who, gckpt_error_text(net_of),
+                (unsigned long)least);
+        gckpt_plan_free(p);
+        for (int k = 0; k < 2; k++) {
+            d.budget = k ? least + below((int64_t)(most > least ? most - least : 0) + 1) : least;
+            work = promise_sizes(seed, d, d.budget, &bytes, &none);
+            p = gckpt_fit(net_of, promise_build, &seed, batch, &d, NULL);
+            net.g = own;
+            net.d = d;
+            if (p)
+                net_planned(&d), net_meet("gckpt_fit");
+            promise(PROMISE_FIT,
+                    p && gckpt_plan_step_work(p) == work && gckpt_plan_bytes(p) == bytes,
+                    "%s: fit in %lu bytes: work %lu in %lu; one by one %lu in %lu: %s", asking.who,
+                    (unsigned long)d.budget, (unsigned long)gckpt_plan_step_work(p),
+                    (unsigned long)gckpt_plan_bytes(p), (unsigned long)work, (unsigned long)bytes,
+                    gckpt_error_text(net_of));
+            gckpt_plan_free(p);
+        }
+        net_meet("GCKPT_IF_USEFUL");
+    }
+    gckpt_graph_free(own);
+    gckpt_store_free(net_of);
+    net_of = NULL;
+    memset(&net, 0, sizeof net);
+    random_state = saved;
+}
+#endif
