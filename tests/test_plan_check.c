@@ -323,10 +323,16 @@ static int shrink_gradient(plan_facts *f, int n)
 }
 static int shrink_work(plan_facts *f, int n)
 {
-    for (int b = 0; b < f->buffers; b++)
-        if (f->buffer[b].kind == GCKPT_BUFFER_WORKSPACE &&
-            f->list[f->buffer[b].start].kind == GCKPT_BACKWARD && n-- == 0)
-            return (f->buffer[b].size = 4), 1;
+    for (int b = 0; b < f->buffers && f->batch <= f->rows; b++) {
+        const gckpt_buffer *q = &f->buffer[b];
+        const pc_node *node = &f->node[q->id];
+        int sums = 0;
+        for (int i = 0; i < node->inputs; i++)
+            sums |= node->op.needs[i] & GCKPT_SUMS && !node->batchless && f->trained[node->in[i]];
+        if (q->kind == GCKPT_BUFFER_WORKSPACE && f->list[q->start].kind == GCKPT_BACKWARD && sums &&
+            n-- == 0)
+            return (f->buffer[b].size = 1), 1;
+    }
     return 0;
 }
 static int lose_buffer(plan_facts *f, int n)
@@ -396,8 +402,11 @@ static int late_offload(plan_facts *f, int n)
 }
 static int swap_forwards(plan_facts *f, int n)
 {
-    int x = find(f, GCKPT_FORWARD, 4 + n, 0);
-    return x > 0 && f->list[x + 1].kind == GCKPT_FORWARD && (exchange(f, x, x + 1), 1);
+    int x = find(f, GCKPT_FORWARD, 4 + n, 0), reads = 0;
+    const pc_node *next = x > 0 && x + 1 < f->length ? &f->node[f->list[x + 1].id] : NULL;
+    for (int i = 0; next && i < next->inputs; i++)
+        reads |= f->node[next->in[i]].base == f->list[x].id;
+    return next && f->list[x + 1].kind == GCKPT_FORWARD && reads && (exchange(f, x, x + 1), 1);
 }
 static int swap_backwards(plan_facts *f, int n)
 {
@@ -430,7 +439,8 @@ static int read_another(plan_facts *f, int n)
     int x = find(f, GCKPT_FORWARD, 6 + n, -1), id = x < 0 ? -1 : f->list[x].id;
     int in = id < 0 || f->node[id].inputs < 1 ? -1 : f->node[id].in[0];
     for (int k = 0; in >= 0 && k < in; k++)
-        if (f->node[k].kind == PC_OP && !f->node[k].batchless && f->node[k].n == f->node[in].n)
+        if (f->node[k].kind == PC_OP && !f->node[k].batchless && f->node[k].n == f->node[in].n &&
+            f->node[in].base != k)
             return (f->node[id].in[0] = k), 1;
     return 0;
 }
