@@ -874,8 +874,9 @@ static inline void pc_find_live(pc_walk *w)
             continue;
         }
         for (int i = 0; i < q->inputs; i++) {
-            const pc_node *in = &f->node[pc_base(f, q, i)];
-            if (!w->live_value[pc_base(f, q, i)] && !(w->looped && body && in->batchless))
+            int in = pc_base(f, q, i),
+                lasts = f->node[in].kind == PC_PARAM ? w->staged[in] > 1 : f->node[in].batchless;
+            if (!w->live_value[in] && !(w->looped && body && lasts))
                 w->dies[x] |= (unsigned char)(1u << i);
         }
         for (int i = 0; i < q->inputs; i++)
@@ -1397,7 +1398,7 @@ static inline int pc_start(pc_walk *w)
             return 0;
         }
         if (f->node[in.id].kind == PC_PARAM && in.kind == GCKPT_FORWARD)
-            w->staged[in.id] = 1;
+            w->staged[in.id] = f->usage[x].once ? 2 : 1; /* 2: in the prologue */
     }
     for (x = 0; x < f->length && f->usage[x].once && f->list[x].kind == GCKPT_FORWARD;)
         x++;
