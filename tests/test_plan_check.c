@@ -704,6 +704,7 @@ static void corrupt_all(gckpt_graph *graph, const gckpt_term *terms, int count,
         for (int k = 0; k < (seed ? 3 : 12); k++) {
             plan_facts f;
             CHECK(plan_facts_read(&f, p, g, d));
+            plan_facts_print(&f, p);
             int done = corruptions[c].corrupt(&f, seed ? 3 * k : k);
             const char *problem = done ? plan_facts_check(&f) : "";
             applied[c] += done;
