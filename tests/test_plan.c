@@ -3,6 +3,7 @@
  * never worse than another mode; thousands of plans checked (plan_check.h).
  * build/test_plan [first seed] [scale in percent] [tell every miss] */
 #define GRADCKPT_IMPLEMENTATION
+#define PLAN_CHECK_PRINTS 1
 #include "gradckpt.h"
 
 #include "made.h"
