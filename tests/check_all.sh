@@ -214,7 +214,7 @@ run_check()
         esac ;;
     # ---- plans against exhaustive search, rotor and a replay: thousands of graphs ----
     plans-wide)
-        ${CC:-cc} -std=gnu99 -O2 -I. tests/test_plan.c -lm -o "$B/$1" && "$B/$1" 1 150 && "$B/$1" 100001 150 &&
+        ${CC:-cc} -std=gnu99 -O2 -I. tests/test_plan.c -lm -o "$B/$1" && "$B/$1" 1 150 && "$B/$1" 100001 150 && "$B/$1" shapes 0 7 300 &&
             ${CC:-cc} -std=gnu99 -O2 -DGRADCKPT_IMPLEMENTATION -I. tests/test_search.c -lm -o "$B/$1-search" &&
             "$B/$1-search" 100001 200 ;;
     tests-wide)             # all cases of the tests that try some of them in make test
