@@ -283,11 +283,11 @@
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best
  *    possible (there the search ends); the same plan on every machine; the least budget that an
- *    error names works; gckpt_plan_new has no more work than the frontier's point in these bytes,
- *    and may have less, mostly between points. (Of 120 random graphs of all ops, 4 broke one of
- *    these, but never the budget: up to 9 % more work than segments, or 96 bytes more than the
- *    least.) Segments are no limits but hints: their schedules are among those to start from.
- *    gckpt_keep and gckpt_recompute are obeyed. Where a graph branches, backwards may come in
+ *    error names works, and none of these modes takes less; a point's bytes are its plan's, and
+ *    between points gckpt_plan_new has no more work, nor less by more than 0.1 % of a step; AUTO
+ *    has no more work than OPTIMAL. Segments are no limits but hints: their schedules are among
+ *    those to start from. gckpt_keep and gckpt_recompute are obeyed: what is to be recomputed is
+ *    let go and runs again before its backwards. Where a graph branches, backwards may come in
  *    another order than the reverse of creation, one branch after the other, and what one of
  *    several losses keeps may be gone before the next is computed; what is added to a gradient
  *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
@@ -1359,7 +1359,7 @@ GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i,
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan. What
- * gckpt_plan_new makes with GCKPT_OPTIMAL has no more work, and between points it may have less. */
+ * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
@@ -14024,9 +14024,12 @@ static size_t gckpti_prove_bytes(const gckpti_bound *b)
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
  * A budget gets the least work of what counts for it (gckpti_choose): of cuts themselves; and of
  * rungs, from the one above it down, until the next is proven to have no less work than the best so
- * far. Only what may be the best is drafted and placed: what counts is its arena or, where that is
- * larger, the limit of the rung below. So what counts for a budget does for all larger ones: more
- * bytes never cost more work. Up to GCKPTI_LITTLE units all seeds and rungs always count.
+ * far. Only what may be the best is drafted and placed. It counts for a budget if its arena fits;
+ * but what a rung has that fits into the limit of the rung below counts for none, as budgets below
+ * would not look there. So what counts for a budget does for all larger ones: more bytes never cost
+ * more work. Seeds count where a rung is not certified and, whatever is proven about work, for the
+ * lowest rungs, up to the first with something in its own limit: they may take the least bytes.
+ * Up to GCKPTI_LITTLE units all seeds and rungs always count.
  *
  * Invariants: gckpti_evaluate finds at each position the bytes that are live in the draft of the
  * same schedule (sizes rounded up to the alignment). What a rung has is within its limit, and never
@@ -17458,9 +17461,8 @@ static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, siz
     return budget;
 }
 
-/* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, when
- * it is proven that nothing in `budget` bytes has less work by 0.1 % of a step: points would be no
- * further apart. */
+/* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, if
+ * nothing in `budget` bytes can have less work by 0.1 % of a step: points need be no nearer. */
 static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t least)
 {
     const size_t align = s->p->alignment;
