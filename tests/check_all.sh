@@ -248,7 +248,7 @@ run_check()
         look=1
         object_name=wide
         some="plan:1,150 search:100001,200"
-        tests_with "$1" $plain && $B/$1-test_plan.exe 100001 150 ;;
+        tests_with "$1" $plain && $B/$1-test_plan.exe 100001 150 && $B/$1-test_plan.exe shapes 0 7 300 ;;
     tests-wide)             # all cases of the tests that try some of them in make test
         tests=
         some="core:wide fit:wide bf16:wide order:wide user_ops:wide offload:1,100 stage:1,12 threads:20000

@@ -1,9 +1,10 @@
-/* made.h - graphs of made-up ops, whose kernels never run: any sizes, any needs, any costs. What oracle.h makes of
- * them stands beside them (m.o), and the request they are planned by (m.d). The one generator of such graphs:
- *     made_start, made_param, made_op.., made_finish    by hand
- *     random_chain, random_graph, skipping_chain, large_graph, flagged_graph    drawn from random_state
- *     made_shape_count, made_shape_of                   every graph of up to so many ops of five kinds, by number
- * made_free ends each. Nothing drawn depends on the order in which a compiler evaluates arguments. */
+/* made.h - graphs of made-up ops, whose kernels never run: any sizes, any needs, any costs. What
+ * oracle.h makes of them stands beside them (m.o), and the request they are planned by (m.d). The
+ * one generator of such graphs:
+ *     made_start, made_param, made_op.., made_finish     by hand
+ *     random_chain, random_graph, skipping_chain, large_graph, flagged_graph     drawn
+ *     made_shape_count, made_shape_of     every graph of so many ops of five kinds, by number
+ * made_free ends each. Nothing drawn depends on the order in which compilers evaluate arguments. */
 #ifndef TESTS_MADE_H
 #define TESTS_MADE_H
 #include "oracle.h"
@@ -39,7 +40,7 @@ static struct {
     gckpt_cost cost[4 * ORACLE_OPS];
     gckpt_term term[4];
     int terms, prologue; /* prologue: a parameter is read through a function of it */
-    size_t base; /* plan bytes beside the arena */
+    size_t base;         /* plan bytes beside the arena */
     gckpt_plan_desc d;
 } m;
 
@@ -65,8 +66,8 @@ static inline int made_param(int size)
 
 /* An op that reads ops in[] (-1: the data) and maybe a parameter; needs: by input, the parameter
  * last. */
-static inline int made_op(const int *in, int inputs, int param, const made *a, const unsigned *needs,
-                   int loss, gckpt_cost cost)
+static inline int made_op(const int *in, int inputs, int param, const made *a,
+                          const unsigned *needs, int loss, gckpt_cost cost)
 {
     gckpt_tensor *list[GCKPT_MAX_INPUTS];
     int i = m.o.n++, n = 0;
@@ -106,7 +107,8 @@ static inline int made_op(const int *in, int inputs, int param, const made *a, c
     return i;
 }
 
-/* Of an op; aux: of so many percent. One by one: the order in which a list is evaluated is not fixed. */
+/* Of an op; aux: of so many percent. One by one: the order in which a list is evaluated is not
+ * fixed. */
 static inline made made_sizes(int out, unsigned percent, int aux, int work)
 {
     made a = { 0 };
@@ -167,9 +169,11 @@ static inline void random_chain(int stages, int any)
         made a = made_sizes(4, 100, 4, 2);
         a.aux = between(0, 4);
         unsigned needs[2];
-        for (int k = 0; k < 2; k++)
-            needs[k] = (any && chance(40) ? 0 : GCKPT_IN(0)) | (any && chance(40) ? 0 : GCKPT_OUT) |
-                       (any && chance(30) ? 0 : GCKPT_AUX);
+        for (int k = 0; k < 2; k++) {
+            needs[k] = any && chance(40) ? 0 : GCKPT_IN(0);
+            needs[k] |= any && chance(40) ? 0 : GCKPT_OUT;
+            needs[k] |= any && chance(30) ? 0 : GCKPT_AUX;
+        }
         const int param = i == 0 ? made_param(between(1, 4)) : -1;
         const gckpt_cost cost = made_costs(5, 8);
         last = made_op(&last, 1, param, &a, needs, 0, cost);
@@ -212,9 +216,12 @@ static inline void random_graph(int ops)
             param = i == 0 || chance(30) ? shared : made_param(between(1, 3));
         if (m.o.n == 0 && chance(20))
             param = -1;
-        for (int k = 0; k <= inputs; k++)
-            needs[k] = (chance(50) ? GCKPT_IN(below(inputs)) : 0) | (chance(30) ? GCKPT_OUT : 0) |
-                       (chance(40) ? GCKPT_AUX : 0) | (chance(20) ? GCKPT_IN(below(inputs)) : 0);
+        for (int k = 0; k <= inputs; k++) {
+            needs[k] = chance(50) ? GCKPT_IN(below(inputs)) : 0;
+            needs[k] |= chance(30) ? GCKPT_OUT : 0;
+            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+            needs[k] |= chance(20) ? GCKPT_IN(below(inputs)) : 0;
+        }
         made a = made_sizes(4, 60, 4, 2);
         a.out = loss ? 0 : a.out;
         made_op(in, inputs, param, &a, needs, loss, made_costs(5, 8));
@@ -222,8 +229,8 @@ static inline void random_graph(int ops)
     made_finish();
 }
 
-/* n ops behind each other, the first of which has a parameter, then a loss; `skips` percent of the ops read one more;
- * sizes up to `most`; segments: some ops are in segments. */
+/* n ops behind each other, the first of which has a parameter, then a loss; `skips` percent of the
+ * ops read one more; sizes up to `most`; segments: some ops are in segments. */
 static inline void skipping_chain(int n, unsigned skips, int most, int segments)
 {
     int depth = 0;
@@ -283,9 +290,11 @@ static inline void large_graph(int ops, int chain, int most)
         }
         if (!chain && i > 0 && chance(30))
             param = chance(40) ? shared : made_param(between(1, most));
-        for (int k = 0; k <= inputs; k++)
-            needs[k] = (chance(50) ? GCKPT_IN(below(inputs)) : 0) | (chance(30) ? GCKPT_OUT : 0) |
-                       (chance(40) ? GCKPT_AUX : 0);
+        for (int k = 0; k <= inputs; k++) {
+            needs[k] = chance(50) ? GCKPT_IN(below(inputs)) : 0;
+            needs[k] |= chance(30) ? GCKPT_OUT : 0;
+            needs[k] |= chance(40) ? GCKPT_AUX : 0;
+        }
         made a = made_sizes(most, 50, most, most / 2);
         if (m.terms < losses - 1 && i > 1 && chance(10)) {
             needs[0] = GCKPT_IN(0) | GCKPT_AUX;
@@ -308,8 +317,8 @@ static inline void large_graph(int ops, int chain, int most)
     made_finish();
 }
 
-/* n ops behind one another, of which some read more, some work in place or once, then a loss or two. Sizes up to
- * `most` floats times `scale`; costs are multiples of `costs`. */
+/* n ops behind one another, of which some read more, some work in place or once, then a loss or
+ * two. Sizes up to `most` floats times `scale`; costs are multiples of `costs`. */
 static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
 {
     made_start();
@@ -355,11 +364,11 @@ static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
     made_finish();
 }
 
-/* ---- every graph there is, of up to six ops of five kinds, and a loss of what nothing reads ---- */
+/* ---- every graph there is of so many ops of five kinds, and a loss of what nothing reads ---- */
 enum { MADE_READS_INPUT, MADE_READS_OUTPUT, MADE_READS_NOTHING, MADE_LAYER, MADE_PRODUCT };
 
-/* How many ways op i has: four kinds that read one of what is there (the data or an op), one that reads two. The
- * first op has a parameter, whatever its kind; a layer has one always. */
+/* How many ways op i has: four kinds that read one of what is there (the data or an op), one that
+ * reads two. The first op has a parameter, whatever its kind; a layer has one always. */
 static inline int64_t made_ways(int i) { return 4 * (i + 1) + (i + 1) * i / 2; }
 static inline int64_t made_shape_count(int ops)
 {
@@ -398,7 +407,8 @@ static inline void made_shape_of(int ops, int64_t which, int drawn)
             } else {
                 in[0] = way / 4 - 1;
             }
-            param = i == 0 || kind == MADE_LAYER ? made_param(drawn ? between(1, 3) : 1 + i % 2) : -1;
+            param =
+                i == 0 || kind == MADE_LAYER ? made_param(drawn ? between(1, 3) : 1 + i % 2) : -1;
         }
         if (kind == MADE_PRODUCT) {
             needs[0] = GCKPT_IN(1);

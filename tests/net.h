@@ -1,27 +1,35 @@
-/* net.h - random nets: the one generator of the tests. A seed gives a graph of any ops (build), and a request for
- * its plans with any options (net_open).
+/* net.h - random nets: the one generator of the tests. A seed gives a graph of any ops (build), and
+ * a request for its plans with any options (net_open).
  *
- * How it works. build grows a graph op by op: grow draws a kind of op and what it reads out of a pool of results,
- * weight draws what it reads as weights: parameters, new or shared, and functions of them, themselves drawn so. Blocks
- * are segments, nested up to three deep. What nothing reads in the end leads to the last loss, so nearly all matters;
- * up to two losses on the way and a regulariser stand beside that. Some parameters are frozen.
- *     build(seed, rows)      into net.s and net.g; rows of a micro-batch, 0: net.batch
- *     net_open(seed, way, rows)  the same, and net.d: a request with options. NET_ROWS: rows are drawn, too. What bits depend on (optimiser, precision,
- *                            leaves, packed parameters) is drawn from the seed, all else from seed and way: rows and
- *                            micro-batches, pins, ranks, ... Way 0 is plain. Whatever it asks is legal.
- *     destroy()              frees both
+ * How it works. build grows a graph op by op: grow draws a kind of op and what it reads out of a
+ * pool of results, weight draws what it reads as weights: parameters, new or shared, and functions
+ * of them, themselves drawn so. Blocks are segments, nested up to three deep. What nothing reads in
+ * the end leads to the last loss, so nearly all matters; up to two losses on the way and a
+ * regulariser stand beside that. Some parameters are frozen.
+ *     build(seed, rows)           into net.s and net.g; rows of a micro-batch, 0: net.batch
+ *     net_open(seed, way, rows)   the same, and net.d: a request with options. NET_ROWS: rows are
+ *                                 drawn, too. What bits depend on (optimiser, precision, leaves,
+ *                                 packed parameters) comes of the seed, all else of seed and way:
+ *                                 micro-batches, pins, ranks, what is picked, slower memory, ...
+ *                                 Way 0 has none of that. Whatever is asked is legal, but for a net
+ *                                 in which nothing that is trained leads to a loss.
+ *     destroy()                   frees both
+ *     net_print()                 what there is, and what is asked
  * Options, to be set before (they stay):
- *     net_wants    what only some tests can have: NET_MIXING: batch norms (in every sixth net); NET_CACHES: caches, of
- *                  nets that only run forward (net.cached: every eighth); NET_ALONE: in every 16th net nothing is
- *                  trained but what a regulariser reads; NET_RANKS: requests of one of several ranks
- *     net_growth   ops that are grown, about; 0: 5 to 18
+ *     net_wants    what only some tests can have: NET_MIXING: batch norms (in every sixth net);
+ *                  NET_CACHES: caches, of nets that only run forward (net.cached: every eighth);
+ *                  NET_ALONE: in every 16th net nothing is trained but what a regulariser reads;
+ *                  NET_RANKS: requests of one of several ranks
+ *     net_growth   how many ops are grown, about; 0: 5 to 18
  *     net_backend  what requests may name as theirs; NULL: none
  *     net_into     graph to build into, of the store net_of (gckpt_fit); NULL: new ones
- * Invariants. A seed gives the same net everywhere, on every compiler, in every test with the same options, and for
- * every micro-batch: nothing that is drawn may depend on net.rows, on sizes of types, or on the order in which a
- * compiler evaluates arguments. A way changes no bits. Losses stay finite on most nets; those of even seeds are smooth.
- * What it has met it counts: each builder, op row, field of gckpt_plan_desc and enumerator of the enums a request has.
- * net_check_met reads in gradckpt.h what there is: what is new there fails the tests until it is drawn here. */
+ * Invariants. A seed gives the same net everywhere, on every compiler, in every test with the same
+ * options, and for every micro-batch: nothing that is drawn may depend on net.rows, on sizes of
+ * types, or on the order in which a compiler evaluates arguments. A way changes no bits. Losses
+ * stay finite on most nets; those of even seeds are smooth.
+ * What it has met it counts: each builder, op row, field of gckpt_plan_desc and enumerator of the
+ * enums that a request has. net_check_met reads in gradckpt.h what there is: what is new there
+ * fails the tests until it is drawn here. */
 #ifndef TESTS_NET_H
 #define TESTS_NET_H
 #include "rig.h"
@@ -37,9 +45,9 @@ static const gckpt_backend *net_backend;
 static gckpt_graph *net_into;
 static gckpt_store *net_of;
 
-/* Begins a stream of random numbers that has nothing to do with those of other seeds and streams: the next numbers of
- * one that began with a multiple of the seed would go together only in certain ways. 0 and 1: build, what bits depend
- * on; 2 up: tests; 16 up: ways. */
+/* Begins a stream of random numbers that has nothing to do with those of other seeds and streams:
+ * the next numbers of one that began with a multiple of the seed would go together only in certain
+ * ways. 0 and 1: build, what bits depend on; 2 up: tests; 16 up: ways. */
 static inline void net_seed(unsigned seed, unsigned stream)
 {
     uint64_t mixed = seed | (uint64_t)stream << 32;
@@ -65,18 +73,20 @@ static long *net_count(const char *name)
 }
 static int net_meet(const char *name) { return ++*net_count(name) > 0; }
 /* A builder, counted. */
-#define B(builder) (net_meet("gckpt_" #builder), gckpt_##builder)
+#define B(builder)     (net_meet("gckpt_" #builder), gckpt_##builder)
 #define NET_SAY(value) (net_meet(#value), value)
 
-/* ---- the graph under construction. No decision may depend on net.rows, nor on the order in which a compiler evaluates
- * arguments: a seed gives the same graph for every micro-batch and everywhere. ---- */
+/* ---- the graph under construction ---- */
 static struct {
     gckpt_store *s;
     gckpt_graph *g;
     int64_t rows, batch, t, c;
     unsigned seed;
     int mixes, cached, alone, smooth, params, count, pooled, weights, terms, depth, dropout;
-    struct { int in[READS], base, is_op, data; T *t; } nodes[MOST];
+    struct {
+        int in[READS], base, is_op, data;
+        T *t;
+    } nodes[MOST];
     T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2];
     unsigned char used[MOST], kept[MOST], redone[MOST];
     gckpt_term term[5];
@@ -122,7 +132,8 @@ static inline gckpt_plan *through_file(gckpt_plan *p, const char *what)
     gckpt_plan *q = gckpt_plan_read(net.g, file_read, &f, NULL);
     CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) &&
                   gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
-                  gckpt_plan_bound(q) == gckpt_plan_bound(p) && gckpt_plan_work(q) == gckpt_plan_work(p),
+                  gckpt_plan_bound(q) == gckpt_plan_bound(p) &&
+                  gckpt_plan_work(q) == gckpt_plan_work(p),
               "%s: through a file: %s", what, gckpt_error_text(net.g));
     free(f.bytes);
     free(again.bytes);
@@ -262,7 +273,8 @@ static T *param(gckpt_shape shape, float normal, float constant)
 {
     char name[16];
     snprintf(name, sizeof name, "p%d", net.params++);
-    return net.weight[net.weights++] = note(B(param)(net.g, name, shape, (gckpt_init){ normal, 0, constant }), NULL);
+    return net.weight[net.weights++] =
+               note(B(param)(net.g, name, shape, (gckpt_init){ normal, 0, constant }), NULL);
 }
 
 /* (i,o): a parameter or a function of parameters, new or used before. */
@@ -292,8 +304,12 @@ static T *weight(int64_t i, int64_t o)
     case 4: t = weight(i + 2, o), t = note(B(slice)(t, 0, 1, i + 1), t); break;
     case 5: t = o % 2 ? NULL : weight(i, o / 2), t = t ? concat(t, t, NULL, 1) : NULL; break;
     case 6: t = weight(i, 3), u = weight(3, o), t = note2(B(matmul)(t, u), t, u); break;
-    case 7: t = weight(i, o), t = note(chance(50) ? B(softmax)(t) : B(layernorm)(t, NULL, NULL), t); break;
-    case 8: t = weight(i, o), u = note(B(sum)(t, 1), t), t = mul(t, view(u, gckpt_shape2(i, 1))); break;
+    case 7:
+        t = weight(i, o), t = note(chance(50) ? B(softmax)(t) : B(layernorm)(t, NULL, NULL), t);
+        break;
+    case 8:
+        t = weight(i, o), u = note(B(sum)(t, 1), t), t = mul(t, view(u, gckpt_shape2(i, 1)));
+        break;
     case 9: t = weight(i, o), u = weight(i, o), t = note2(B(add)(t, u), t, u); break;
     case 10: t = weight(i, o), t = note(B(dropout)(t, 0.25f), t), net.dropout = 1; break;
     case 11: t = weight(i, o), u = weight(o, o), t = note2(B(linear)(t, u, NULL), t, u); break;
@@ -314,7 +330,7 @@ static T *vector(int64_t n, float constant)
     }
 }
 
-/* A pool tensor that can stand beside x in a broadcast, or (equal) has its shape; x itself will do. */
+/* A pool tensor that can stand beside x in a broadcast, or (equal) has its shape; or x itself. */
 static T *partner(T *x, int equal)
 {
     T *found = x;
@@ -363,9 +379,7 @@ static void add_loss(T *x)
     if (net.terms >= 3)
         return;
     if (kind == 0) {
-        t = t != x                              ? t
-            : elements(x) == elements(net.x) ? view(net.x, s)
-                                                : note(B(sigmoid)(x), x);
+        t = t != x ? t : elements(x) == elements(net.x) ? view(net.x, s) : note(B(sigmoid)(x), x);
         t = note2(B(mean_squared_error)(x, t), x, t);
     } else if (kind == 1) {
         /* a sum that cancels drowns differences in rounding */
@@ -410,14 +424,17 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
 {
     gckpt_shape s = gckpt_shape_of(x);
     const int signal = s.n == 3, full = chance(30);
-    const int64_t c = s.d[s.n - 1], groups = full && (!transposed || o == c) ? c : c % 2 == 0 && o % 2 == 0 ? 1 + chance(50) : 1;
+    const int64_t c = s.d[s.n - 1], groups = full && (!transposed || o == c) ? c
+                                             : c % 2 == 0 && o % 2 == 0      ? 1 + chance(50)
+                                                                             : 1;
     const int64_t results = full && groups == c ? c : o, each = (transposed ? results : c) / groups;
     gckpt_window to = { .groups = (int)groups };
     int64_t taps[2] = { 1, 1 };
     for (int i = signal; i < 2; i++) {
         taps[i] = 1 + (int64_t)below(3);
         to.stride[i] = 1 + (int)below(3), to.dilation[i] = 1 + chance(30);
-        to.padding[i] = (int)((taps[i] - 1) * to.dilation[i] / 2); /* any size has room for it then, or is 1 too small */
+        to.padding[i] = (int)((taps[i] - 1) * to.dilation[i] /
+                              2); /* any size has room for it then, or is 1 too small */
         to.padding[i] += !transposed && (taps[i] - 1) * to.dilation[i] % 2;
         to.output_padding[i] = transposed ? (int)below(to.stride[i]) : 0;
     }
@@ -445,21 +462,36 @@ static T *grow(T *x)
                    { "gckpt_relu", gckpt_relu } };
     T *y, *z;
     gckpt_shape s = gckpt_shape_of(x);
-    int64_t c = s.d[s.n - 1], o = chance(50) ? net.c : chance(50) ? c : 4, per_row = elements(x) / net.rows;
-    int heads = c % 4 == 0 && chance(50) ? 2 : 1, axis = 1 + (int)below(s.n - 1), even = s.n == 3 && c % (2 * heads) == 0;
+    int64_t c = s.d[s.n - 1],
+            o = chance(50)   ? net.c
+                : chance(50) ? c
+                             : 4,
+            per_row = elements(x) / net.rows;
+    int heads = c % 4 == 0 && chance(50) ? 2 : 1, axis = 1 + (int)below(s.n - 1),
+        even = s.n == 3 && c % (2 * heads) == 0;
     int a = chance(50), b = chance(50), axes[GCKPT_MAX_DIMS] = { 0, 1, 2, 3, 4, 5 };
     const int kind = (int)below(NET_KINDS);
     gckpt_window w = { .groups = 0 };
     char name[16];
     switch (kind) {
     case 0:
-    case 1: a = (int)below(net.smooth ? 6 : 7), net_meet(curves[a].name); return note(curves[a].curve(x), x);
+    case 1:
+        a = (int)below(net.smooth ? 6 : 7), net_meet(curves[a].name);
+        return note(curves[a].curve(x), x);
     case 2: return note(B(scale)(x, 0.75f), x);
-    case 3: case 4: y = weight(c, o), z = a ? vector(o, 0) : NULL; return note3(B(linear)(x, y, z), x, y, z);
-    case 5: y = weight(o, c), z = a ? vector(o, 0) : NULL; return note3(B(linear_transposed)(x, y, z), x, y, z);
-    case 6: y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL; return note3(B(layernorm)(x, y, z), x, y, z);
+    case 3:
+    case 4:
+        y = weight(c, o), z = a ? vector(o, 0) : NULL;
+        return note3(B(linear)(x, y, z), x, y, z);
+    case 5:
+        y = weight(o, c), z = a ? vector(o, 0) : NULL;
+        return note3(B(linear_transposed)(x, y, z), x, y, z);
+    case 6:
+        y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
+        return note3(B(layernorm)(x, y, z), x, y, z);
     case 7: y = a ? vector(c, 1) : NULL; return note2(B(rmsnorm)(x, y), x, y);
-    case 8: case 9:
+    case 8:
+    case 9:
         x = even && b ? note(B(rotary)(x, heads, 0), x) : x;
         y = partner(x, 1), z = a ? y : partner(y, 1);
         if (net.cached && s.n == 3 && s.d[0] == net.rows && s.d[1] == net.t) { /* keys, values */
@@ -473,12 +505,17 @@ static T *grow(T *x)
             return NULL;
         return note(b ? B(rotary)(x, heads, a ? 0 : 100.0f) : B(rotary_at)(x, heads, 0, 3), x);
     case 11: y = partner(x, 1); return a ? concat(x, y, x, axis) : concat(y, x, NULL, axis - s.n);
-    case 12: return s.d[axis] > 2 ? note(B(slice)(x, axis - (b ? s.n : 0), a, s.d[axis] - b), x) : NULL;
+    case 12:
+        return s.d[axis] > 2 ? note(B(slice)(x, axis - (b ? s.n : 0), a, s.d[axis] - b), x) : NULL;
     case 13: axes[axis] = s.n - 1, axes[s.n - 1] = axis; return note(B(permute)(x, axes, s.n), x);
-    case 14: case 15:
-        return s.n == 3 && a ? view(x, gckpt_shape2(s.d[0] * s.d[1], c)) : c % 2 == 0 && b ? view(x, gckpt_shape3(net.rows, c / 2, -1))
-               : per_row % net.c == 0 ? view(x, gckpt_shape3(net.rows, per_row / net.c, net.c)) : view(x, gckpt_shape4(net.rows, 1, -1, c));
-    case 16: case 17:
+    case 14:
+    case 15:
+        return s.n == 3 && a          ? view(x, gckpt_shape2(s.d[0] * s.d[1], c))
+               : c % 2 == 0 && b      ? view(x, gckpt_shape3(net.rows, c / 2, -1))
+               : per_row % net.c == 0 ? view(x, gckpt_shape3(net.rows, per_row / net.c, net.c))
+                                      : view(x, gckpt_shape4(net.rows, 1, -1, c));
+    case 16:
+    case 17:
         y = note(a ? B(sum)(x, axis) : B(mean)(x, axis - s.n), x), s.d[axis] = 1;
         return s.n == 2 || b ? view(y, s) : y;
     case 18: net.dropout = 1; return note(B(dropout)(x, 0.3f), x);
@@ -492,7 +529,9 @@ static T *grow(T *x)
         return b ? z : note2(B(matmul)(z, y), z, y);
     case 22: y = weight(c, o); return note2(B(matmul)(x, y), x, y);
     case 23: /* with something that has no batch axis */
-        y = chance(30) ? weight(s.n > 2 ? s.d[s.n - 2] : 1, c) : chance(30) ? weight(1, 1) : vector(c, 1);
+        y = chance(30)   ? weight(s.n > 2 ? s.d[s.n - 2] : 1, c)
+            : chance(30) ? weight(1, 1)
+                         : vector(c, 1);
         if (chance(25))
             y = note(B(constant)(net.g, "k", GCKPT_F32, gckpt_shape1(c), constant_data), NULL);
         else if (chance(25))
@@ -513,13 +552,16 @@ static T *grow(T *x)
     case 27:
         y = a || b ? x : note(B(sigmoid)(x), x);
         return note(a ? B(log_softmax)(y) : b ? B(pow)(y, 2) : B(exp)(y), y);
-    case 28: case 29: /* kinks, and what differences do not see */
+    case 28:
+    case 29: /* kinks, and what differences do not see */
         if (net.smooth)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
-        return a ? note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y)
-               : b ? note(B(abs)(z), z) : note(B(clamp)(z, -0.5f, 0.75f), z);
-    case 31: case 32: /* a recurrent layer, whose first state is a mean over its steps */
+        return a   ? note2(b ? B(maximum)(z, y) : B(minimum)(y, z), z, y)
+               : b ? note(B(abs)(z), z)
+                   : note(B(clamp)(z, -0.5f, 0.75f), z);
+    case 31:
+    case 32: /* a recurrent layer, whose first state is a mean over its steps */
         if (s.n != 3)
             return NULL;
         o = 1 + (int64_t)below(4), y = a ? weight(c, o) : NULL;
@@ -530,10 +572,12 @@ static T *grow(T *x)
         y = per_row % (V + 1) == 0 ? view(x, gckpt_shape3(net.rows, V + 1, -1)) : NULL;
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
-    case 34: case 35: /* of what has one axis: an image of one channel */
+    case 34:
+    case 35: /* of what has one axis: an image of one channel */
         if (s.n == 2 || (s.n == 3 && chance(50)))
             x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
-        return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34) : NULL;
+        return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34)
+                                       : NULL;
     case 36: /* windows of an image or a signal; greatest ones have kinks */
         if (s.n < 3 || s.n > 4 || (net.smooth && b))
             return NULL;
@@ -546,7 +590,9 @@ static T *grow(T *x)
     case 37:
         if (s.n > 2 && chance(30))
             return note(B(global_average_pool)(x), x);
-        o = c % 4 == 0 ? 1 << below(3) : chance(50) ? c : 1; /* of few values the norm is all curves */
+        o = c % 4 == 0   ? 1 << below(3)
+            : chance(50) ? c
+                         : 1; /* of few values the norm is all curves */
         o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
         return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
     case 38: /* mixes rows; what it measures is no weight */
@@ -642,7 +688,8 @@ static void build(unsigned seed, int64_t rows)
     net.targets[1] = note(B(input)(net.g, "b", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     for (int i = 0; i < 4; i++)
         net.nodes[i].data = 1;
-    t = param(gckpt_shape2(net.c, net.c), 0.5f, 0); /* never frozen, but where a regulariser is alone */
+    t = param(gckpt_shape2(net.c, net.c), 0.5f,
+              0); /* never frozen, but where a regulariser is alone */
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
     int grown = net_growth ? 1 + (int)below(net_growth) : 5 + (int)below(net.smooth ? 6 : 14);
@@ -669,10 +716,7 @@ static void build(unsigned seed, int64_t rows)
     }
     random_state = saved;
 }
-static void destroy(void)
-{
-    rig_free(NULL, NULL, net.g, net.s);
-}
+static void destroy(void) { rig_free(NULL, NULL, net.g, net.s); }
 
 /* ---- requests ---- */
 /* Some parameters in fewer bytes, frozen for that; the one that is sure to be trained stays. */
@@ -738,7 +782,8 @@ static inline void net_meaning(gckpt_plan_desc *d)
     }
     d->precision = NET_SAY(GCKPT_FP32);
     if (chance(35))
-        d->precision = chance(60) || net.cached ? NET_SAY(GCKPT_BF16) : NET_SAY(GCKPT_BF16_STOCHASTIC);
+        d->precision =
+            chance(60) || net.cached ? NET_SAY(GCKPT_BF16) : NET_SAY(GCKPT_BF16_STOCHASTIC);
     if (chance(25))
         d->leaves = 2 << below(3);
     if (chance(30))
@@ -758,7 +803,8 @@ static inline void net_way(gckpt_plan_desc *d)
     d->group = chance(30) ? (int)below(9) - 4 : 0;
     if (chance(25)) {
         d->offload_bytes = (size_t)64 << below(14);
-        d->offload_work = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 12);
+        d->offload_work = 1 + below(60);
+        d->offload_work <<= chance(50) ? 20 : 12;
     }
     if (d->leaves > 1 && chance(50) && net_wants & NET_RANKS) {
         net.ranks = 2 << below(3);
@@ -828,14 +874,15 @@ static inline void net_print(void)
 {
     const gckpt_plan_desc *d = &net.d;
     gckpt_node n;
-    printf("    rows %d of %d, threads %d, leaves %d, ranks %d (shard %d), precision %d, alignment %d"
-           "%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu)\n",
-           (int)net.rows, (int)d->batch, d->threads, d->leaves, net.ranks, (int)net.shard,
-           (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
-           d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
-           d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
-           net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->group,
-           (int)d->optimiser, (unsigned long)d->offload_bytes, (unsigned long)d->offload_work);
+    printf(
+        "    rows %d of %d, threads %d, leaves %d, ranks %d (shard %d), precision %d, alignment %d"
+        "%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu)\n",
+        (int)net.rows, (int)d->batch, d->threads, d->leaves, net.ranks, (int)net.shard,
+        (int)d->precision, (int)d->alignment, d->update_in_backward ? ", in backward" : "",
+        d->as_built ? ", as built" : "", d->stage_parameters ? ", staged" : "",
+        d->plain ? ", plain" : "", d->costs ? ", costs" : "", d->backend ? ", backend" : "",
+        net.packed ? ", packed" : "", net.cached ? ", cached" : "", d->group, (int)d->optimiser,
+        (unsigned long)d->offload_bytes, (unsigned long)d->offload_work);
     for (int i = 0; i < d->fetches; i++)
         printf("    pick %s of %d\n", net.pick[i].gradient ? "gradient" : "value",
                gckpt_id(net.pick[i].tensor));

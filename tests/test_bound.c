@@ -278,7 +278,10 @@ static void pin(int percent)
     for (size_t i = 0; i < ask.g->count; i++)
         if (ask.g->tensors[i]->kind == GCKPTI_OP && chance((unsigned)percent)) {
             int keep = chance(50);
-            (keep ? gckpt_keep : gckpt_recompute)(ask.g->tensors[i]);
+            if (keep)
+                gckpt_keep(ask.g->tensors[i]);
+            else
+                gckpt_recompute(ask.g->tensors[i]);
             cases |= keep ? 1u << KEPT : 1u << RECOMPUTED;
         }
 }
@@ -479,7 +482,8 @@ static void check_cut(const gckpti_instant *t, const gckpti_cut_table *table, in
     gckpti_cut_mark(&ask.b, table, cut);
     for (int u = 0; u < ask.p.units; u++)
         r |= ask.b.again[u] ? 1u << u : 0;
-    const uint64_t slant = table == &t->all ? q->work >> GCKPTI_SLANT : 0; /* late units cost more */
+    const uint64_t slant =
+        table == &t->all ? q->work >> GCKPTI_SLANT : 0; /* late units cost more */
     CHECK_MSG(closure(t->rank, r, &bytes, &work) && bytes == q->bytes && work <= q->work &&
                   work >= q->work - slant,
               "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->rank, cut,

@@ -62,8 +62,8 @@ static void against_optimum(score *t, unsigned seed)
     size_t base = (size_t)m.o.op[0].hold * UNIT; /* the parameter */
     find(seed);
     for (int i = 0; i < m.o.n; i++)
-        memory += 4 * m.o.op[i].out + m.o.op[i].aux + m.o.op[i].work_forward + m.o.op[i].work_backward +
-                  m.o.op[i].hold;
+        memory += 4 * m.o.op[i].out + m.o.op[i].aux + m.o.op[i].work_forward +
+                  m.o.op[i].work_backward + m.o.op[i].hold;
     t->graphs++;
     for (uint64_t above = point[points - 1].bytes - base;
          memory > 0;) { /* steps of the optimum, downwards */
@@ -172,7 +172,10 @@ static void check_promises(unsigned seed, int n)
         p = plan(i == 0   ? GCKPT_SEGMENTS
                  : i == 1 ? GCKPT_MEMORY_POOR
                           : GCKPT_SQRT,
-                 0, i < 3 ? 0 : chance(70) ? between(1, n) : -between(1, 8));
+                 0,
+                 i < 3        ? 0
+                 : chance(70) ? between(1, n)
+                              : -between(1, 8));
         know(p, i == 0 ? "segments" : i == 1 ? "memory-poor" : "sqrt");
         gckpt_plan_free(p);
     }
@@ -183,8 +186,7 @@ static void check_promises(unsigned seed, int n)
                   known[i].what, (unsigned long)known[i].bytes, (unsigned long)least);
         CHECK_MSG(work <= known[i].work + step / 1000,
                   "seed %u: %s has work %lu in %lu bytes, the frontier %lu", seed, known[i].what,
-                  (unsigned long)known[i].work, (unsigned long)known[i].bytes,
-                  (unsigned long)work);
+                  (unsigned long)known[i].work, (unsigned long)known[i].bytes, (unsigned long)work);
         promised(GCKPT_AUTO, known[i].bytes, step, seed);
     }
     for (int i = 0; i < points; i++) { /* points are what their plans are */
@@ -264,8 +266,12 @@ int main(int argc, char **argv)
         const unsigned skips = chance(50) ? 30 : 5;
         build(n, skips, most, 1);
         for (int k = 0, pins = chance(50); k < n && pins; k++)
-            if (chance(15))
-                (chance(50) ? gckpt_keep : gckpt_recompute)(m.t[k]);
+            if (chance(15)) {
+                if (chance(50))
+                    gckpt_keep(m.t[k]);
+                else
+                    gckpt_recompute(m.t[k]);
+            }
         m.d.alignment = (size_t)UNIT << below(6);
         m.d.as_built = chance(50);
         m.d.offload_bytes = chance(30) ? (size_t)between(1, 100) * 16 : 0;
