@@ -389,8 +389,8 @@
  *    plain C (x86-64), NEON (AArch64); gckpt_isa_available tells. Others, and GCKPT_NO_FAST: plain
  *    kernels only, the definition of the numbers. Where the compiler's target has no fma
  *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
- *    kernels (9 times with -march=native; fast kernels at -O0: 13 times), so NO_FAST is for
- *    devices and for reading along. The implementation takes gcc 12 some 26 s at -O2, 18 s at -O0,
+ *    kernels (9 times with -march=native), so NO_FAST is for devices and for reading along. The
+ *    implementation takes gcc 12 some 26 s at -O2, 10 s at -O0 (where kernels are compiled at -O1),
  *    on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
  *
  * 14. Many processes
