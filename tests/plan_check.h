@@ -12,8 +12,8 @@
  *
  * It shares nothing with what plans: of the graph it knows gckpt_graph_node; of the plan its public
  * getters, its file (gckpt_plan_write) and, if it can be printed, its C constant (gckpt_plan_c):
- * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in calls
- * that make them. From these and the manual (3, 5f, 6) it goes through the list once:
+ * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in
+ * calls that make them. From these and the manual (3, 5f, 6) it goes through the list once:
  *   - each instruction stands in its part of the list and finds what it reads: the latest version,
  *     whole, in a buffer that lives; forwards that nobody reads are not there;
  *   - each backward that a trained parameter or a pick needs is there once, each update, too; each
