@@ -11,8 +11,8 @@
  * its includes #define PLAN_CHECK_OFF "why".
  *
  * It shares nothing with what plans: of the graph it knows gckpt_graph_node; of the plan its public
- * getters, its file (gckpt_plan_write) and, if it can be printed, its C constant (gckpt_plan_c): the
- * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in the
+ * getters, its file (gckpt_plan_write) and, if it can be printed, its C constant (gckpt_plan_c):
+ * operands there are what runs. What ops read is in a table below; users' rows and pins it sees in
  * calls that make them. From these and the manual (3, 5f, 6) it goes through the list once:
  *   - each instruction stands in its part of the list and finds what it reads: the latest version,
  *     whole, in a buffer that lives; forwards that nobody reads are not there;
@@ -1823,7 +1823,7 @@ static inline gckpt_plan *pc_plan_new(const char *file, int line, gckpt_graph *g
                                       const gckpt_term *terms, int count,
                                       const gckpt_plan_desc *desc)
 {
-    static const gckpt_plan_desc defaults;
+    static gckpt_plan_desc defaults; /* all zero */
     return pc_checked_of(gckpt_plan_new(graph, terms, count, desc), graph, terms, count,
                          desc ? desc : &defaults, file, line);
 }
@@ -1908,7 +1908,7 @@ static inline gckpt_result pc_measure(gckpt_graph *graph, const gckpt_term *term
 static inline gckpt_plan *pc_fitted(gckpt_plan *plan, pc_builds *b, const gckpt_plan_desc *desc,
                                     const char *file, int line)
 {
-    static const gckpt_cost measured;
+    static gckpt_cost measured;
     gckpt_plan_desc d;
     memset(&d, 0, sizeof d);
     if (desc)

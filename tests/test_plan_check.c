@@ -165,7 +165,7 @@ static void test_good(void)
 }
 
 /* ---- corruptions ---- */
-/* The first instruction of a kind from x on, behind `behind` others; -1: none. again: a recompute. */
+/* The first instruction of a kind behind `behind` others; -1: none. again: a recompute. */
 static int find(const plan_facts *f, int kind, int behind, int again)
 {
     for (int x = 0; x < f->length; x++)
