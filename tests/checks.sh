@@ -44,9 +44,13 @@ wait_for()
 # line PAGE BEGIN: the first line of a page's code that begins so
 line() { sed -n "s/^    \($2.*\)/\1/p" "$1" | head -n 1; }
 
-told() { (cd "$work/told" && eval "$1"); }
-
-cc() { command $told_cc "$@" $told_last; }
+told()
+{
+    (
+        cc() { command $told_cc "$@" $told_last; }
+        cd "$work/told" && eval "$1"
+    )
+}
 
 # prints FILE LINE: what that line runs prints this
 prints() { told "$2" > "$work/printed" && diff "$1" "$work/printed"; }
