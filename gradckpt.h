@@ -3356,9 +3356,9 @@ GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
     return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
 }
 
-/* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not above
- * 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and becomes a
- * zero like what is below, the same sum at 2^64 times the scale tells. */
+/* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not
+ * above 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and
+ * becomes a zero like what is below, the same sum at 2^64 times the scale tells. */
 GCKPTI_DEVICE static float gckpti_small_link(float a, float b, float c, float d)
 {
     const float up = 18446744073709551616.0f;
