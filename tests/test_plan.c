@@ -725,10 +725,10 @@ int main(int argc, char **argv)
     }
     test_small(first, 600 * scale / 100, 150 * scale / 100);
     test_revolve(20);
-    test_large(first, 60 * scale / 100);
+    test_large(first, 40 * scale / 100);
     test_shares(first, 8 * scale / 100);
     test_shapes(first, 15000 / scale, 40 * scale / 15);
-    test_nets(first, 140 * scale / 15, 1);
+    test_nets(first, 120 * scale / 15, 1);
     if (argc == 1)
         net_check_met();
     test_regulariser_alone();
