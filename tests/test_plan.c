@@ -315,6 +315,8 @@ static void compare(score *s, unsigned seed)
 
 static void print_score(const score *s)
 {
+    if (s->graphs == 0)
+        return;
     double planned = (double)(s->budgets - s->refused);
     printf(
         "%-18s %5ld graphs %6ld budgets: %6.2f %% optimal, gap mean %.3f %%, worst %.1f %% "
