@@ -36,7 +36,7 @@
  *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1360
  *     >>plan       the model, schedules, drafts, layout; plans encoded                  3500
  *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2460
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2480
  *     >>plan-tells what a plan tells                                                     280
  *     >>plans      from a request to a plan; the frontier; the micro-batch              1270
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
@@ -51,7 +51,7 @@
  *     >>fast       fast ops: work cut into items for threads                            2000
  *     >>kernels    what is done with an item, for each instruction set                  3360
  *     manual       this comment                                                          420
- *                  in all                                                              31890
+ *                  in all                                                              31910
  *
  * == MANUAL =======================================================================================
  *
@@ -15044,17 +15044,33 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 }
 
 /* ---- seeds ---- */
-/* What a maker wrote becomes the present schedule. */
+/* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
+ * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
 static int gckpti_take_made(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now);
+    for (int round = 0, same = 0; round < 4 && !same; round++) {
+        if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
+            return 0;
+        same = !p->pinned || (size_t)s->now.length == p->made_length;
+        p->made_length = 0;
+        for (int x = 0; x < s->now.length && !same; x++)
+            gckpti_emit(p, s->now.item[x]);
+    }
     p->made_length = 0;
-    if (!made)
-        return 0;
     s->items += s->now.length;
     gckpti_evaluate(s, &s->now);
     return 1;
+}
+
+/* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
+static void gckpti_settle(gckpti_search *s)
+{
+    s->p->made_length = 0;
+    for (int x = 0; x < s->now.length && s->p->pinned; x++)
+        gckpti_emit(s->p, s->now.item[x]);
+    if (s->p->pinned)
+        gckpti_take_made(s);
 }
 
 /* The same, and a seed. */
@@ -15770,6 +15786,7 @@ static int gckpti_slot_before(const void *first, const void *second, const void 
 static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
 {
     const gckpti_schedule *t = &s->now;
+    gckpti_settle(s);
     int better = slot->length == 0 || t->extra < slot->extra ||
                  (t->extra == slot->extra && t->peak < slot->peak);
     if (t->peak <= slot->limit && better && !s->p->failed)
@@ -15801,6 +15818,7 @@ static void gckpti_sink_seeds(gckpti_search *s)
         if (!gckpti_slot_load(s, &s->seed[i]) || !gckpti_squeeze(s, limit, 0))
             continue;
         gckpti_polish(s, limit, 0);
+        gckpti_settle(s);
         gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
         if (slot)
             gckpti_slot_store(s, slot, &s->now);
@@ -15934,11 +15952,7 @@ static int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
     gckpti_planner *p = s->p;
     gckpti_limit_far(s, again);
     gckpti_make_again(p, again);
-    if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
-        return INT64_MAX;
-    s->items += s->now.length;
-    gckpti_evaluate(s, &s->now);
-    return s->now.peak;
+    return gckpti_take_made(s) ? s->now.peak : INT64_MAX;
 }
 
 /* Whether the present schedule was to be improved for this rung already: then it ends as before. */
@@ -16233,6 +16247,7 @@ static gckpt_result gckpti_lay_rung(gckpti_search *s, int k)
         slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
         if (slot->tight && gckpti_slot_load(s, slot) && gckpti_squeeze(s, limit, 0)) {
             gckpti_polish(s, limit, 0);
+            gckpti_settle(s);
             gckpti_slot_store(s, slot->tight, &s->now);
             result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, slot->tight);
         }
@@ -16280,12 +16295,13 @@ static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, int lowest, si
 }
 
 /* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
- * the first time later, and what gckpt_recompute lets go. */
+ * the first time later, what gckpt_recompute lets go, and what is offloaded with its other part. */
 static int64_t gckpti_absent(const gckpti_planner *p, int rank)
 {
     int64_t bytes = 0;
     for (int u = p->prologue; u < p->units; u++)
-        if (p->when[u] > rank || p->unit[u].recompute)
+        if (p->when[u] > rank || p->unit[u].recompute ||
+            (p->unit[u].offloads && p->unit[u].out && p->unit[u].aux))
             bytes += p->unit[u].out + p->unit[u].aux;
     return bytes;
 }
@@ -16297,7 +16313,8 @@ static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, 
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
-    const int64_t room = limit - t->gradients + (tries ? 0 : gckpti_absent(s->p, t->rank));
+    const int64_t absent = gckpti_absent(s->p, t->rank);
+    const int64_t room = limit - t->gradients + (tries ? 0 : absent);
     gckpti_known *known = s->known[at];
     gckpt_result result = GCKPT_OK;
     if (!known && all->n > 0)
@@ -16319,7 +16336,9 @@ static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, 
             continue;
         gckpti_slot slot = s->trial;
         gckpti_slot_store(s, &slot, &s->now);
-        result = s->p->failed ? GCKPT_E_MEMORY : gckpti_consider(s, &slot, 0, most);
+        int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
+        result = s->p->failed ? GCKPT_E_MEMORY /* in fewer it would not be looked at */
+                              : gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = slot.arena;
         s->trial = slot;
         if (s->winner.item == slot.item)
