@@ -254,13 +254,12 @@ $(EXAMPLES): build/%: examples/%.c $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 
 $(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h build/options
-	$(if $(filter $@,$(LOOKED)),$(LOOKING) -DPLAN_CHECK_LINKED,$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED) -DPLAN_CHECK_LINKED)) \
-	    -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) $(LIBS)
+	$(if $(filter $@,$(LOOKED)),$(LOOKING),$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED))) \
+	    $(if $(filter build/plan_check.o,$^),-DPLAN_CHECK_LINKED) -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) $(LIBS)
 
 $(TESTS): LIBS = -lm
-$(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
-$(LOOKED): build/inside/gradckpt.o
-$(filter-out $(OWNED),$(TESTS)): build/plan_check.o
+$(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o build/plan_check.o
+$(LOOKED): build/inside/gradckpt.o build/plan_check.o
 build/test_ops: tests/ref.c
 build/test_power: $(wildcard examples/mcu/*.h)
 build/test_user_ops: examples/convolution.h

@@ -10897,7 +10897,7 @@ static int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
 static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
 {
     uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
-    if (offload_work > most >> 20 || (whole && offload_work > most / whole))
+    if (n && (offload_work > most >> 20 || (whole && offload_work > most / whole)))
         return most;
     return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
 }

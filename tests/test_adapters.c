@@ -4,6 +4,7 @@
  *     build/test_adapters [folder for what is saved] */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
+#include "check.h"
 #include "../examples/adapters.h"
 #include "tuning.h"
 

@@ -3,7 +3,7 @@
  * numbers, writers and allocations that may fail anywhere, and that showing plans nothing. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-
+#include "check.h"
 #include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"

@@ -3,7 +3,7 @@
  * lines end at boxes, whatever the graph, the names and the writer. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-
+#include "check.h"
 #include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"

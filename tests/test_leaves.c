@@ -3,7 +3,7 @@
  * files, texts, printed plans, gckpt_fit. Random graphs are replayed by test_plan.c. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-
+#include "check.h"
 #include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"

@@ -4,6 +4,7 @@
  *     build/test_methods */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
+#include "check.h"
 #include "examples/adapters.h"
 #include "examples/generate.h"
 #include "rig.h"

@@ -1,24 +1,23 @@
 /* test_plan_check.c - the checker of plans (plan_check.h): plans of all modes and options pass, and
- * each of many corruptions of one is refused by name; its table of ops is that of the rows. */
+ * each of many corruptions of one is refused by name; its table of ops is that of the rows.
+ * build/test_plan_check [first seed] [random nets] */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
-#include "rig.h"
-
-typedef gckpt_tensor T;
+#include "net.h"
 
 /* ---- a net with what a plan must look after: a residual (fan-out), an input twice, tied and
  * further weights, functions of weights, dropout, two losses, a regulariser ---- */
-enum { ROWS = 4, WIDTH = 8, LAYERS = 5, TERMS = 3 };
+enum { ROWS = 4, WIDTH = 8, WIDE = 600, LAYERS = 5, TERMS = 3 };
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
     gckpt_term terms[TERMS];
     int count;
     T *x, *middle, *last;
-} net;
+} sample;
 
-static T *weight(gckpt_graph *g, const char *name, int i, int64_t a, int64_t b)
+static T *weight_of(gckpt_graph *g, const char *name, int i, int64_t a, int64_t b)
 {
     const gckpt_init init = { 0.2f, 0, 0 };
     char full[16];
@@ -30,22 +29,26 @@ static T *layer(T *x, void *user)
 {
     int i = *(const int *)user;
     gckpt_graph *g = gckpt_graph_of(x);
-    T *gain = weight(g, "gain", i, WIDTH, 0), *w = weight(g, "w", i % 3, WIDTH, WIDTH);
-    T *b = weight(g, "b", i, WIDTH, 0);
+    T *gain = weight_of(g, "gain", i, WIDTH, 0), *w = weight_of(g, "w", i % 3, WIDTH, WIDTH);
+    T *b = weight_of(g, "b", i, WIDTH, 0);
     T *y = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, gain), i % 2 ? w : gckpt_tanh(w), b));
     return gckpt_add(x, gckpt_dropout(i == 2 ? gckpt_mul(y, y) : y, 0.1f));
 }
 
-enum { REGULAR = 1, SEVERAL = 2, ONLY = 4, KEEP = 8, AGAIN = 16 };
-static void build(net *n, int64_t rows, int what)
+enum { REGULAR = 1, SEVERAL = 2, ONLY = 4, KEEP = 8, AGAIN = 16, LARGE = 32 };
+static void make(sample *n, int64_t rows, int what)
 {
     memset(n, 0, sizeof *n);
     n->s = gckpt_store_new(NULL);
     n->g = gckpt_graph_new(n->s, NULL);
     n->x = gckpt_input(n->g, "x", GCKPT_F32, gckpt_shape2(rows, WIDTH));
     T *y = gckpt_input(n->g, "y", GCKPT_F32, gckpt_shape2(rows, WIDTH)), *h = n->x;
-    T *same = weight(n->g, "same", 0, WIDTH, WIDTH);
+    T *same = weight_of(n->g, "same", 0, WIDTH, WIDTH);
     h = gckpt_linear(h, same, NULL);
+    if (what & LARGE) /* parameters that ranks cut */
+        for (int i = 0; i < 2; i++)
+            h = gckpt_linear(h, weight_of(n->g, "wide", i, i ? WIDE : WIDTH, i ? WIDTH : WIDE),
+                             NULL);
     for (int i = 0; i < LAYERS; i++) {
         h = gckpt_checkpoint(layer, h, &i);
         n->middle = i == 1 ? h : n->middle;
@@ -66,7 +69,7 @@ static void build(net *n, int64_t rows, int what)
 
 /* ---- good plans ---- */
 static long good;
-static void accept(const net *n, const gckpt_plan_desc *d, const char *what)
+static void accept(const sample *n, const gckpt_plan_desc *d, const char *what)
 {
     gckpt_plan *p = gckpt_plan_new(n->g, n->terms, n->count, d);
     const char *problem = p ? plan_check(p, n->g, d) : gckpt_error_text(n->g);
@@ -75,7 +78,7 @@ static void accept(const net *n, const gckpt_plan_desc *d, const char *what)
     gckpt_plan_free(p);
 }
 
-static size_t bytes_of(const net *n, const gckpt_plan_desc *d, gckpt_mode mode)
+static size_t bytes_of(const sample *n, const gckpt_plan_desc *d, gckpt_mode mode)
 {
     gckpt_plan_desc e = *d;
     e.mode = mode;
@@ -88,7 +91,7 @@ static size_t bytes_of(const net *n, const gckpt_plan_desc *d, gckpt_mode mode)
 }
 
 /* Every mode, and OPTIMAL at several budgets, with desc's options. */
-static void every_mode(const net *n, const gckpt_plan_desc *options, const char *what)
+static void every_mode(const sample *n, const gckpt_plan_desc *options, const char *what)
 {
     for (int mode = GCKPT_STORE_ALL; mode <= GCKPT_SQRT; mode++) {
         gckpt_plan_desc d = *options;
@@ -103,6 +106,20 @@ static void every_mode(const net *n, const gckpt_plan_desc *options, const char 
     }
 }
 
+/* Several ranks, whose plans have a file, but are not printed. */
+static void test_ranks(void)
+{
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int way = 0; way < 4; way++) {
+            sample n;
+            gckpt_plan_desc d = { .batch = 2 * ROWS, .leaves = way % 2 ? 8 : 2 };
+            make(&n, way < 2 ? ROWS : 1, LARGE | REGULAR | SEVERAL);
+            CHECK(gckpt_store_ranks(n.s, 0, 2, (gckpt_shard)shard) == GCKPT_OK);
+            every_mode(&n, &d, "ranks");
+            rig_free(NULL, NULL, n.g, n.s);
+        }
+}
+
 static void test_good(void)
 {
     static const int nets[] = { 0, REGULAR, SEVERAL, REGULAR | SEVERAL, ONLY, KEEP, AGAIN };
@@ -112,9 +129,9 @@ static void test_good(void)
                                                 "leaves, looped",  "in backward", "bf16",
                                                 "staged",          "alignment",   "offloading",
                                                 "packed",          "picks, bf16", "frozen, picks" };
-            net n;
+            sample n;
             gckpt_plan_desc d = { .optimiser = GCKPT_ADAMW };
-            build(&n, way == 1 || way == 3 ? 1 : way == 2 ? 2 : ROWS, nets[k]);
+            make(&n, way == 1 || way == 3 ? 1 : way == 2 ? 2 : ROWS, nets[k]);
             const gckpt_pick picks[] = { { n.middle, 0 }, { n.middle, 1 }, { n.x, 1 } };
             d.batch = ROWS;
             d.leaves = way == 2 ? 2 : way == 3 ? 4 : 0;
@@ -148,7 +165,7 @@ static void test_good(void)
 }
 
 /* ---- corruptions ---- */
-/* The first instruction of a kind from x on, behind `behind` others; -1: none. again: a recompute. */
+/* The first instruction of a kind behind `behind` others; -1: none. again: a recompute. */
 static int find(const plan_facts *f, int kind, int behind, int again)
 {
     for (int x = 0; x < f->length; x++)
@@ -306,10 +323,16 @@ static int shrink_gradient(plan_facts *f, int n)
 }
 static int shrink_work(plan_facts *f, int n)
 {
-    for (int b = 0; b < f->buffers; b++)
-        if (f->buffer[b].kind == GCKPT_BUFFER_WORKSPACE &&
-            f->list[f->buffer[b].start].kind == GCKPT_BACKWARD && n-- == 0)
-            return (f->buffer[b].size = 4), 1;
+    for (int b = 0; b < f->buffers && f->batch <= f->rows; b++) {
+        const gckpt_buffer *q = &f->buffer[b];
+        const pc_node *node = &f->node[q->id];
+        int sums = 0;
+        for (int i = 0; i < node->inputs; i++)
+            sums |= node->op.needs[i] & GCKPT_SUMS && !node->batchless && f->trained[node->in[i]];
+        if (q->kind == GCKPT_BUFFER_WORKSPACE && f->list[q->start].kind == GCKPT_BACKWARD && sums &&
+            n-- == 0)
+            return (f->buffer[b].size = 1), 1;
+    }
     return 0;
 }
 static int lose_buffer(plan_facts *f, int n)
@@ -379,8 +402,11 @@ static int late_offload(plan_facts *f, int n)
 }
 static int swap_forwards(plan_facts *f, int n)
 {
-    int x = find(f, GCKPT_FORWARD, 4 + n, 0);
-    return x > 0 && f->list[x + 1].kind == GCKPT_FORWARD && (exchange(f, x, x + 1), 1);
+    int x = find(f, GCKPT_FORWARD, 4 + n, 0), reads = 0;
+    const pc_node *next = x > 0 && x + 1 < f->length ? &f->node[f->list[x + 1].id] : NULL;
+    for (int i = 0; next && i < next->inputs; i++)
+        reads |= f->node[next->in[i]].base == f->list[x].id;
+    return next && f->list[x + 1].kind == GCKPT_FORWARD && reads && (exchange(f, x, x + 1), 1);
 }
 static int swap_backwards(plan_facts *f, int n)
 {
@@ -413,7 +439,8 @@ static int read_another(plan_facts *f, int n)
     int x = find(f, GCKPT_FORWARD, 6 + n, -1), id = x < 0 ? -1 : f->list[x].id;
     int in = id < 0 || f->node[id].inputs < 1 ? -1 : f->node[id].in[0];
     for (int k = 0; in >= 0 && k < in; k++)
-        if (f->node[k].kind == PC_OP && !f->node[k].batchless && f->node[k].n == f->node[in].n)
+        if (f->node[k].kind == PC_OP && !f->node[k].batchless && f->node[k].n == f->node[in].n &&
+            f->node[in].base != k)
             return (f->node[id].in[0] = k), 1;
     return 0;
 }
@@ -667,20 +694,22 @@ static const struct {
 enum { CORRUPTIONS = sizeof corruptions / sizeof *corruptions };
 static int applied[CORRUPTIONS], said[CORRUPTIONS];
 
-static void corrupt_all(const net *n, const gckpt_plan_desc *d)
+static void corrupt_all(gckpt_graph *graph, const gckpt_term *terms, int count,
+                        const gckpt_plan_desc *d, unsigned seed)
 {
-    gckpt_plan *p = gckpt_plan_new(n->g, n->terms, n->count, d);
-    pc_graph *g = pc_graph_new(n->g, n->terms, n->count);
-    CHECK_MSG(p != NULL, "%s", gckpt_error_text(n->g));
+    gckpt_plan *p = gckpt_plan_new(graph, terms, count, d);
+    pc_graph *g = pc_graph_new(graph, terms, count);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(graph));
     for (int c = 0; c < CORRUPTIONS && p; c++)
-        for (int k = 0; k < 12; k++) {
+        for (int k = 0; k < (seed ? 3 : 12); k++) {
             plan_facts f;
             CHECK(plan_facts_read(&f, p, g, d));
-            int done = corruptions[c].corrupt(&f, k);
+            plan_facts_print(&f, p);
+            int done = corruptions[c].corrupt(&f, seed ? 3 * k : k);
             const char *problem = done ? plan_facts_check(&f) : "";
             applied[c] += done;
-            CHECK_MSG(problem != NULL, "%s (%d, %s) passes", corruptions[c].name, k,
-                      gckpt_mode_name(d->mode));
+            CHECK_MSG(problem != NULL, "%s (%d, %s, seed %u) passes", corruptions[c].name, k,
+                      gckpt_mode_name(d->mode), seed);
             CHECK_MSG(!done || !problem || strstr(problem, "nstruction "), "%s: %s",
                       corruptions[c].name, problem);
             said[c] += done && problem && strstr(problem, corruptions[c].says);
@@ -692,29 +721,47 @@ static void corrupt_all(const net *n, const gckpt_plan_desc *d)
 
 static void test_corruptions(void)
 {
-    for (int way = 0; way < 7; way++) {
-        net n;
+    for (int way = 0; way < 8; way++) {
+        sample n;
         gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
-        build(&n, way == 2 || way == 3 ? 1 : ROWS, way == 5 ? 0 : REGULAR | SEVERAL);
+        make(&n, way == 2 || way == 3 ? 1 : ROWS / (1 + (way == 7)),
+             way == 5   ? 0
+             : way == 7 ? LARGE
+                        : REGULAR | SEVERAL);
         const gckpt_pick picks[] = { { n.middle, 0 }, { n.x, 1 } };
         d.batch = ROWS;
         d.fetch = picks;
         d.fetches = way == 0 ? 2 : 0;
-        d.leaves = way == 3 ? 4 : 0;
+        d.leaves = way == 3 ? 4 : way == 7 ? 2 : 0;
         d.mode = way == 1 ? GCKPT_SEGMENTS : way == 6 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL;
+        if (way == 7)
+            CHECK(gckpt_store_ranks(n.s, 0, 2, GCKPT_SHARD_GRADIENTS) == GCKPT_OK);
         if (way == 4) { /* of what is cheap to copy */
             d.mode = GCKPT_OPTIMAL;
             d.offload_bytes = 1 << 20;
             d.offload_work = 1;
             d.budget = bytes_of(&n, &d, GCKPT_SQRT);
         }
-        corrupt_all(&n, &d);
+        corrupt_all(n.g, n.terms, n.count, &d, 0);
         rig_free(NULL, NULL, n.g, n.s);
     }
     for (int c = 0; c < CORRUPTIONS; c++) {
         CHECK_MSG(applied[c] > 0, "%s: no plan has that", corruptions[c].name);
         CHECK_MSG(said[c] > 0 || !applied[c], "%s: never said \"%s\"", corruptions[c].name,
                   corruptions[c].says);
+    }
+}
+
+/* Random nets of all ops. */
+static void test_random_nets(unsigned first, unsigned nets)
+{
+    for (unsigned seed = first; seed < first + nets; seed++) {
+        gckpt_plan_desc d = { .optimiser = GCKPT_SGD };
+        build(seed, seed % 2);
+        d.batch = net.batch;
+        d.mode = seed % 3 ? seed % 3 > 1 ? GCKPT_MEMORY_POOR : GCKPT_SEGMENTS : GCKPT_STORE_ALL;
+        corrupt_all(net.g, net.term, net.terms, &d, seed);
+        destroy();
     }
 }
 
@@ -751,10 +798,13 @@ static void test_table(void)
 #undef ROW
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
     test_table();
     test_good();
+    test_ranks();
     test_corruptions();
+    test_random_nets(first, argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 6);
     return check_report("test_plan_check");
 }

@@ -3,7 +3,7 @@
  * fail anywhere. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-
+#include "check.h"
 #include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"

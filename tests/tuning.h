@@ -3,6 +3,7 @@
  * Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
 #ifndef TESTS_TUNING_H
 #define TESTS_TUNING_H
+#include "check.h"
 #include "../examples/generate.h"
 #include "golden/gpt2.h"
 #include "rig.h"
