@@ -10,6 +10,7 @@
  */
 #include "model.h"
 #include <signal.h>
+#include <string.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
