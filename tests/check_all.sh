@@ -696,11 +696,15 @@ if [ "$1" = --one ]; then       # one check, as xargs calls it: its line, and wh
     fi
     exit 0
 fi
-[ $# -gt 0 ] || set -- $all
-[ "$*" != all ] || set -- $all $more
+table=show
+case $* in
+'' | all)
+    table=table
+    set -- $all ${1:+$more} ;;
+esac
 [ -n "$TIMES_BEGUN" ] || sh tests/times.sh clear # or .ci/run did, before make test
 printf '%s\n' unit "$@" unit | xargs -P "$JOBS" -I NAME sh "$0" --one NAME | tee $B/result.txt
-sh tests/times.sh table > $B/times.txt || echo "FAIL times: see FAIL in the table" >> $B/result.txt
+sh tests/times.sh $table > $B/times.txt || echo "FAIL times: see FAIL in the table" >> $B/result.txt
 cat $B/times.txt
 p=$(grep -c '^pass ' $B/result.txt)
 f=$(grep -c '^FAIL ' $B/result.txt)
