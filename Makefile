@@ -1,4 +1,5 @@
-# gradckpt.h is one header; nothing needs building to use it. This file builds the examples and tests.
+# gradckpt.h is one header; nothing needs building to use it. This file builds the examples and tests, and
+# puts the header together from src/ (make header).
 # `make help` lists what there is. A C compiler, make and sh are enough, except for `make check`.
 
 CC = cc
@@ -71,6 +72,7 @@ help:
 	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
+	@echo 'make header    gradckpt.h from src/, where it is changed'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
@@ -235,6 +237,11 @@ readme: build/quickstart build/digits
 build:
 	@mkdir -p build
 
+# gradckpt.h is put together from src/. A copy that somebody edited builds as it is; the check refuses it.
+header: | build
+	sh src/header.sh src > build/header.h
+	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
+
 # Changes when compiler or options do; then everything is built again.
 build/options: always | build
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' > $@
@@ -369,7 +376,7 @@ install:
 
 # What git tracks, as it is now (`stash create` fails where files have new times only: hence the refresh); outside a
 # repository, as in what such an archive unpacks to, all of it.
-ARCHIVED = .ci .clang-format .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu tests
+ARCHIVED = .ci .clang-format .gitattributes .gitignore LICENSE Makefile README.md docs examples gradckpt.h gradckpt_cuda.cu src tests
 dist: | build
 	if [ -e .git ] && git rev-parse -q --verify HEAD > /dev/null; then \
 	    git update-index -q --refresh > /dev/null; \
@@ -385,4 +392,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme install dist clean
+.PHONY: always all help examples header run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme install dist clean

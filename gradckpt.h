@@ -1,5 +1,6 @@
 /* gradckpt.h - v0.2.0 - trains neural networks inside a byte budget, to the same bits.  MIT
  * licence.
+ * Put together from src/ by `make header`: what changes is changed there.
  *
  *     Do this in ONE C or C++ file, before the include, to create the implementation:
  *

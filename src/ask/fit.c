@@ -1,0 +1,307 @@
+/* ---- the micro-batch, chosen together with the plan ---- */
+typedef struct {
+    gckpt_store *store;
+    gckpt_build build;
+    gckpt_measure measure;
+    void *user;
+    gckpt_plan_desc desc;
+    int64_t least_rows; /* of a micro-batch */
+    gckpt_plan *best;
+    uint64_t key;         /* of the first graph; 0: none yet */
+    size_t params, least; /* parameters it left in the store; bytes that some size can do with */
+    int unproven;         /* gckpti_prove has not seen the best yet */
+    int hunting;          /* nothing fits: what is the least? */
+    int named;            /* the size that was tried last has its part in `least` */
+    int too_large;        /* some size has more bytes than this machine addresses */
+} gckpti_fitting;
+
+/* The greatest divisor of n below d; 0: there is none. */
+static int64_t gckpti_next_divisor(int64_t n, int64_t d)
+{
+    int64_t k = n / d + 1;
+    for (; k <= n / k; k++)
+        if (n % k == 0)
+            return n / k;
+    for (k = k <= d ? k - 1 : d - 1; k > 0; k--)
+        if (n % k == 0)
+            return k;
+    return 0;
+}
+
+/* What must not depend on the micro-batch: tensors, by kind, op and inputs; attributes may (a slice
+ * of rows). Never 0. */
+static uint64_t gckpti_graph_key(const gckpt_graph *g)
+{
+    uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
+    for (size_t i = 0; i < g->count; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        int words[2 + GCKPT_MAX_INPUTS];
+        words[0] = t->kind;
+        words[1] = t->index;
+        for (int k = 0; k < t->inputs; k++)
+            words[2 + k] = t->in[k]->id;
+        key = gckpti_fnv(key, words, (size_t)(2 + t->inputs) * sizeof *words);
+        if (t->op)
+            key = gckpti_fnv(key, t->op->name, strlen(t->op->name));
+    }
+    return key ? key : 1;
+}
+
+/* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
+ * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
+ * a loop. */
+static size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
+{
+    size_t kinds[GCKPT_BYTES_KINDS], most = 0, resident = gckpti_resident(p, kinds);
+    size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
+    for (size_t i = 0; i < d->buffer_count && used; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        if (p->looped && b->start == 0 &&
+            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_TREE)) {
+            resident += b->size;
+            continue;
+        }
+        used[b->start] += b->size;
+        used[b->end] += b->end > b->start ? b->size : 0;
+    }
+    for (size_t x = 0; x < d->length && used; x++)
+        if (d->ins[x].kind == GCKPT_BACKWARD && used[x] > most)
+            most = used[x];
+    return resident + most;
+}
+
+/* What mixes rows is planned whole. */
+static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
+
+/* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
+static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
+{
+    const gckpt_plan *best = f->best;
+    uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
+             own = gckpt_plan_step_work(plan);
+    int better =
+        !best || own < work || (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best));
+    if (gckpti_cannot_split(plan))
+        better = 0;
+    gckpt_plan_free(better ? best : plan);
+    f->best = better ? plan : f->best;
+    f->unproven = better || f->unproven;
+}
+
+/* Plans what an open planner was asked for, in its variant. Store-all has the least work of all its
+ * plans: it is done when it fits, and when it is too slow, so are all others. */
+static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
+{
+    gckpt_mode mode = p->desc->mode;
+    int whole = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
+    size_t least = 0, budget = p->desc->budget;
+    gckpt_result result = gckpti_plan_mode(p, GCKPT_STORE_ALL);
+    if (result != GCKPT_OK && !gckpti_too_large(p, result))
+        return result;
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
+    int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
+    int once = plan && p->best.work == p->best.least_work; /* gckpt_recompute may ask for more */
+    int hopeless =
+        plan && ((once && f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
+                 gckpti_cannot_split(plan));
+    if (plan && !fits && gckpti_floor(p, &p->best) > (f->hunting ? f->least - 1 : budget))
+        hopeless = 1;
+    if (hopeless || !whole || !fits || (mode == GCKPT_AUTO && budget && !once)) {
+        gckpt_plan_free(plan);
+        plan = NULL;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    f->named = f->named && !hopeless;
+    if (!plan && !hopeless) {
+        plan = gckpti_plan_request(p, p->next, drafted && whole, &result, &least);
+        f->too_large = f->too_large || gckpti_too_large(p, result);
+        if (result != GCKPT_OK)
+            return gckpti_too_large(p, result) ? GCKPT_OK : result;
+        if (!plan)
+            f->least = least < f->least ? least : f->least;
+    }
+    if (plan)
+        gckpti_fit_keep(f, plan);
+    return GCKPT_OK;
+}
+
+/* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */
+static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t rows,
+                                     gckpt_term *terms, int *count)
+{
+    *count = f->build(g, rows, terms, f->user);
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY)
+        return GCKPT_OK;
+    if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
+        gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
+                     GCKPT_MAX_TERMS);
+    else if (g->rows != rows)
+        gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows", g->rows);
+    else if (f->key && (f->key != gckpti_graph_key(g) || f->params != f->store->count))
+        gckpti_error(g, GCKPT_E_ARG,
+                     "build made other tensors or parameters than for the batch's other "
+                     "divisors; only shapes may depend on rows");
+    else {
+        f->key = gckpti_graph_key(g);
+        f->params = f->store->count;
+        return GCKPT_OK;
+    }
+    return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
+}
+
+/* Plans a graph under each update rule that is possible. */
+static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gckpt_term *terms,
+                                     int count)
+{
+    gckpt_result result = GCKPT_OK;
+    gckpt_plan_desc d = f->desc;
+    int in_backward = d.update_in_backward;
+    for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
+        gckpti_planner p;
+        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
+        if (rule ? !in_backward || g->rows != d.batch || d.leaves > 1 : in_backward == 1)
+            continue;
+        d.update_in_backward = rule;
+        result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
+        if (result == GCKPT_OK)
+            result = gckpti_add_variants(&p);
+        for (gckpti_planner *q = &p; q && result == GCKPT_OK; q = q->next)
+            result = gckpti_fit_plan(f, q);
+        if (f->best && f->unproven) {
+            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+            gckpti_open_bounds(&p);
+            f->best = gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
+            f->unproven = 0;
+            p.failed = !f->best;
+        }
+        if (p.failed)
+            result = GCKPT_E_MEMORY;
+        gckpti_planner_report(&p, result);
+        gckpti_planner_free(&p);
+    }
+    return result;
+}
+
+/* One micro-batch size: builds its graph, measures it, plans it. f->named: all that was not planned
+ * of it has its part in f->least. */
+static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
+{
+    gckpt_term terms[GCKPT_MAX_TERMS];
+    gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
+    gckpt_cost *costs = NULL;
+    size_t before = f->store->count;
+    int count = 0;
+    f->named = 1;
+    if (rows < f->least_rows || rows > gckpti_largest_leaf(&f->desc, NULL) ||
+        (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+        return GCKPT_OK;
+    memset(terms, 0, sizeof terms);
+    gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
+    if (!g)
+        return GCKPT_E_MEMORY;
+    gckpt_result result = gckpti_fit_build(f, g, rows, terms, &count);
+    if (result == GCKPT_OK && f->measure && count >= 0) {
+        costs = (gckpt_cost *)gckpti_new(&memory, g->count, sizeof *costs);
+        result = costs ? f->measure(g, terms, count, costs, (int)g->count, f->user)
+                       : gckpti_error(g, GCKPT_E_MEMORY, "no memory for costs");
+        if (costs && result != GCKPT_OK)
+            gckpti_error(g, result, "measure failed: %s", gckpt_result_text(result));
+    }
+    f->desc.costs = costs;
+    f->desc.cost_count = costs ? (int)g->count : 0;
+    if (result == GCKPT_OK && count >= 0)
+        result = gckpti_fit_rules(f, g, terms, count);
+    if (result != GCKPT_OK)
+        gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
+                     gckpt_error_text(g));
+    gckpti_delete(&memory, costs, g->count, sizeof *costs);
+    gckpt_graph_free(g);
+    if (result == GCKPT_OK && count < 0)
+        gckpti_store_shrink(f->store, before);
+    return result;
+}
+
+/* What can be wrong with a request before anything is built. */
+static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int64_t batch,
+                                     const gckpt_plan_desc *d)
+{
+    if (!build || batch < 1 || batch > INT32_MAX)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: %s",
+                            build ? "the batch must be 1 to 2147483647" : "build is NULL");
+    if (d->fetches || d->costs || d->mode == GCKPT_SCHEDULE || d->mode == GCKPT_INFERENCE ||
+        d->memory.memory)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: fetch, costs, a schedule and memory in a block belong to one "
+                            "graph, and inference has no batch: use gckpt_plan_new");
+    if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    if (d->update_in_backward == 1 && d->leaves > 1)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: update_in_backward needs desc.leaves 1");
+    return GCKPT_OK;
+}
+
+/* gckpt_fit, of micro-batches that have so many rows or more. */
+static gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                              const gckpt_plan_desc *desc, gckpt_measure measure,
+                              int64_t least_rows)
+{
+    gckpti_fitting f;
+    memset(&f, 0, sizeof f);
+    if (!store)
+        return NULL;
+    if (desc)
+        f.desc = *desc;
+    unsigned char named[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
+    int sizes = 0;
+    size_t before = store->count;
+    gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
+    f.store = store;
+    f.build = build;
+    f.measure = measure;
+    f.user = user;
+    f.desc.batch = batch;
+    f.least_rows = least_rows;
+    f.least = SIZE_MAX;
+    for (; f.hunting < 2 && !f.best && result == GCKPT_OK; f.hunting++) { /* then from 1 row up */
+        int at = f.hunting ? sizes : 0;
+        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
+            at -= f.hunting;
+            if (!f.hunting || !(named[at / 8] >> at % 8 & 1))
+                result = gckpti_fit_rows(&f, f.hunting ? batch / d : d);
+            if (!f.hunting) {
+                named[at / 8] |= (unsigned char)(f.named << at % 8);
+                sizes = ++at;
+            }
+        }
+    }
+    if (result == GCKPT_OK && f.best) {
+        gckpti_ok(store);
+        return f.best;
+    }
+    if (result == GCKPT_OK && f.least < SIZE_MAX)
+        gckpti_error(store, GCKPT_E_BUDGET,
+                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
+                     "whatever the micro-batch",
+                     f.desc.budget, batch, f.least);
+    else if (result == GCKPT_OK && f.too_large)
+        gckpti_error(store, GCKPT_E_MEMORY,
+                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
+                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
+                     "network",
+                     batch);
+    else if (result == GCKPT_OK)
+        gckpti_error(store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
+                     batch);
+    gckpt_plan_free(f.best);
+    gckpti_store_shrink(store, before);
+    return NULL;
+}
+
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure measure)
+{
+    return gckpti_fit(store, build, user, batch, desc, measure, 1);
+}
+

@@ -1,0 +1,290 @@
+/* ---- the frontier ---- */
+/* Where a point comes from: a body of a variant's schedule. */
+typedef struct {
+    gckpt_point point;
+    gckpti_planner *p;
+    int *item, length;
+} gckpti_found;
+
+struct gckpt_frontier {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
+    gckpt_plan_desc desc; /* with copies of what it points to */
+    gckpt_point *points;
+    gckpti_found *found;    /* the same, with their schedules */
+    size_t count, resident; /* resident: bytes of parameters and optimiser state */
+    size_t proven_bytes;
+    int complete;
+};
+
+GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
+{
+    if (!f)
+        return;
+    gckpti_allocator a = f->memory;
+    gckpti_planner_free(&f->p);
+    gckpti_delete(&a, f, 1, sizeof *f);
+}
+
+/* Copies what desc points to into the frontier, as its planner has it. */
+static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
+{
+    gckpti_planner *p = &f->p;
+    gckpt_plan_desc *d = &f->desc;
+    size_t n = d->costs ? (size_t)p->n : 0, terms = (size_t)p->term_count;
+    gckpti_scratch *s = &p->scratch;
+    void *costs = gckpti_scratch_copy(s, d->costs, n, sizeof *d->costs);
+    d->costs = n ? (gckpt_cost *)costs : NULL;
+    d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    p->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *p->terms);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
+ * there are. */
+static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
+{
+    for (int found = 1; found;) {
+        uint64_t proven = gckpti_prove_work(b, budget);
+        found = 0;
+        for (size_t i = 0; i < f->count; i++) {
+            size_t bytes = f->found[i].point.bytes - f->resident;
+            if (bytes <= budget && f->found[i].point.work <= proven) {
+                budget = bytes - 1;
+                found = 1;
+            }
+        }
+    }
+    return budget;
+}
+
+/* What has least work in `budget` bytes, behind a winner in more; or in fewer, down to `least`, if
+ * nothing in `budget` bytes can have less work by 0.1 % of a step: points need be no nearer. */
+static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t least)
+{
+    const size_t align = s->p->alignment;
+    int at;
+    size_t low = least, high = budget;
+    uint64_t best = gckpti_bound_work(s->bound, (int64_t)gckpti_round_up(budget, align), &at);
+    if (!s->whole && best < UINT64_MAX - s->enough && s->winner.extra <= best + s->enough / 2) {
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            int64_t limit = (int64_t)gckpti_round_up(middle, align);
+            if (gckpti_bound_work(s->bound, limit, &at) <= best + s->enough / 2)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        gckpt_result result = gckpti_choose(s, high);
+        if (result != GCKPT_OK || (s->winner.length && s->winner.extra <= best + s->enough))
+            return result;
+    }
+    return gckpti_choose(s, budget);
+}
+
+/* Adds the points of a variant's search, which is laid out, where they may be better than those
+ * there are. */
+static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
+    for (int u = 0; u < p->units; u++)
+        forward += p->unit[u].cost;
+    size_t budget = 0, fewest = SIZE_MAX;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->found[i].point.bytes - f->resident < fewest)
+            fewest = f->found[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_find_least(s, fewest, &budget);
+    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
+        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    size_t least_bytes = budget < fewest ? budget : fewest;
+    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+        budget = gckpti_frontier_skip(f, s->bound, budget);
+        if (budget < least_bytes)
+            break;
+        result = budget == SIZE_MAX ? gckpti_choose(s, budget)
+                                    : gckpti_choose_next(s, budget, least_bytes);
+        const gckpti_slot *slot = &s->winner;
+        if (result != GCKPT_OK || slot->length == 0)
+            break;
+        own = p->draft.least_work;
+        uint64_t work = own + slot->extra;
+        double recompute = forward ? (double)(slot->extra - slot->moved) / (double)forward : 0;
+        gckpti_found next = {
+            { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
+        };
+        next.point.overhead = least ? (double)(work - least) / (double)least : 0;
+        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)slot->length, sizeof(int));
+        if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+            return GCKPT_E_MEMORY;
+        for (int x = 0; x < slot->length; x++) /* what runs once a step is no choice */
+            if (gckpti_unit_of(p, slot->item[x]) >= p->prologue)
+                next.item[next.length++] = slot->item[x];
+        f->found[f->count++] = next;
+        if (s->winner.arena <= least_bytes)
+            break;
+        budget = s->winner.arena - 1;
+        budget = budget > least_bytes ? budget : least_bytes;
+    }
+    f->complete = f->complete && !s->cut;
+    return result;
+}
+
+/* By bytes, then work, then variant. */
+static int gckpti_found_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_found *a = (const gckpti_found *)first, *b = (const gckpti_found *)second;
+    (void)context;
+    if (a->point.bytes != b->point.bytes)
+        return a->point.bytes < b->point.bytes;
+    const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
+    return a->point.work != b->point.work ? a->point.work < b->point.work
+           : v->form != w->form           ? v->form < w->form
+           : v->order != w->order         ? v->order < w->order
+                                          : v->near < w->near;
+}
+
+/* Leaves of all points those that no other one is better than. */
+static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
+{
+    size_t n = f->count;
+    f->points = (gckpt_point *)gckpti_scratch_take(&f->p.scratch, n, sizeof *f->points);
+    if (!f->points)
+        return GCKPT_E_MEMORY;
+    gckpti_sort(f->found, n, sizeof *f->found, gckpti_found_before, NULL);
+    f->count = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!f->count || f->found[i].point.work < f->points[f->count - 1].work) {
+            f->found[f->count] = f->found[i];
+            f->points[f->count++] = f->found[i].point;
+        }
+    return GCKPT_OK;
+}
+
+/* Searches all variants, lays everything out, and keeps the points. */
+static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
+{
+    size_t kinds[GCKPT_BYTES_KINDS];
+    gckpt_result result = GCKPT_OK;
+    f->resident = gckpti_resident(&f->p, kinds);
+    f->complete = 1;
+    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
+    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
+        gckpti_search s;
+        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
+        result = gckpti_search_open(&s, p);
+        if (result == GCKPT_OK)
+            result = gckpti_frontier_add(f, &s);
+        gckpti_scratch_free(&s.scratch);
+        gckpti_planner_rest(p);
+    }
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_merge(f);
+    if (result == GCKPT_OK)
+        result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
+        if (f->points[i - 1].proven_work < f->points[i].proven_work)
+            f->points[i - 1].proven_work = f->points[i].proven_work;
+    f->p.failed = f->p.failed || result == GCKPT_E_MEMORY;
+    return result;
+}
+
+GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                             const gckpt_plan_desc *desc)
+{
+    gckpt_plan_desc d;
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
+    if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
+        gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
+                     d.memory.memory
+                         ? "its plans would overwrite it in a block of memory; use the heap"
+                         : "an inference plan recomputes nothing");
+        return NULL;
+    }
+    d.mode = GCKPT_OPTIMAL;
+    d.budget = 0;
+    gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
+    if (!f) {
+        gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
+        return NULL;
+    }
+    f->object.magic = GCKPTI_MAGIC;
+    f->memory = memory;
+    f->desc = d;
+    gckpt_result result = gckpti_planner_open(&f->p, &f->memory, graph, terms, count, &f->desc);
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_request(f);
+    if (result == GCKPT_OK)
+        result = gckpti_add_variants(&f->p);
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_search(f);
+    gckpti_planner_report(&f->p, result);
+    if (result == GCKPT_OK)
+        return f;
+    gckpt_frontier_free(f);
+    return NULL;
+}
+
+GCKPT_API int gckpt_frontier_points(const gckpt_frontier *f) { return f ? (int)f->count : 0; }
+
+GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *f) { return f ? f->complete : 0; }
+
+GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *f)
+{
+    return f ? f->proven_bytes : 0;
+}
+
+GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *f, int i, gckpt_point *out)
+{
+    if (!f || !out || i < 0 || (size_t)i >= f->count)
+        return GCKPT_E_ARG;
+    *out = f->points[i];
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_frontier_find(const gckpt_frontier *f, size_t budget)
+{
+    int found = -1;
+    for (size_t i = 0; f && i < f->count && (!budget || f->points[i].bytes <= budget); i++)
+        found = (int)i;
+    return found;
+}
+
+GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget)
+{
+    if (!f || f->p.g->object.sticky != GCKPT_OK)
+        return NULL;
+    int i = gckpt_frontier_find(f, budget);
+    if (i < 0) {
+        gckpti_error(f->p.g, GCKPT_E_BUDGET,
+                     "budget %z bytes is too small: this graph needs at least %z", budget,
+                     f->count ? f->points[0].bytes : (size_t)0);
+        return NULL;
+    }
+    gckpti_allocator memory = f->memory;
+    gckpti_planner p = *f->found[i].p; /* shares the model, and the marks of passes over it */
+    p.memory = &memory;
+    p.next = NULL;
+    gckpti_planner_drafts(&p);
+    gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
+    if (result == GCKPT_OK)
+        result = gckpti_place_draft(&p);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    if (plan) {
+        const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
+        plan = gckpti_prove_plan(&f->p, budget, plan);
+        if (plan && next && next->proven_work > plan->proven_work)
+            plan->proven_work = next->proven_work;
+        p.failed = !plan;
+    }
+    gckpti_planner_rest(&p);
+    gckpti_planner_report(&p, result);
+    return plan;
+}
+

@@ -1,0 +1,245 @@
+/* A planner without drafts, yet. */
+static void gckpti_planner_drafts(gckpti_planner *p)
+{
+    memset(&p->draft, 0, sizeof p->draft);
+    p->draft.scratch = p->pass = gckpti_scratch_new(p->memory, &p->failed);
+    p->best = p->draft;
+}
+
+/* Gives back all but the model. */
+static void gckpti_planner_rest(gckpti_planner *p)
+{
+    gckpti_delete(p->memory, p->made, p->made_capacity, sizeof *p->made);
+    gckpti_scratch_free(&p->draft.scratch);
+    gckpti_scratch_free(&p->best.scratch);
+    gckpti_scratch_free(&p->pass);
+    p->made = NULL;
+    p->made_capacity = 0;
+}
+
+/* Frees what a planner has, and those of other variants behind it. */
+static void gckpti_planner_free(gckpti_planner *p)
+{
+    gckpti_planner_rest(p);
+    gckpti_scratch_free(&p->scratch);
+    while (p->next) {
+        gckpti_planner *q = p->next;
+        p->next = q->next;
+        gckpti_planner_rest(q);
+        gckpti_scratch_free(&q->scratch);
+        gckpti_delete(p->memory, q, 1, sizeof *q);
+    }
+}
+
+/* Takes what lives as long as a planner of p->n tensors. */
+static gckpt_result gckpti_planner_memory(gckpti_planner *p)
+{
+    gckpti_scratch *s = &p->scratch;
+    size_t n = (size_t)p->n, units = 0;
+    for (size_t i = 0; i < n; i++)
+        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
+    *s = gckpti_scratch_new(p->memory, &p->failed);
+    gckpti_planner_drafts(p);
+    p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
+    for (size_t i = 0; i < n && p->tensors; i++)
+        p->tensors[i] = p->g->tensors[i];
+    p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->rounding = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
+    p->model = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->model);
+    p->body = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->unit = (gckpti_unit *)gckpti_scratch_take(s, units, sizeof *p->unit);
+    p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->left = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->latest = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->behind = (unsigned char *)gckpti_scratch_take(s, units, 1);
+    p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
+    p->stale = (unsigned char *)gckpti_scratch_take(s, units, 1);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
+static gckpt_result gckpti_make_model(gckpti_planner *p)
+{
+    gckpt_result result = gckpti_planner_memory(p);
+    int trains = p->inference;
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_mark_rounding(p);
+    gckpti_find_active(p);
+    if (p->variant.form) {
+        gckpti_take_form(p);
+        gckpti_find_active(p);
+    }
+    if (p->variant.form && !p->offered)
+        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
+        if (p->tensors[i]->kind == GCKPTI_OP)
+            result = gckpti_ask_op(p, p->tensors[i]);
+        trains = trains || p->active[i];
+    }
+    if (result == GCKPT_OK && !p->failed)
+        result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !p->failed && !trains)
+        result = gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: no trainable parameter leads to a loss (all frozen?) and "
+                              "no gradient is picked; there is nothing to train");
+    if (result != GCKPT_OK || p->failed)
+        return p->failed ? GCKPT_E_MEMORY : result;
+    gckpti_model_units(p);
+    if (!p->failed)
+        gckpti_model_gradients(p);
+    gckpti_find_late(p);
+    for (int u = 0; u < p->units; u++) {
+        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        p->least_work = gckpti_add_work(p->least_work, cost->forward);
+        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    return gckpti_check_work(p);
+}
+
+/* Rows of a request's largest leaf. */
+static int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
+{
+    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->leaves ? d->leaves : 1;
+    return batch / leaves + (batch % leaves > 0);
+}
+
+/* Checks a request; readies a planner of one of its variants, yet without the model. */
+static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
+                                         gckpt_graph *graph, const gckpt_term *terms, int count,
+                                         const gckpt_plan_desc *d, gckpti_variant variant)
+{
+    memset(p, 0, sizeof *p);
+    p->variant = variant;
+    p->memory = memory;
+    p->g = graph;
+    p->desc = d;
+    p->terms = terms;
+    p->term_count = count;
+    p->n = (int)graph->count;
+    p->threads = d->threads ? d->threads : 1;
+    p->alignment = d->alignment ? d->alignment : 64;
+    p->inference = d->mode == GCKPT_INFERENCE;
+    p->leaves = d->leaves ? d->leaves : 1;
+    p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
+    p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
+    if (!p->inference && !d->update_in_backward && !variant.near)
+        p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
+                                                              : (size_t)PTRDIFF_MAX / 2);
+#ifdef GCKPT_NO_FAST
+    p->plain = 1;
+#else
+    p->plain = d->plain != 0 || d->backend;
+#endif
+    return gckpti_check_request(graph, terms, count, d);
+}
+
+/* Checks a request and readies a planner of the graph as it was built; the caller frees it either
+ * way. */
+static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                        gckpt_graph *graph, const gckpt_term *terms, int count,
+                                        const gckpt_plan_desc *d)
+{
+    const gckpti_variant built = { 0, 0, 0 };
+    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
+    return result == GCKPT_OK ? gckpti_make_model(p) : result;
+}
+
+/* Adds the planner of one more variant of p's request behind the last one, where it is offered and
+ * of use. */
+static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last, gckpti_variant v)
+{
+    gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
+    gckpt_result result =
+        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc, v)
+          : GCKPT_E_MEMORY;
+    if (result == GCKPT_OK) {
+        q->built = p->cost;
+        q->built_model = p->model;
+        result = gckpti_make_model(q);
+    }
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || q->offered);
+    for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
+        of_use = gckpti_is_of_use(q, r);
+    p->failed = result == GCKPT_E_MEMORY;
+    if (of_use) {
+        *last = (*last)->next = q;
+        p->least_work = q->least_work < p->least_work ? q->least_work : p->least_work;
+        return GCKPT_OK;
+    }
+    if (q)
+        gckpti_planner_free(q);
+    gckpti_delete(p->memory, q, 1, sizeof *q);
+    return result;
+}
+
+/* Adds planners behind an open one, for the other variants that its request may choose from: forms,
+ * of each the orders that promise fewer bytes, and all of these without slower memory, which a
+ * search without it may find more for. Backends may have kernels of their own; what
+ * OpenBLAS adds up depends on sizes. */
+static gckpt_result gckpti_add_variants(gckpti_planner *p)
+{
+    const gckpt_plan_desc *d = p->desc;
+    gckpti_planner *last = p;
+    gckpt_result result = GCKPT_OK;
+    gckpti_variant v = { 1, 0, 0 };
+    int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
+    int chooses = optimal && !d->as_built && !d->backend;
+#ifdef GCKPT_OPENBLAS
+    chooses = 0;
+#endif
+    for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
+        result = gckpti_add_variant(p, &last, v);
+    for (const gckpti_planner *form = p; form; form = form->next)
+        for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+            if (form->orders >> v.order & 1 && result == GCKPT_OK)
+                result = gckpti_add_variant(p, &last, v);
+    for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
+         q = q->next) {
+        v = q->variant;
+        v.near = 1;
+        result = gckpti_add_variant(p, &last, v);
+        if (q == end)
+            break;
+    }
+    for (gckpti_planner *q = p->next; q; q = q->next)
+        q->least_work = p->least_work;
+    return result;
+}
+
+/* Reports what a planner ended with on its graph; other errors are there already. */
+static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
+{
+    int failed = 0;
+    for (const gckpti_planner *q = p; q; q = q->next)
+        failed = failed || q->failed;
+    if (failed) {
+        gckpti_error(p->g, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", p->g->count);
+        gckpti_tell_block(p->g, "plan", p->memory, 0);
+    } else if (result == GCKPT_OK) {
+        gckpti_ok(p->g);
+    }
+}
+
+/* Reports that a budget is too small, and the least that is not. */
+static void gckpti_too_small(const gckpti_planner *p, size_t least)
+{
+    gckpt_mode mode = p->desc->mode;
+    p->g->least = least;
+    gckpti_error(p->g, GCKPT_E_BUDGET,
+                 "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
+                 least,
+                 mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE
+                     ? ""
+                     : " in this mode (GCKPT_AUTO needs least)");
+}
+

@@ -1,0 +1,203 @@
+/* Drafts one mode: p->best, placed. */
+static gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    if (mode == GCKPT_SQRT && p->desc->group == 0)
+        return gckpti_find_sqrt(p);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    if (result == GCKPT_OK)
+        gckpti_keep_draft(p);
+    return result;
+}
+
+/* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
+ * *least is what the smallest needs. */
+static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    gckpti_search s;
+    *least = 0;
+    gckpt_result result = gckpti_search_open(&s, p);
+    if (result == GCKPT_OK && most_bytes > 0)
+        result = gckpti_choose(&s, most_bytes);
+    if (result == GCKPT_OK && s.winner.length > 0) {
+        *least = s.winner.arena;
+        result = gckpti_lay(&s, &s.winner);
+        gckpti_keep_draft(p);
+    } else if (result == GCKPT_OK) {
+        result = gckpti_find_least(&s, SIZE_MAX, least);
+        if (result == GCKPT_OK && *least == SIZE_MAX)
+            result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    }
+    gckpti_scratch_free(&s.scratch);
+    return result;
+}
+
+/* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
+static size_t gckpti_arena_budget(const gckpti_planner *p)
+{
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
+    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
+    size_t left = budget > resident ? budget - resident : 0;
+    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+}
+
+/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
+ * this machine cannot address them. */
+static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
+                                        size_t *needed)
+{
+    gckpt_result result =
+        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
+    if (result != GCKPT_OK)
+        *needed = SIZE_MAX;
+    else if (mode != GCKPT_OPTIMAL)
+        *needed = p->best.arena;
+    return result;
+}
+
+/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
+ * bytes that none can do without: the least of all its variants. Other modes are planned in little
+ * memory, so their hulls will do. */
+static gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                 size_t *least)
+{
+    int searched = first->desc->mode == GCKPT_AUTO || first->desc->mode == GCKPT_OPTIMAL;
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(first, kinds);
+    *least = SIZE_MAX;
+    for (const gckpti_planner *p = first; p; p = p->next) {
+        gckpti_bound *b = p->bound;
+        if (p->failed)
+            return GCKPT_E_MEMORY;
+        for (int k = 0; b && k < b->instants && !searched; k++)
+            b->instant[k].tried = 1;
+        for (size_t i = 0; i < n; i++) {
+            uint64_t work = gckpti_prove_work(b, point[i].bytes - resident);
+            if (p == first || work < point[i].proven_work)
+                point[i].proven_work = work;
+        }
+        size_t bytes = resident + gckpti_prove_bytes(b);
+        *least = bytes < *least ? bytes : *least;
+    }
+    return GCKPT_OK;
+}
+
+/* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
+static gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
+{
+    gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
+    size_t least;
+    if (plan && gckpti_prove(first, &at, 1, &least) != GCKPT_OK) {
+        gckpt_plan_free(plan);
+        return NULL;
+    }
+    if (plan) {
+        plan->proven_work = at.proven_work;
+        plan->proven_bytes = least;
+    }
+    return plan;
+}
+
+/* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
+static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
+{
+    return d->work != than->work ? d->work < than->work : d->arena < than->arena;
+}
+
+/* The variant whose proven work is least; their bounds are open afterwards. */
+static gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                        size_t arena)
+{
+    gckpti_planner *least = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+        if (gckpti_prove_work(p->bound, arena) < gckpti_prove_work(least->bound, arena))
+            least = p;
+    return least;
+}
+
+/* The variant to look at behind p: `promising`, then the others in their order. */
+static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
+                                           gckpti_planner *first, const gckpti_planner *end)
+{
+    p = p == promising ? first : p->next;
+    p = p && p != end && p == promising ? p->next : p;
+    return p == end ? NULL : p;
+}
+
+/* Plans what open planners were asked for, from `first` up to `end`; `drafted`: the store-all draft
+ * of the first is its best already. NULL: *result says why, or the budget is too small and *least
+ * bytes would do. */
+static gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                       int drafted, gckpt_result *result, size_t *least)
+{
+    gckpt_mode mode = first->desc->mode;
+    int automatic = mode == GCKPT_AUTO, too_large = 0;
+    size_t kinds[GCKPT_BYTES_KINDS], arena = gckpti_arena_budget(first), needed, own;
+    gckpti_planner *best;
+    for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
+        uint64_t once = UINT64_MAX; /* the least work that repeats nothing */
+        best = NULL;
+        needed = SIZE_MAX;
+        gckpti_planner *promising =
+            mode == GCKPT_OPTIMAL ? gckpti_promising(first, end, arena) : first;
+        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first, end)) {
+            *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+            if (p->failed)
+                return NULL;
+            if (mode == GCKPT_OPTIMAL && best &&
+                best->best.work <= gckpti_prove_work(p->bound, arena))
+                continue;
+            own = p->best.arena;
+            *result = drafted ? GCKPT_OK : gckpti_plan_variant(p, mode, arena, &own);
+            too_large = too_large || gckpti_too_large(p, *result);
+            if (*result != GCKPT_OK && !gckpti_too_large(p, *result))
+                return NULL;
+            if (*result == GCKPT_OK && p->best.least_work < once)
+                once = p->best.least_work;
+            if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
+                best = p;
+            needed = own < needed ? own : needed;
+            drafted = 0;
+        }
+        if (!automatic || mode == GCKPT_OPTIMAL || !first->desc->budget ||
+            (best && best->best.work <= once))
+            break;
+    }
+    *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
+    *least = gckpti_resident(first, kinds) + needed;
+    gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
+    if (best && !plan)
+        *result = GCKPT_E_MEMORY;
+    return plan;
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc)
+{
+    gckpt_plan_desc d;
+    gckpti_planner p;
+    gckpt_plan *plan = NULL;
+    size_t least = 0;
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    gckpti_allocator memory = gckpti_allocator_of(&d.memory);
+    gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
+    if (result == GCKPT_OK)
+        result = gckpti_add_variants(&p);
+    if (result == GCKPT_OK)
+        plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+    if (plan) {
+        int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+        gckpti_open_bounds(&p);
+        plan = gckpti_prove_plan(&p, budget ? d.budget : 0, plan);
+        p.failed = !plan;
+    }
+    gckpti_planner_report(&p, result);
+    gckpti_planner_free(&p);
+    if (result == GCKPT_OK && !plan && !p.failed)
+        gckpti_too_small(&p, least);
+    return gckpti_plan_settle(plan);
+}
+

@@ -1,0 +1,273 @@
+/* =================================================================================================
+ * >>plan-tells: what a plan tells
+ * ============================================================================================== */
+GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
+GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan) { return plan ? plan->offloaded : 0; }
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
+GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
+{
+    return plan && plan->update_in_backward;
+}
+
+static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+/* Bytes of a node's value in the arena. */
+static size_t gckpti_node_bytes(const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+}
+
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
+{
+    if (!plan || !plan->told || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    const gckpti_ins *ins = &plan->list[i];
+    const int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    const gckpt_cost *cost = &plan->told[id].cost;
+    gckpti_operands o;
+    size_t planned = 0; /* as the work is reckoned, rounded up */
+    out->moved = 0;
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; aux++) {
+        size_t bytes = (aux ? o.aux : o.out) == GCKPTI_NONE ? 0
+                       : aux                                ? node->aux_bytes
+                                                            : gckpti_node_bytes(node);
+        out->moved += bytes;
+        planned += gckpti_round_up(bytes, plan->alignment);
+    }
+    out->work = ins->kind == GCKPT_FORWARD ? cost->forward
+                : ins->kind == GCKPT_BACKWARD
+                    ? cost->backward
+                    : gckpti_copy_work(plan->offload_work, (int64_t)planned);
+    out->live = plan->live[i];
+    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->once = i < plan->body || i >= plan->epilogue;
+    return GCKPT_OK;
+}
+
+GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
+{
+    uint64_t body = 0, once = 0, rounds = 1;
+    gckpt_usage u;
+    if (!plan)
+        return 0;
+    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
+    if (plan->leaves > 1) { /* of a rank's leaves */
+        uint64_t leaves = (uint64_t)plan->leaves, leaf = (batch + leaves - 1) / leaves;
+        leaves = leaves > (uint64_t)plan->ranks ? leaves / (uint64_t)plan->ranks : 1;
+        rounds = (leaf + rows - 1) / rows * leaves;
+        batch = leaf * leaves;
+    }
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        int gathers =
+            plan->ranks > 1 && !u.once && plan->nodes[plan->list[i].id].kind == GCKPTI_PARAM;
+        uint64_t *sum = u.once || gathers ? &once : &body;
+        for (uint64_t k = 0; k < (gathers ? rounds : 1) && u.work; k++)
+            *sum = gckpti_add_work(*sum, u.work); /* whatever the rows */
+    }
+    if (body / rows >= UINT64_MAX / 2 / batch)
+        return UINT64_MAX;
+    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    return gckpti_add_work(once, body);
+}
+
+GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
+{
+    return plan && plan->least_work
+               ? (double)(plan->work - plan->least_work) / (double)plan->least_work
+               : 0;
+}
+
+GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan)
+{
+    return plan ? plan->proven_work : 0;
+}
+
+GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan)
+{
+    return plan && plan->least_work
+               ? (double)(plan->work - plan->proven_work) / (double)plan->least_work
+               : 0;
+}
+
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
+{
+    return plan ? plan->mode : GCKPT_AUTO;
+}
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
+
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
+{
+    const size_t *bytes = plan ? plan->kind_bytes : NULL;
+    return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
+                      bytes[GCKPT_BYTES_CACHES] + plan->arena
+                : 0;
+}
+
+GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan)
+{
+    return plan ? plan->proven_bytes : 0;
+}
+
+GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
+{
+    if (plan && kind == GCKPT_BYTES_TABLES)
+        return gckpti_plan_copy(NULL, plan);
+    return plan && kind >= 0 && kind < GCKPT_BYTES_KINDS ? plan->kind_bytes[kind] : 0;
+}
+
+GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    out->kind = (gckpt_kind)plan->list[i].kind;
+    out->id = gckpti_ins_tensor(plan, &plan->list[i]);
+    return GCKPT_OK;
+}
+
+static const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
+           : node->op                    ? node->op->name
+                                         : "";
+}
+
+GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
+{
+    return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
+}
+
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
+{
+    const gckpt_op *op =
+        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
+    return op ? op->name : "";
+}
+
+GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
+
+GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
+{
+    return plan ? (int)plan->life_count : 0;
+}
+
+GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->life_count)
+        return GCKPT_E_ARG;
+    *out = plan->lives[i];
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
+{
+    int mixer = plan ? plan->mixer : -1;
+    for (size_t i = 0; plan && mixer < 0 && i < plan->node_count; i++)
+        mixer = plan->nodes[i].rounding & GCKPTI_MIXES ? (int)i : -1;
+    if (op)
+        *op = mixer < 0 ? NULL : gckpti_node_name(plan, mixer);
+    return plan && mixer < 0;
+}
+
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
+{
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "optimal",   "schedule",    "inference" };
+    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
+}
+
+static const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
+
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
+{
+    static const char *const verbs[] = { "forward ", "backward", "update  ",
+                                         "offload ", "reload  ", "reduce  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    if (u.moved)
+        gckpti_print(k, ", %z bytes", u.moved);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    if (ins->kind == GCKPT_REDUCE)
+        gckpti_print(k, o.shard == GCKPTI_NONE ? " at %z" : " at %z, share to %z", o.gradient,
+                     o.shard);
+    gckpti_print(k, ", %z live\n", u.live);
+}
+
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    static const char *const kinds[] = {
+        "parameters", "optimiser state", "gradients",          "activations", "workspace",
+        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
+    };
+
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
+                                              ", fast bf16" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k,
+                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
+                 "fits in less than %z bytes\n",
+                 plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
+                 plan->alignment, precisions[plan->precision]);
+    if (plan->leaves > 1 || plan->ranks > 1)
+        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->leaves, plan->ranks,
+                     plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
+    if (plan->mixer >= 0)
+        gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
+                     gckpti_node_name(plan, plan->mixer), plan->mixer);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int i = GCKPT_BYTES_CACHES; i < GCKPT_BYTES_KINDS; i++)
+        if (plan->kind_bytes[i])
+            gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->offloaded)
+        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
+    }
+    return gckpti_sink_flush(&k);
+}
+

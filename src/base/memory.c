@@ -1,0 +1,211 @@
+/* ---- memory: the one allocation site ---- */
+typedef struct {
+    gckpt_memory desc;
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
+     * it last refused */
+    size_t used, names, wanted;
+} gckpti_allocator;
+
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+
+static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
+{
+    gckpti_allocator a;
+    memset(&a, 0, sizeof a);
+    if (memory)
+        a.desc = *memory;
+    return a;
+}
+
+static size_t gckpti_round_up(size_t n, size_t alignment)
+{
+    return (n + (alignment - 1)) / alignment * alignment;
+}
+
+#ifdef GCKPT_REALLOC
+/* GCKPT_REALLOC, but a large new block begins at a cache line where the heap can do that, since
+ * vectors that lie across two take twice as long to read, and asks for pages of 2 MiB where whole
+ * ones lie within it (only a wish): parameters and arenas are read from end to end. */
+static void *gckpti_heap_resize(void *ptr, size_t size)
+{
+#if GCKPTI_HUGE_PAGES
+    const size_t page = (size_t)2 << 20;
+    void *fresh = NULL;
+    if (!ptr && size >= 16384) {
+        if (posix_memalign(&fresh, 64, size))
+            return NULL;
+        size_t skip = (page - (uintptr_t)fresh % page) % page;
+        if (size >= 2 * page)
+            (void)madvise((char *)fresh + skip, (size - skip) / page * page,
+                          14); /* MADV_HUGEPAGE */
+        return fresh;
+    }
+#endif
+    return GCKPT_REALLOC(ptr, size);
+}
+#endif
+
+/* 1: in a block, and nothing was taken behind it (NULL: it is yet to be taken). */
+static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t size)
+{
+    const unsigned char *base = (const unsigned char *)a->desc.memory;
+    size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+    size_t at = base && ptr ? (size_t)((const unsigned char *)ptr - base) : 0;
+    return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
+}
+
+/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
+ * can grow in place or be given back; it is meant for objects that live as long as it does. What
+ * this takes is what gckpti_count_piece adds up. */
+static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
+{
+    if (new_size > PTRDIFF_MAX - 64)
+        return NULL;
+    if (a->desc.memory) {
+        unsigned char *base = (unsigned char *)a->desc.memory;
+        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN);
+        size_t next = gckpti_round_up(a->used + past, GCKPTI_ALIGN) - past;
+        size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : next;
+        if (ptr && !gckpti_is_last(a, ptr, old_size)) {
+            if (new_size <= old_size)
+                return new_size ? ptr : NULL;
+            void *fresh = gckpti_resize(a, NULL, 0, new_size);
+            if (fresh)
+                memcpy(fresh, ptr, old_size);
+            return fresh;
+        }
+        size_t all = at + new_size + a->names;
+        if (all > a->desc.size || all < new_size) {
+            a->wanted = all;
+            return NULL;
+        }
+        a->used = at + new_size;
+        return new_size ? base + at : NULL;
+    }
+    if (a->desc.resize)
+        return ptr || new_size ? a->desc.resize(a->desc.user, ptr, old_size, new_size) : NULL;
+#ifdef GCKPT_REALLOC
+    if (new_size)
+        return gckpti_heap_resize(ptr, new_size);
+    if (ptr)
+        GCKPT_FREE(ptr);
+#endif
+    return NULL;
+}
+
+/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
+static void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
+{
+    if (size && n > (size_t)PTRDIFF_MAX / size)
+        return NULL;
+    size_t bytes = n * size;
+    void *p = gckpti_resize(a, NULL, 0, bytes > 0 ? bytes : 1);
+    if (p)
+        memset(p, 0, bytes);
+    return p;
+}
+
+static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
+{
+    size_t bytes = n * size;
+    if (ptr)
+        gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
+}
+
+/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+static void gckpti_count_piece(size_t *used, size_t n, size_t size)
+{
+    const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    if (n && size)
+        *used = n < most / size && n * size < most - at ? at + n * size : most;
+}
+
+/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+static size_t gckpti_count_block(size_t used)
+{
+    return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
+}
+
+/* A name, copied. In a block it goes to the end, so that an array to which things with names are
+ * added can grow where it is. NULL: no memory. */
+static char *gckpti_name_new(gckpti_allocator *a, const char *name)
+{
+    size_t n = strlen(name) + 1;
+    char *copy = NULL;
+    if (!a->desc.memory) {
+        copy = (char *)gckpti_resize(a, NULL, 0, n);
+    } else {
+        size_t all = a->used + a->names + n;
+        if (all <= a->desc.size)
+            copy = (char *)a->desc.memory + (a->desc.size - (a->names += n));
+        else
+            a->wanted = all;
+    }
+    return copy ? (char *)memcpy(copy, name, n) : NULL;
+}
+
+/* In a block, the newest first. */
+static void gckpti_name_delete(gckpti_allocator *a, char *name)
+{
+    if (name && a->desc.memory)
+        a->names -= strlen(name) + 1;
+    else
+        gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
+}
+
+/* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
+static void gckpti_tell_block(void *object, const char *whose, const gckpti_allocator *a,
+                              size_t would)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    size_t n = strlen(o->text);
+    gckpti_text t = { o->text + n, sizeof o->text - 1 - n };
+    if (a->desc.memory && a->wanted > a->desc.size)
+        gckpti_text_add(&t,
+                        would ? "; the %s's block has %z bytes, %z would do"
+                              : "; the %s's block has %z bytes, so far it takes %z",
+                        whose, a->desc.size, would ? would : a->wanted);
+}
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_tell_block(object, whose, a, would)                                                 \
+    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
+#endif
+
+/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
+ * they have (overcommit) still refuse what could never be there; many pieces they would promise,
+ * and end the program when it writes to them. */
+static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
+{
+    if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
+        return 1;
+    void *p = gckpti_resize(a, NULL, 0, bytes);
+    gckpti_delete(a, p, bytes, 1);
+    return p != NULL;
+}
+
+/* The next capacity of a growing array: as the last piece of a block it grows in place. */
+static size_t gckpti_larger(size_t capacity, int in_place)
+{
+    return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
+}
+
+/* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
+static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
+                       size_t size)
+{
+    void *items;
+    if (count < *capacity)
+        return 1;
+    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
+    size_t more = gckpti_larger(*capacity, gckpti_is_last(a, items, *capacity * size));
+    if (more > (size_t)PTRDIFF_MAX / size)
+        return 0;
+    items = gckpti_resize(a, items, *capacity * size, more * size);
+    if (!items)
+        return 0;
+    memcpy(array, &items, sizeof items);
+    *capacity = more;
+    return 1;
+}
+

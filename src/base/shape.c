@@ -1,0 +1,115 @@
+/* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
+typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
+
+static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
+{
+    unsigned char piece[64];
+    for (size_t n; size > 0; a += n, b += n, size -= n) {
+        n = size < sizeof piece ? size : sizeof piece;
+        memcpy(piece, a, n);
+        memcpy(a, b, n);
+        memcpy(b, piece, n);
+    }
+}
+
+static void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+                        const void *context)
+{
+    unsigned char *v = (unsigned char *)items;
+    for (size_t built = n / 2, end = n; end > 1;) {
+        size_t at = 0;
+        if (built > 0)
+            at = --built; /* still making the heap */
+        else
+            gckpti_swap(v, v + --end * size, size);
+        for (size_t child; end > 1 && (child = 2 * at + 1) < end; at = child) {
+            if (child + 1 < end && before(v + child * size, v + (child + 1) * size, context))
+                child++;
+            if (!before(v + at * size, v + child * size, context))
+                break;
+            gckpti_swap(v + at * size, v + child * size, size);
+        }
+    }
+}
+
+/* ---- shapes ---- */
+static gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    gckpt_shape s;
+    memset(&s, 0, sizeof s);
+    s.n = n;
+    s.d[0] = a, s.d[1] = b, s.d[2] = c, s.d[3] = d;
+    return s;
+}
+
+GCKPT_API gckpt_shape gckpt_shape1(int64_t a) { return gckpti_shape(1, a, 0, 0, 0); }
+GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b) { return gckpti_shape(2, a, b, 0, 0); }
+GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c)
+{
+    return gckpti_shape(3, a, b, c, 0);
+}
+GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    return gckpti_shape(4, a, b, c, d);
+}
+
+/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
+GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
+{
+    int64_t n = 1;
+    for (int i = 0; i < axes; i++)
+        n *= s->d[i];
+    return n;
+}
+GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
+GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
+GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
+
+static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
+{
+    if (a->n != b->n)
+        return 0;
+    for (int i = 0; i < a->n; i++)
+        if (a->d[i] != b->d[i])
+            return 0;
+    return 1;
+}
+
+/* What is wrong with one that does not fit, for a text. */
+static const char *gckpti_shape_problem(const gckpt_shape *s)
+{
+    for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++)
+        if (s->d[i] <= 0)
+            return "sizes must be positive";
+    return "that is more than this machine can address";
+}
+
+/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
+static int gckpti_shape_fits(const gckpt_shape *s)
+{
+    uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64, n = 1;
+    if (s->n < 0 || s->n > GCKPT_MAX_DIMS)
+        return 0;
+    for (int i = 0; i < s->n; i++) {
+        if (s->d[i] <= 0 || (uint64_t)s->d[i] > limit / n)
+            return 0;
+        n *= (uint64_t)s->d[i];
+    }
+    return 1;
+}
+
+/* An input gradient's element: add to it or store it first (manual, 5f). */
+GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
+
+/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
+ * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
+GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
+{
+    float y = low ? x - *low : x, s = *d + y;
+    if (low)
+        *low = (s - *d) - y;
+    *d = s;
+}
+
+GCKPT_API void gckpt_sum_add(float *sum, float *low, float x) { gckpti_sum_add(sum, low, x); }
+

@@ -1,0 +1,186 @@
+/* ---- text without stdio ---- */
+typedef struct {
+    char *at;
+    size_t left;
+} gckpti_text; /* left: room, the final zero not counted */
+
+static void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
+{
+    if (n > t->left)
+        n = t->left;
+    memcpy(t->at, s, n);
+    t->at += n;
+    t->left -= n;
+    *t->at = 0;
+}
+
+static void gckpti_text_uint(gckpti_text *t, uint64_t value)
+{
+    char digits[20];
+    int n = 20;
+    do {
+        digits[--n] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value);
+    gckpti_text_put(t, digits + n, (size_t)(20 - n));
+}
+
+static void gckpti_text_int(gckpti_text *t, int64_t value)
+{
+    if (value < 0)
+        gckpti_text_put(t, "-", 1);
+    gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
+}
+
+/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not to be read back. */
+static void gckpti_text_double(gckpti_text *t, double value)
+{
+    int point = 6; /* digits before the decimal point */
+    if (value < 0) {
+        gckpti_text_put(t, "-", 1);
+        value = -value;
+    }
+    if (!(value <= DBL_MAX)) {
+        gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
+        return;
+    }
+    for (; value >= 1e6; point++)
+        value /= 10;
+    for (; value > 0 && value < 1e5; point--)
+        value *= 10;
+    uint64_t digits = (uint64_t)(value + 0.5); /* six of them, or 1000000, or 0 */
+    char d[24];
+    gckpti_text number = { d, sizeof d - 1 };
+    gckpti_text_uint(&number, digits);
+    int n = (int)(number.at - d);
+    point += n > 6;
+    int exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
+    point = exponent || !digits ? 1 : point;
+    while (n > 1 && d[n - 1] == '0')
+        n--;
+    for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
+        if (i == point)
+            gckpti_text_put(t, ".", 1);
+        gckpti_text_put(t, i < 0 || i >= n ? "0" : d + i, 1);
+    }
+    if (exponent) {
+        gckpti_text_put(t, "e", 1);
+        gckpti_text_int(t, exponent);
+    }
+}
+
+static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
+static void gckpti_text_add(gckpti_text *t, const char *format, ...);
+
+/* A shape that is being refused may have any number of axes; only six are there to be read. */
+static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
+{
+    int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
+    for (int i = 0; i < s->n && known; i++)
+        gckpti_text_add(t, i ? ",%I" : "[%I", s->d[i]);
+    if (!known)
+        gckpti_text_add(t, "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
+    gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
+}
+
+/* Directives: see gckpt_fail. */
+static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
+{
+    char label[64];
+    for (const char *f = format; *f; f++) {
+        if (*f != '%') {
+            gckpti_text_put(t, f, 1);
+            continue;
+        }
+        const char *s = NULL;
+        switch (*++f) {
+        case 's': s = va_arg(args, const char *); break;
+        case 'i': gckpti_text_int(t, va_arg(args, int)); break;
+        case 'I': gckpti_text_int(t, va_arg(args, int64_t)); break;
+        case 'z': gckpti_text_uint(t, va_arg(args, size_t)); break;
+        case 'u': gckpti_text_uint(t, va_arg(args, uint64_t)); break;
+        case 'g': gckpti_text_double(t, va_arg(args, double)); break;
+        case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
+        case 'T':
+            s = gckpti_tensor_label(va_arg(args, const gckpt_tensor *), label, sizeof label);
+            break;
+        case 0: return;
+        default: gckpti_text_put(t, f, 1); break;
+        }
+        if (s)
+            gckpti_text_put(t, s, strlen(s));
+    }
+}
+
+static void gckpti_text_add(gckpti_text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    gckpti_text_format(t, format, args);
+    va_end(args);
+}
+
+static void gckpti_say(gckpti_object *o, const char *format, va_list args)
+{
+    gckpti_text t = { o->text, sizeof o->text - 1 };
+    o->text[0] = 0;
+    if (GCKPTI_TEXT > 1)
+        gckpti_text_format(&t, format, args);
+}
+
+/* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
+static gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return result;
+    va_list args;
+    va_start(args, format);
+    o->last = result;
+    gckpti_say(o, format, args);
+    va_end(args);
+    return result;
+}
+
+#ifdef GCKPT_NO_TEXT
+/* Results without texts: what makes these counts as used, but is never called. */
+static gckpt_result gckpti_result(void *object, gckpt_result result)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (o && o->sticky == GCKPT_OK)
+        o->last = result;
+    return result;
+}
+#define gckpti_error(object, result, ...)                                                          \
+    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
+
+static gckpt_result gckpti_ok(void *object)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    o->last = GCKPT_OK;
+    if (o->sticky == GCKPT_OK)
+        o->text[0] = 0;
+    return GCKPT_OK;
+}
+
+/* Fields of a desc and what is allowed. */
+typedef struct {
+    const char *name;
+    int64_t value, least, most;
+} gckpti_range;
+
+/* 0: one of n is not, and the object says which. */
+static int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (r[i].value < r[i].least || r[i].value > r[i].most) {
+            gckpti_error(object, GCKPT_E_ARG,
+                         r[i].most < INT32_MAX ? "%s: desc.%s is %I; allowed is %I to %I"
+                                               : "%s: desc.%s is %I; allowed is %I or more",
+                         who, r[i].name, r[i].value, r[i].least, r[i].most);
+            return 0;
+        }
+    return 1;
+}
+

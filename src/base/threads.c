@@ -1,0 +1,243 @@
+/* ---- threads ---- */
+GCKPT_API int gckpt_threads(void)
+{
+#ifdef _OPENMP
+    int n = omp_get_max_threads();
+    return n > 1 ? n : 1;
+#else
+    return 1;
+#endif
+}
+
+/* How calls start threads. */
+typedef struct {
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                         void *context); /* the program's own */
+    void *user;
+    struct gckpti_team *team; /* NULL: none, or not needed */
+} gckpti_runner;
+
+#if GCKPTI_HAS_FAST
+/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
+ * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
+#ifndef GCKPTI_TEAMS
+#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#define GCKPTI_TEAMS 1
+#else
+#define GCKPTI_TEAMS 0
+#endif
+#endif
+#if GCKPTI_TEAMS
+/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
+ * too. `left` counts the items nobody has claimed, `open` those that are not finished.
+ *
+ * Why a thread that comes late, or sleeps anywhere in here, does no harm:
+ * - An item is claimed by taking one from `left`, and is one's own if something was left. What
+ *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
+ *   ended and another began meanwhile, it has claimed an item of the other.
+ * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
+ *   only when no item is open. So body, context and n stay as they are while they are read.
+ * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
+ * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
+ *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
+ * Thread 0 waits for items that a thread has claimed, and for nothing else. */
+typedef struct gckpti_team {
+    void (*body)(void *context, int64_t i);
+    void *context;
+    int64_t n;
+    int busy; /* a job is under way */
+    int over; /* no more jobs */
+    int gone; /* threads that have seen it */
+    char apart[64];
+    int64_t left;
+    char apart2[64]; /* cache lines of their own */
+    int64_t open;
+    char apart3[64];
+} gckpti_team;
+
+static void gckpti_team_help(gckpti_team *t)
+{
+    int64_t done = 0;
+    while (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
+        int64_t left = __atomic_fetch_sub(&t->left, 1, __ATOMIC_ACQUIRE);
+        if (left <= 0)
+            break;
+        t->body(t->context, t->n - left);
+        done++;
+    }
+    if (done)
+        __atomic_fetch_sub(&t->open, done, __ATOMIC_ACQ_REL);
+}
+
+/* Some 40 ns in which a thread beside this one on its core gets more of it. */
+static void gckpti_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#else
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+/* Spins for 20 to 50 us, so that the next job finds the thread awake, then lets others have the
+ * processor, then sleeps: a processor without work takes over what waits on a busy one. */
+static void gckpti_team_wait(int *waited)
+{
+    if (*waited < 1000) {
+        gckpti_pause();
+    } else if (*waited < 1004) {
+        sched_yield();
+    } else {
+        struct timeval pause = { 0, *waited < 1012 ? 20 : 100 };
+        select(0, NULL, NULL, NULL, &pause);
+    }
+    *waited += *waited < 2000;
+}
+
+/* What threads but 0 do until thread 0 ends the team. */
+static void gckpti_team_work(gckpti_team *t)
+{
+    for (int waited = 0; !__atomic_load_n(&t->over, __ATOMIC_ACQUIRE);) {
+        if (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
+            gckpti_team_help(t);
+            waited = 0;
+        }
+        gckpti_team_wait(&waited);
+    }
+    __atomic_fetch_add(&t->gone, 1, __ATOMIC_RELEASE);
+}
+
+/* Thread 0 waits here for the others and not in OpenMP's barrier, which may spin for so long that a
+ * thread without a processor never gets this one. */
+static void gckpti_team_end(gckpti_team *t, int others)
+{
+    __atomic_store_n(&t->over, 1, __ATOMIC_RELEASE);
+    for (int waited = 0; __atomic_load_n(&t->gone, __ATOMIC_ACQUIRE) < others;)
+        gckpti_team_wait(&waited);
+}
+
+static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *context, int64_t i),
+                            void *context)
+{
+    int waited = 0;
+    t->body = body;
+    t->context = context;
+    t->n = n;
+    t->busy = 1;
+    __atomic_store_n(&t->open, n, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->left, n, __ATOMIC_RELEASE);
+    gckpti_team_help(t);
+    while (__atomic_load_n(&t->open, __ATOMIC_ACQUIRE) > 0)
+        gckpti_team_wait(&waited);
+    t->busy = 0;
+}
+#endif
+
+#endif
+
+static inline int gckpti_is_mixed(const gckpt_call *call)
+{
+    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+}
+
+enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
+
+/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
+static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                       void *context)
+{
+#if GCKPTI_HAS_FAST
+    const gckpti_runner *runner = (const gckpti_runner *)call->runner;
+    if (n > 1 && call->threads > 1 && runner) {
+        if (runner->parallel_for) {
+            runner->parallel_for(runner->user, n, body, context);
+            return;
+        }
+#if GCKPTI_TEAMS
+        if (runner->team && !runner->team->busy) {
+            gckpti_team_run(runner->team, n, body, context);
+            return;
+        }
+#elif defined(_OPENMP)
+        int threads = n < call->threads ? (int)n : call->threads;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+        for (int64_t i = 0; i < n; i++)
+            body(context, i);
+        return;
+#endif
+    }
+#endif
+    (void)call;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+}
+
+#if GCKPTI_HAS_FAST
+/* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
+ * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
+typedef struct {
+    void (*body)(void *context, int64_t item, int64_t worker);
+    void *context;
+    int64_t n, next, block;
+} gckpti_items;
+
+/* What a worker does: it claims `block` items at a time until none is left. */
+static void gckpti_work_on(void *context, int64_t worker)
+{
+    gckpti_items *s = (gckpti_items *)context;
+    for (;;) {
+        int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
+        int64_t end = s->n - i < s->block ? s->n : i + s->block;
+        if (i >= s->n)
+            return;
+        for (; i < end; i++)
+            s->body(s->context, i, worker);
+    }
+}
+#endif
+
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker), void *context)
+{
+#if GCKPTI_HAS_FAST
+    if (call && item && call->threads > 1 && items > 1) {
+        gckpti_items s = { item, context, items, 0, 1 };
+        s.block += 65536 / (1 + (work <= 0 ? 0 : work < 65536 ? work : 65536));
+        int64_t workers = items / s.block + (items % s.block != 0);
+        workers = workers < call->threads ? workers : call->threads;
+        if (workers > 1) {
+            gckpti_job(call, workers, gckpti_work_on, &s);
+            return;
+        }
+    }
+#endif
+    (void)call, (void)work;
+    for (int64_t i = 0; item && i < items; i++)
+        item(context, i, 0);
+}
+
+/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
+static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
+                             void *context)
+{
+#if GCKPTI_HAS_FAST && defined(_OPENMP) && GCKPTI_TEAMS
+    if (threads > 1 && !runner->parallel_for && !runner->team) {
+        gckpti_team team;
+        memset(&team, 0, sizeof team);
+#pragma omp parallel num_threads(threads)
+        if (omp_get_thread_num() == 0) {
+            runner->team = omp_get_num_threads() > 1 ? &team : NULL;
+            main(context);
+            runner->team = NULL;
+            gckpti_team_end(&team, omp_get_num_threads() - 1);
+        } else {
+            gckpti_team_work(&team);
+        }
+        return;
+    }
+#endif
+    (void)runner, (void)threads;
+    main(context);
+}

@@ -1,0 +1,188 @@
+/* ---- what ops cost on this machine ---- */
+enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
+
+/* One step, timed. */
+typedef struct {
+    gckpti_batch batch;
+    double (*seconds)(void *user);
+    void *user;
+    double last;   /* when it was looked at the clock last */
+    float *copy;   /* room for a parameter and its state */
+    double *spent; /* seconds by instruction, a micro-batch; last: those of all else */
+    gckpt_result result;
+} gckpti_timing;
+
+static double gckpti_lap(gckpti_timing *t)
+{
+    double now = t->seconds(t->user), lap = now - t->last;
+    t->last = now;
+    return lap > 0 && lap < 1e9 ? lap : 0;
+}
+
+/* Saves what an update changes of a parameter, or puts it back. */
+static void gckpti_update_undo(gckpt_store *s, gckpti_param *q, float *copy, int slots, int back)
+{
+    size_t n = (size_t)q->p.elements;
+    gckpti_pull(s, q);
+    for (int i = -1; i < slots; i++, copy += n) {
+        float *mine = gckpti_array(q, i);
+        memcpy(back ? mine : copy, back ? copy : mine, n * sizeof *copy);
+    }
+    if (back)
+        gckpti_changed(s, q, GCKPTI_HOST);
+}
+
+/* Takes a step and puts back what it changed (on the step's team). */
+static void gckpti_time_step(void *context)
+{
+    gckpti_timing *t = (gckpti_timing *)context;
+    gckpt_exec *e = t->batch.e;
+    const gckpt_plan *p = e->plan;
+    double *rest = &t->spent[p->length], micro;
+    gckpt_call c;
+    memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
+    gckpti_lap(t);
+    gckpt_result result = gckpti_batch_begin(&t->batch);
+    gckpti_bare_call(e, &c);
+    micro = (double)(gckpti_ranking_of(p) && result == GCKPT_OK
+                         ? gckpti_ranking_of(p)->batches(e, t->batch.rows)
+                         : t->batch.rows / p->rows);
+    for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
+        result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
+        double lap = gckpti_lap(t);
+        if (result != GCKPT_MORE)
+            break;
+        t->spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+    }
+    t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
+    if (t->result != GCKPT_OK)
+        return;
+    *rest += gckpti_lap(t);
+    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
+        if (p->list[x].kind != GCKPT_UPDATE)
+            continue;
+        gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
+        unsigned char optimiser = q->optimiser;
+        uint64_t updates = q->updates;
+        gckpti_update_undo(e->store, q, t->copy, slots, 0);
+        gckpti_lap(t);
+        gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
+        gckpti_on(e)->finish(gckpti_on(e)->context);
+        *rest += gckpti_lap(t);
+        gckpti_update_undo(e->store, q, t->copy, slots, 1);
+        q->optimiser = optimiser;
+        q->updates = updates;
+    }
+}
+
+/* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
+static double gckpti_median(double *samples, size_t stride, int n)
+{
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0; k--) {
+            double *a = &samples[(size_t)(k - 1) * stride], *b = a + stride, swap = *a;
+            if (*a <= *b)
+                break;
+            *a = *b;
+            *b = swap;
+        }
+    return samples[(size_t)(n / 2) * stride];
+}
+
+static uint64_t gckpti_nanoseconds(double seconds)
+{
+    double ns = seconds * 1e9 + 0.5;
+    return ns < 1 ? 1 : ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
+}
+
+/* From the medians of all instructions to costs. */
+static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_cost *costs)
+{
+    double measured = 0, planned = 0, unit;
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind < GCKPT_UPDATE) {
+            const gckpt_cost *c = &p->told[p->list[x].id].cost;
+            measured += median[x];
+            planned += (double)(p->list[x].kind == GCKPT_FORWARD ? c->forward : c->backward);
+        }
+    unit = planned > 0 ? measured / planned : 0;
+    for (size_t i = 0; i < p->node_count; i++) {
+        costs[i].forward = gckpti_nanoseconds((double)p->told[i].cost.forward * unit);
+        costs[i].backward = gckpti_nanoseconds((double)p->told[i].cost.backward * unit);
+    }
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        if (ins->kind == GCKPT_FORWARD && ins->first)
+            costs[ins->id].forward = gckpti_nanoseconds(median[x]);
+        else if (ins->kind == GCKPT_BACKWARD)
+            costs[ins->id].backward = gckpti_nanoseconds(median[x]);
+    }
+    for (size_t i = 0; i < p->term_count && p->variant.form; i++) { /* a form's, as built */
+        const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
+        gckpt_cost *c = &costs[p->terms[i].id];
+        if (built->forward == ran->forward && built->backward == ran->backward)
+            continue;
+        unit = 1e-9 * (double)(c->forward + c->backward) / (double)(ran->forward + ran->backward);
+        c->forward = gckpti_nanoseconds((double)built->forward * unit);
+        c->backward = gckpti_nanoseconds((double)built->backward * unit);
+    }
+}
+
+GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, double (*seconds)(void *user), void *user,
+                                       gckpt_cost *costs, int cost_count, uint64_t *update)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    const gckpt_plan *p = exec->plan;
+    if (!seconds || !costs || cost_count < 0 || (size_t)cost_count != p->node_count)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: needs a clock and costs for the %z tensors of the plan",
+                            p->node_count);
+    if (p->update_in_backward || p->mode == GCKPT_INFERENCE || rows < 1 || rows % p->rows)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: needs a training plan without update_in_backward, and a "
+                            "multiple of its %I rows",
+                            p->rows);
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: not for %i ranks: measure a plan of one process, and give "
+                            "all ranks the same costs",
+                            p->ranks);
+    size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
+    size_t stride = p->length + 1;
+    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
+    t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
+    double *samples =
+        (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof *samples);
+    gckpt_result result = GCKPT_OK;
+    if (!t.copy || !samples)
+        result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
+    unsigned debug = exec->desc.debug;
+    exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
+    int runs = 0;
+    double start = seconds(user);
+    while (result == GCKPT_OK &&
+           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
+        t.spent = samples + (size_t)runs++ * stride;
+        gckpti_with_team(&exec->runner, exec->team, gckpti_time_step, &t);
+        result = t.result;
+    }
+    exec->desc.debug = debug;
+    if (result == GCKPT_OK && !(t.last > start))
+        result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
+    for (size_t x = 0; x < stride && result == GCKPT_OK; x++)
+        samples[x] = gckpti_median(samples + stride + x, stride, runs - 1);
+    if (result == GCKPT_OK) {
+        gckpti_fill_costs(p, samples, costs);
+        if (update)
+            *update = gckpti_nanoseconds(samples[p->length]);
+        gckpti_ok(exec);
+    }
+    gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
+    gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
+    return result;
+}
+

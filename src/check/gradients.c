@@ -1,0 +1,329 @@
+/* =================================================================================================
+ * >>check: gradients against finite differences
+ * ============================================================================================== */
+
+/* What a step is tried on, again and again, without being taken. */
+typedef struct {
+    gckpt_exec *e;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+} gckpti_batch;
+
+static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
+{
+    return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
+}
+
+/* When all micro-batches have run, or failed with `result`: gradients and loss. */
+static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+                                     gckpt_report *report)
+{
+    result = gckpti_end_gradients(b->e, result, report);
+    return result != GCKPT_OK || gckpti_count(b->e)
+               ? result
+               : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
+}
+
+/* Loss, and gradients as a program may see them. */
+static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
+{
+    gckpt_report report;
+    gckpt_result result = gckpti_batch_begin(b);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
+    int keeps = b->e->writes_back;
+    b->e->writes_back = 1;
+    result = gckpti_batch_end(b, result, "check_gradients", &report);
+    b->e->writes_back = keeps;
+    *loss = result == GCKPT_OK ? report.loss : 0;
+    return result;
+}
+
+/* Elements of the largest parameter that is trained (or, too, measured). */
+static int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < p->param_count; i++)
+        if ((measured ? gckpti_updates(&p->params[i]) : p->params[i].trained) &&
+            p->params[i].elements > most)
+            most = p->params[i].elements;
+    return most;
+}
+
+/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
+static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
+{
+    gckpti_operands o;
+    size_t x = 0;
+    while (e->plan->list[x].kind != GCKPT_UPDATE || e->plan->list[x].id != param)
+        x++;
+    gckpti_operands_of(e->plan->operands, &e->plan->list[x], 0, &o);
+    return gckpti_on_host(e, gckpti_at(e, o.gradient), (size_t)e->plan->params[param].elements);
+}
+
+/* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
+enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
+
+/* One parameter along one direction, and what came of it. */
+typedef struct {
+    int param, random;
+    float *g, *w;      /* the gradient and the values, copied */
+    double loss;       /* there */
+    double gap;        /* relative: between slope and gradient */
+    double spread;     /* relative: what the losses themselves disagree by about the slope */
+    double rounding;   /* relative: what rounding of the losses to f32 may make of it */
+    double resolution; /* what of these two counts */
+    double change;     /* of the loss, as the gradient has it, at width 1 */
+    double noise;      /* of the loss: its rounding */
+    int is;            /* GCKPTI_RIGHT, ... */
+} gckpti_probe;
+
+static double gckpti_greater(double a, double b) { return a > b ? a : b; }
+
+/* How large the sums are that the loss was made of. */
+static double gckpti_loss_size(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    double size = 0;
+    for (size_t i = 0; i < p->term_count; i++) {
+        const gckpti_loss_total *seen = &e->terms[i].seen;
+        double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
+        size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
+    }
+    return size;
+}
+
+/* What was seen from both sides of the weights, h (0) and h/2 (1) away. */
+typedef struct {
+    double h, slope[2], even[2]; /* even: the losses of both sides less twice the middle's */
+    double expected, scale;      /* the slope as the gradient has it; how steep it can be */
+    int reproduced;              /* the gradient, but for rounding, in the mean of both sides */
+} gckpti_sides;
+
+/* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
+static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
+                                       double gg, gckpti_sides *v)
+{
+    const gckpti_param *q = &b->e->store->params[b->e->params[t->param].index];
+    float *values = gckpti_array(q, -1);
+    int64_t n = q->p.elements;
+    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
+    double rms = gckpti_sqrt_double(gg / (double)n);
+    gckpt_result result = GCKPT_OK;
+    for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
+        double sign = side ? -1 : 1;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t word[4];
+            gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
+            double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)t->g[i] / rms : 0;
+            values[i] = (float)((double)t->w[i] + sign * (half ? v->h / 2 : v->h) * d);
+            dot += sign * (double)t->g[i] * (double)values[i];
+            moved += d * d;
+        }
+        gckpti_changed(b->e->store, q, GCKPTI_HOST);
+        result = gckpti_gradients(b, &loss[side]);
+        const float *there = gckpti_gradient_of(b->e, t->param);
+        for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
+            same += (double)t->g[i] * (double)there[i];
+    }
+    memcpy(values, t->w, (size_t)n * sizeof(float));
+    gckpti_changed(b->e->store, q, GCKPTI_HOST);
+    v->slope[half] = (loss[0] - loss[1]) / step;
+    v->even[half] = loss[0] + loss[1] - 2 * t->loss;
+    v->expected = dot / step;
+    v->reproduced = v->reproduced && gckpti_size(same / 2 - gg) < 0.25 * gg;
+    v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
+    return result;
+}
+
+/* The loss's difference between w + h d and w - h d is compared with the gradient times the
+ * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
+ * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
+ * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
+ * one that is not is, in the mean of both sides, the same. */
+static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, gckpti_probe *t)
+{
+    int64_t n = b->e->plan->params[t->param].elements;
+    double gg = 0, ww = 0;
+    for (int64_t i = 0; i < n; i++) {
+        gg += (double)t->g[i] * (double)t->g[i];
+        ww += (double)t->w[i] * (double)t->w[i];
+    }
+    double h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    gckpti_sides v = { h, { 0, 0 }, { 0, 0 }, 0, 0, gg > 0 };
+    gckpt_result result = gckpti_check_sides(b, t, 0, gg, &v);
+    if (result == GCKPT_OK)
+        result = gckpti_check_sides(b, t, 1, gg, &v);
+    double found = (4 * v.slope[1] - v.slope[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_size(b->e);
+    t->change = gckpti_size(v.expected) * h / width;
+    t->gap = gckpti_size(found - v.expected);
+    int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
+                               gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
+    double scale = gckpti_greater(gckpti_size(found), gckpti_size(v.expected));
+    scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
+    t->gap /= scale;
+    t->spread /= scale;
+    t->rounding = t->noise / h / scale;
+    double doubt = gckpti_greater(t->spread, t->rounding);
+    t->is = flat                                                            ? GCKPTI_FLAT
+            : t->gap <= 0.01 && (t->rounding <= 0.005 || t->spread <= 0.01) ? GCKPTI_RIGHT
+            : t->gap <= (width > 1 ? 4 : 2) * doubt                         ? GCKPTI_COARSE
+                                                                            : GCKPTI_WRONG;
+    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : t->spread;
+    return result;
+}
+
+/* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
+ * shows that the gradient is right; else *t is the clearest view. */
+static gckpt_result gckpti_check_widths(const gckpti_batch *b, gckpti_probe *t)
+{
+    static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
+    gckpt_result result = GCKPT_OK;
+    gckpti_probe at = *t;
+    for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
+        result = gckpti_check_direction(b, widths[i], &at);
+        int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
+        if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
+            *t = at;
+        if (found)
+            break;
+    }
+    return result;
+}
+
+/* What came of all directions so far. */
+typedef struct {
+    gckpt_check c;
+    const char *coarse, *flat; /* names: of the coarsest gradient, of the last flat one */
+    double change, noise, coarsest;
+    int wrong, flats;
+} gckpti_tally;
+
+/* One more direction: only those that could be resolved count for the worst. */
+static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
+{
+    gckpt_check *c = &a->c;
+    c->directions++;
+    a->change = gckpti_greater(a->change, t->change);
+    a->noise = gckpti_greater(a->noise, t->noise);
+    a->wrong += t->is == GCKPTI_WRONG;
+    c->unresolved += t->is == GCKPTI_COARSE;
+    if (t->is == GCKPTI_FLAT) {
+        a->flats++;
+        a->flat = name;
+        return;
+    }
+    c->resolution = gckpti_greater(c->resolution, t->resolution);
+    if (t->is == GCKPTI_COARSE) {
+        a->coarse = t->resolution > a->coarsest ? name : a->coarse;
+        a->coarsest = gckpti_greater(a->coarsest, t->resolution);
+    } else if (t->gap > c->worst || t->gap != t->gap || !c->name) {
+        c->worst = t->gap;
+        c->name = name;
+    }
+}
+
+/* The end of a check: were the flat ones seen as closely as all others? */
+static gckpt_result gckpti_tally_end(gckpti_tally *a, gckpt_exec *e)
+{
+    gckpt_check *c = &a->c;
+    gckpt_result result = GCKPT_OK;
+    if (a->flats) {
+        double seen = a->noise > 0 && a->change > 0 ? a->noise / a->change
+                                                    : (double)(a->noise > 0 ? GCKPTI_INFINITY : 0);
+        c->resolution = gckpti_greater(c->resolution, seen);
+        c->unresolved += seen > 0.01 ? a->flats : 0;
+        a->coarse = seen > 0.01 && seen > a->coarsest ? a->flat : a->coarse;
+    }
+    if (a->wrong)
+        result = gckpti_error(e, GCKPT_E_DATA,
+                              "check_gradients: the gradient of \"%s\" differs from finite "
+                              "differences by %g (relative)",
+                              c->name, c->worst);
+    else if (c->unresolved)
+        result = gckpti_error(
+            e, GCKPT_UNRESOLVED,
+            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
+            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
+            "other, or check fewer rows",
+            c->unresolved, c->directions, a->coarse, c->resolution);
+    c->name = result == GCKPT_UNRESOLVED ? a->coarse : c->name;
+    return result;
+}
+
+/* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
+static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy, gckpti_tally *a)
+{
+    const gckpt_plan *p = b->e->plan;
+    size_t n = (size_t)p->params[i].elements;
+    gckpti_probe start;
+    memset(&start, 0, sizeof start);
+    start.param = i;
+    start.g = copy;
+    start.w = copy + n;
+    gckpt_result result = gckpti_gradients(b, &start.loss);
+    if (result != GCKPT_OK)
+        return result;
+    memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
+    const gckpti_param *q = &b->e->store->params[b->e->params[i].index];
+    gckpti_pull(b->e->store, q);
+    memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
+    for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
+        gckpti_probe t = start;
+        t.random = random;
+        result = gckpti_check_widths(b, &t);
+        gckpti_tally_add(a, &t, p->names + p->params[i].name);
+    }
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                             int64_t rows, gckpt_check *check)
+{
+    gckpti_tally a;
+    memset(&a, 0, sizeof a);
+    if (check)
+        *check = a.c;
+    if (!exec)
+        return GCKPT_E_ARG;
+    const gckpt_plan *p = exec->plan;
+    const gckpti_batch b = { exec, feeds, count, rows };
+    if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: needs a training plan without update_in_backward");
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: not for %i ranks: check a plan of one process with "
+                            "as many leaves, which has the same gradients",
+                            p->ranks);
+    if (p->precision != GCKPT_FP32)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: rounding to bf16 is coarser than the differences; "
+                            "check a plan of GCKPT_FP32");
+    int64_t most = gckpti_most_elements(p, 0);
+    if (most == 0)
+        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
+    gckpt_result result = GCKPT_OK;
+    float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
+    if (!copy)
+        return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats",
+                            2 * most);
+    unsigned debug = exec->desc.debug;
+    exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        if (p->params[i].trained)
+            result = gckpti_check_param(&b, (int)i, copy, &a);
+    exec->desc.debug = debug;
+    gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_tally_end(&a, exec);
+    if (check)
+        *check = a.c;
+    return result;
+}
+

@@ -1,0 +1,174 @@
+/* ---- the fastest plan here: those predicted best take turns on the clock ---- */
+enum { GCKPTI_ROUNDS = 32 };
+
+typedef struct {
+    gckpt_store *store;
+    gckpt_timed *timed;
+    gckpt_plan *plan[GCKPT_MAX_TRIALS];
+    gckpt_exec *exec[GCKPT_MAX_TRIALS];
+    int count;
+} gckpti_trials;
+
+static double gckpti_clock(const gckpti_trials *r) { return r->timed->seconds(r->timed->user); }
+
+/* Keeps a plan for trial; 0: there is none, or it has a quarter more work than the first. */
+static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
+{
+    uint64_t least = gckpt_plan_step_work(r->plan[0]), work = gckpt_plan_step_work(plan);
+    if (!plan || (r->count > 0 && work > least + least / 4)) {
+        gckpt_plan_free(plan);
+        return 0;
+    }
+    gckpt_trial *t = &r->timed->trials[r->count];
+    memset(t, 0, sizeof *t);
+    t->rows = plan->rows;
+    t->bytes = gckpt_plan_bytes(plan);
+    t->work = work;
+    t->overhead = gckpt_plan_overhead(plan);
+    r->plan[r->count++] = plan;
+    return 1;
+}
+
+/* Executors in one arena, that of `most`, the plan with the largest, which is made first. */
+static gckpt_result gckpti_bind_trials(gckpti_trials *r, int most)
+{
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    if (r->timed->exec)
+        d = *r->timed->exec;
+    d.debug &= GCKPT_DEBUG_PLAIN;
+    d.progress = NULL;
+    d.copy_feeds = d.skip_nonfinite = 0;
+    for (int n = -1; n < r->count; n++) {
+        int i = n < 0 ? most : n;
+        if (!r->exec[i])
+            r->exec[i] = gckpt_exec_new(r->plan[i], r->store, &d);
+        if (!r->exec[i])
+            return gckpt_error(r->store);
+        d.arena = r->exec[most]->arena;
+        d.arena_size = r->plan[most]->arena;
+    }
+    return GCKPT_OK;
+}
+
+/* Seconds of a step without its updates. */
+static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, double *seconds)
+{
+    const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
+    double start = gckpti_clock(r);
+    gckpt_result result = gckpti_batch_begin(&b);
+    if (result == GCKPT_OK)
+        result = gckpti_run(e, INT64_MAX, GCKPTI_NO_UPDATES);
+    if (result == GCKPT_OK)
+        result = gckpti_wait(e);
+    e->state = GCKPTI_IDLE;
+    double end = gckpti_clock(r);
+    *seconds = end > start ? end - start : 0;
+    if (result != GCKPT_OK)
+        gckpti_error(r->store, result, "fit_timed: %s", gckpt_error_text(e));
+    return result;
+}
+
+/* In rounds; after two, who is slower than the fastest by a half, then a quarter, then an eighth
+ * drops out. */
+static gckpt_result gckpti_race(gckpti_trials *r, double until)
+{
+    gckpt_trial *t = r->timed->trials;
+    int *fastest = &r->timed->fastest;
+    for (int round = 0, turns = 2; round < GCKPTI_ROUNDS && turns > (round > 3); round++) {
+        double seconds, slack = 1 + 2.0 / (1 << (round < 4 ? round : 4));
+        turns = 0;
+        for (int i = 0; i < r->count; i++) {
+            if (t[*fastest].runs && gckpti_clock(r) + t[*fastest].seconds > until)
+                return GCKPT_OK;
+            if (t[i].runs < round || (round > 1 && t[i].seconds > slack * t[*fastest].seconds))
+                continue;
+            gckpt_result result = gckpti_time_trial(r, r->exec[i], &seconds);
+            if (result != GCKPT_OK)
+                return result;
+            t[i].seconds = t[i].runs && t[i].seconds < seconds ? t[i].seconds : seconds;
+            *fastest = t[i].seconds < t[*fastest].seconds ? i : *fastest;
+            t[i].runs++;
+            turns++;
+        }
+    }
+    return GCKPT_OK;
+}
+
+/* Times what was entered, and leaves the store as it was. Of those that are as fast as the fastest
+ * but for 1/64 the first one is taken: that is likely chance. */
+static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
+{
+    double seconds;
+    int most = 0;
+    for (int i = 1; i < r->count; i++)
+        most = r->plan[i]->arena > r->plan[most]->arena ? i : most;
+    gckpt_result result = gckpti_bind_trials(r, most);
+    const gckpt_exec *e = r->exec[most];
+    if (result == GCKPT_OK) /* the first use of an arena takes longer than all others */
+        result = gckpti_time_trial(r, r->exec[most], &seconds);
+    if (result == GCKPT_OK)
+        result = gckpti_race(r, until);
+    const gckpt_trial *t = r->timed->trials, least = t[r->timed->fastest];
+    for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
+        r->timed->fastest++;
+    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
+        gckpti_state_shrink(r->store, &r->store->params[e->params[i].index], e->params[i].had);
+    for (int i = 0; i < r->count; i++)
+        gckpt_exec_free(r->exec[i]);
+    return result;
+}
+
+GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
+                                      int64_t batch, const gckpt_plan_desc *desc,
+                                      gckpt_measure measure, gckpt_timed *timed)
+{
+    gckpti_trials r;
+    gckpt_plan_desc d;
+    memset(&r, 0, sizeof r);
+    memset(&d, 0, sizeof d);
+    r.store = store;
+    r.timed = timed;
+    if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "fit_timed: needs a clock; executors share no block of memory");
+        return NULL;
+    }
+    if (store->ranks > 1) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "fit_timed: not for %i ranks, which might find other plans the fastest: use "
+                     "gckpt_fit",
+                     store->ranks);
+        return NULL;
+    }
+    if (desc)
+        d = *desc;
+    const size_t before = store->count;
+    timed->count = timed->fastest = 0;
+    if (!gckpti_enter(&r, gckpt_fit(store, build, user, batch, &d, measure)) || !(timed->limit > 0))
+        return r.plan[0];
+    const double start = gckpti_clock(&r), late = start + timed->limit / 2;
+    const gckpt_plan *p = r.plan[0];
+    int64_t rows = p->rows + 1; /* first larger micro-batches; then, with 1, fewer bytes */
+    while (r.count < GCKPT_MAX_TRIALS && gckpti_clock(&r) < late) {
+        if (rows == 1)
+            d.budget = gckpt_plan_bytes(p) - p->arena / 8 - 1;
+        int more = rows <= batch &&
+                   gckpti_enter(&r, gckpti_fit(store, build, user, batch, &d, measure, rows));
+        if (!more && rows == 1)
+            break;
+        p = r.plan[more ? r.count - 1 : 0];
+        rows = more && rows > 1 ? p->rows + 1 : 1;
+    }
+    gckpt_result result = gckpt_error(store) == GCKPT_E_MEMORY ? GCKPT_E_MEMORY : GCKPT_OK;
+    if (result == GCKPT_OK)
+        result = gckpti_time_trials(&r, start + timed->limit);
+    timed->count = r.count;
+    for (int i = 0; i < r.count; i++)
+        if (i != timed->fastest || result != GCKPT_OK)
+            gckpt_plan_free(r.plan[i]);
+    if (result != GCKPT_OK)
+        gckpti_store_shrink(store, before);
+    return result == GCKPT_OK && gckpti_ok(store) == GCKPT_OK ? r.plan[timed->fastest] : NULL;
+}
+

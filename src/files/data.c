@@ -1,0 +1,194 @@
+static void gckpti_load_undo(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    for (size_t i = l->count; i-- > 0;)
+        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
+            gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
+    if (l->desc->partial) /* else they came before the header, and go after it */
+        gckpti_values_undo(s);
+    gckpti_store_shrink(s, l->had);
+    gckpti_notes_shrink(s, l->notes);
+}
+
+/* The next n bytes of the file, to `out` (NULL: nowhere). */
+static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
+{
+    unsigned char nowhere[256];
+    int done = 1;
+    if (l->file && out)
+        memcpy(out, l->file + l->taken, n);
+    l->taken += n;
+    if (l->source && !out)
+        return 1;
+    for (size_t some; n > 0 && !l->file && done; n -= some) {
+        some = out || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, out ? out : nowhere, some) == some;
+    }
+    if (l->result != GCKPT_OK) /* the source has said why */
+        return 0;
+    return done ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL,
+                         "the %I bytes of data could not be read to their end", l->data_bytes);
+}
+
+/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size)
+{
+    if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
+        return 0;
+    unsigned char *b = (unsigned char *)out;
+    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
+        for (int k = 0; k < size / 2; k++) {
+            unsigned char low = b[k];
+            b[k] = b[size - 1 - k];
+            b[size - 1 - k] = low;
+        }
+    return 1;
+}
+
+/* The next n elements as floats (those of I8 without their scales), unpacked where they are read:
+ * at the end of x. */
+static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
+{
+    const int size = gckpti_storages[type].bytes;
+    unsigned char *end = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
+    if (!gckpti_load_elements(l, end, n, size))
+        return 0;
+    if (type != GCKPT_STORED_F32)
+        gckpti_unpack(&u, 0, n, x);
+    return 1;
+}
+
+/* Values that are not the store's to change: are they the file's? */
+static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+{
+    unsigned char room[256];
+    const int64_t count = gckpti_elements(&e->shape);
+    const int size = gckpti_storages[e->type].bytes;
+    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
+    int same = e->type == (int)stored;
+    const void *values = q->p.packed ? q->p.packed : q->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    for (int64_t at = 0, n; at < count && same; at += n) {
+        n = gckpti_min(count - at, (int64_t)sizeof room / size);
+        if (!gckpti_load_elements(l, room, n, size))
+            return 0;
+        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+    }
+    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is external, not writable, and not what the file has; bind it as "
+                                 "writable, or leave it out");
+}
+
+static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    int64_t first = 0, count = gckpti_elements(&e->shape);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    if (!e->to)
+        return gckpti_load_compare(l, e, q);
+    if (e->slot != GCKPTI_SCALE)
+        count = gckpti_own(l->store, q, e->slot, &first);
+    if (!gckpti_load_bytes(l, NULL, (size_t)(first * gckpti_storages[e->type].bytes)))
+        return 0;
+    if (e->slot >= 0)
+        return gckpti_load_elements(l, e->to, count, 4);
+    gckpti_set_block(&to, e->to);
+    if ((int)to.p.storage == e->type)
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
+                                    gckpti_storages[e->type].bytes);
+    if (to.p.storage == GCKPT_STORED_F32)
+        return gckpti_load_floats(l, e->type, to.p.values, count);
+    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    float *x = scaled ? l->row : room;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
+        if (!gckpti_load_floats(l, e->type, x, n))
+            return 0;
+        if ((scaled && !gckpti_set_scale(&to, at, gckpti_peak(0, x, n))) ||
+            !gckpti_pack_piece(&to, at, n, x))
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                 gckpti_storage_name(to.p.storage),
+                                 scaled ? "not finite" : "beyond 65504");
+    }
+    return 1;
+}
+
+/* Reads all data, in the order of the file. */
+static int gckpti_load_data(gckpti_loader *l)
+{
+    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
+    for (size_t i = 0; i < l->count; i++) {
+        const gckpti_saved *e = &l->entries[i];
+        if (e->ignored)
+            continue;
+        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
+            !gckpti_load_tensor(l, e))
+            return 0;
+    }
+    return gckpti_load_bytes(l, NULL, end - l->taken);
+}
+
+/* Nothing can fail any more: the store becomes what the file says. */
+static void gckpti_load_commit(gckpti_loader *l)
+{
+    const int values_only = l->desc->values_only;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    for (size_t i = 0; i < l->count; i++) { /* values come before what else there is of them */
+        const gckpti_saved *e = &l->entries[i];
+        gckpti_param *q = &l->store->params[e->param];
+        const size_t bytes = gckpti_array_bytes(l->store, q, 1); /* of a state */
+        void *to = e->to;
+        gckpti_pull(l->store, q);
+        gckpti_changed(l->store, q, GCKPTI_HOST);
+        if (e->slot == GCKPTI_SCALE) {
+            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
+            int64_t first, own = gckpti_own(l->store, q, GCKPTI_VALUES, &first);
+            for (int64_t k = 0; to && q->p.values && k < own; k++)
+                q->p.values[k] *= ((const float *)to)[(first + k) / row];
+            continue;
+        }
+        if (e->slot >= 0) {
+            if (to && to != gckpti_array(q, e->slot))
+                memcpy(gckpti_array(q, e->slot), to, bytes);
+            continue;
+        }
+        if (to && to != gckpti_values_block(q))
+            memcpy(gckpti_values_block(q), to, gckpti_array_bytes(l->store, q, 0));
+        q->raw = 0;
+        if (GCKPTI_ASKS_AXES)
+            q->unsaid = l->unsaid;
+        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
+            memset(gckpti_array(q, k), 0, bytes);
+        if (!values_only) {
+            q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
+            q->updates = q->optimiser ? e->updates : 0;
+        }
+    }
+    gckpti_notes_settle(l->store, l->notes);
+    if (l->ours && !values_only) {
+        l->store->step = l->step;
+        l->store->seed = l->seed;
+    }
+}
+
+/* What is left when the header is here: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l)
+{
+    const gckpti_source *s = l->source;
+    if ((!s || s->index(l)) && gckpti_load_header(l) && gckpti_load_check(l) &&
+        (!s || s->begin(l)) && gckpti_load_create(l) && gckpti_load_data(l) && (!s || s->end(l)))
+        gckpti_load_commit(l);
+    gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
+    if (l->result != GCKPT_OK)
+        gckpti_load_undo(l);
+    else if (l->ours && !l->desc->values_only && l->contract != GCKPT_CONTRACT)
+        gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
+                      "done, but the file is of numeric contract %u, this library of %i: training "
+                      "goes on to other bits than it would have there",
+                      l->contract, GCKPT_CONTRACT);
+}
+

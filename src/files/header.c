@@ -1,0 +1,383 @@
+/* ---- read: the header's JSON, decoded where it stands ---- */
+typedef struct {
+    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
+    signed char slot;      /* see gckpti_suffixes */
+    signed char type;      /* as a gckpt_storage; -1: another one */
+    signed char states;    /* of values: how many states they have in the file */
+    signed char had;       /* of values: how many the store had */
+    signed char optimiser; /* as in gckpti_param; -1: wrong */
+    unsigned char ignored; /* nothing of it counts but where its data are */
+    uint64_t updates;      /* as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *to;     /* where the data are read to; NULL: they are compared */
+    gckpt_shape shape;
+    int64_t offsets[2];
+} gckpti_saved;
+
+typedef struct gckpti_loader gckpti_loader;
+/* A checkpoint of several files; each function refuses what is wrong, and is 0 then. */
+typedef struct {
+    int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
+    int (*begin)(
+        gckpti_loader *l);        /* the tensors are known; data are read by `taken` from now on */
+    int (*end)(gckpti_loader *l); /* all that is needed was read */
+} gckpti_source;
+
+struct gckpti_loader {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    const gckpti_source *source;     /* NULL: it is one file */
+    struct gckpti_rank_files *parts; /* of the source */
+    gckpt_result result;
+    gckpt_read_fn read; /* NULL: file lies in memory */
+    void *user;
+    const unsigned char *file;
+    size_t taken;            /* bytes of the file that were read */
+    char *header, *at, *end; /* end: of the header */
+    int64_t data_bytes;
+    gckpti_saved *entries;
+    size_t count, capacity, values; /* values: how many entries are that */
+    size_t had;                     /* parameters that the store had; 0: it gets all */
+    size_t notes;                   /* that it had; those behind them are the file's */
+    unsigned char *spare;           /* for what the store has already, until all is read */
+    size_t spare_bytes;
+    float *row;           /* at its end: room for a row that is packed */
+    int ours;             /* written by this library */
+    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
+    uint64_t contract, step, seed, optimiser;
+};
+
+/* A name in quotes, cut if long, control characters replaced. */
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+{
+    const char *c = name;
+    gckpti_text_put(t, "\"", 1);
+    for (; *c && (c < name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
+        gckpti_text_put(t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
+    gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
+}
+
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
+static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
+                         const char *format, ...)
+{
+    va_list args;
+    l->result = gckpti_error(l->store, result, "load: ");
+    const size_t said = strlen(l->store->object.text);
+    gckpti_text t = { l->store->object.text + said, GCKPTI_TEXT - 1 - said };
+    if (e) {
+        gckpti_text_add(&t, "tensor ");
+        gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
+        if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
+            gckpti_text_add(&t, " for parameter ");
+            gckpti_text_name(&t, l->store->params[e->param].p.name, "");
+        }
+        gckpti_text_add(&t, ": ");
+    }
+    va_start(args, format);
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    if (result == GCKPT_E_MEMORY)
+        gckpti_tell_block(l->store, "store", &l->store->memory, 0);
+    return 0;
+}
+
+static int gckpti_json_fail(gckpti_loader *l, const char *what)
+{
+    return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                         "header, byte %z: %s; the file is damaged or not safetensors",
+                         (size_t)(l->at - l->header), what);
+}
+
+static void gckpti_json_space(gckpti_loader *l)
+{
+    while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\r' || *l->at == '\t'))
+        l->at++;
+}
+
+static int gckpti_json_take(gckpti_loader *l, char c)
+{
+    gckpti_json_space(l);
+    return l->at < l->end && *l->at == c && ++l->at;
+}
+
+static int gckpti_json_need(gckpti_loader *l, char c)
+{
+    char what[] = "'?' expected";
+    what[1] = c;
+    return gckpti_json_take(l, c) || gckpti_json_fail(l, what);
+}
+
+/* Four digits; 0, which is refused, when wrong. */
+static uint32_t gckpti_json_hex(gckpti_loader *l)
+{
+    uint32_t u = 0;
+    for (int i = 0; i < 4; i++, l->at++) {
+        uint32_t c = l->at < l->end ? (unsigned char)*l->at : 0, letter = c | 32;
+        if (!(c >= '0' && c <= '9') && !(letter >= 'a' && letter <= 'f'))
+            return 0;
+        u = u << 4 | (c <= '9' ? c - '0' : letter - 'a' + 10);
+    }
+    return u;
+}
+
+/* The character written as \n, \u00e9, \ud83d\ude00 (surrogates); 0: none a string can hold. */
+static uint32_t gckpti_json_escape(gckpti_loader *l)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    if (l->end - l->at < 2)
+        return 0;
+    char c = l->at[1];
+    const char *found = c ? strchr(from, c) : NULL;
+    l->at += 2;
+    if (c != 'u')
+        return found ? (unsigned char)to[found - from] : 0;
+    uint32_t u = gckpti_json_hex(l);
+    if (u >> 10 != 0x36)
+        return u >> 10 == 0x37 ? 0 : u;
+    if (l->end - l->at < 2 || l->at[0] != '\\' || l->at[1] != 'u')
+        return 0;
+    l->at += 2;
+    uint32_t low = gckpti_json_hex(l);
+    return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
+}
+
+/* A string, decoded in place (it never grows) and ended by 0; NULL when wrong. */
+static char *gckpti_json_string(gckpti_loader *l)
+{
+    const char *wrong = NULL;
+    if (!gckpti_json_need(l, '"'))
+        return NULL;
+    char *s = l->at, *out = s;
+    while (!wrong && l->at < l->end && *l->at != '"') {
+        if (*l->at == '\\') {
+            uint32_t c = gckpti_json_escape(l);
+            int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+            wrong = c ? NULL : "a wrong escape in a string";
+            *out++ = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
+            while (more-- > 0)
+                *out++ = (char)(unsigned char)(0x80 | (c >> (6 * more) & 0x3f));
+        } else {
+            int n = gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
+            wrong = !n                             ? "a string is not UTF-8"
+                    : (unsigned char)*l->at < 0x20 ? "a bare control character"
+                                                   : NULL;
+            while (n-- > 0)
+                *out++ = *l->at++;
+        }
+    }
+    if (wrong || l->at == l->end) {
+        gckpti_json_fail(l, wrong ? wrong : "a string does not end");
+        return NULL;
+    }
+    l->at++;
+    *out = 0;
+    return s;
+}
+
+/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
+static char *gckpti_json_key(gckpti_loader *l, int *count)
+{
+    if (*count == 0 && !gckpti_json_need(l, '{'))
+        return NULL;
+    if (gckpti_json_take(l, '}') || (*count > 0 && !gckpti_json_need(l, ',')))
+        return NULL;
+    *count = 1;
+    char *key = gckpti_json_string(l);
+    return key && gckpti_json_need(l, ':') ? key : NULL;
+}
+
+/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
+static char *gckpti_digits(char *s, const char *end, uint64_t *value)
+{
+    const char *start = s;
+    for (*value = 0; s < end && *s >= '0' && *s <= '9'; s++) {
+        uint64_t digit = (uint64_t)(*s - '0');
+        if (*value > (UINT64_MAX - digit) / 10 || (s > start && *start == '0'))
+            return NULL;
+        *value = *value * 10 + digit;
+    }
+    return s > start ? s : NULL;
+}
+
+/* [a,b,...] of at most `limit` numbers: how many; -1 when wrong. */
+static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
+{
+    int n = 0;
+    if (!gckpti_json_need(l, '['))
+        return -1;
+    if (gckpti_json_take(l, ']'))
+        return 0;
+    do {
+        uint64_t value = 0;
+        gckpti_json_space(l);
+        char *end = gckpti_digits(l->at, l->end, &value);
+        if (n == limit || !end || value > INT64_MAX) {
+            gckpti_json_fail(l, n == limit ? "too many numbers" : "a whole number < 2^63 expected");
+            return -1;
+        }
+        l->at = end;
+        v[n++] = (int64_t)value;
+    } while (gckpti_json_take(l, ','));
+    return gckpti_json_need(l, ']') ? n : -1;
+}
+
+static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
+{
+    if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof *e))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", l->count);
+    l->entries[l->count++] = *e;
+    return 1;
+}
+
+/* "NAME#updates":"OPTIMISER:COUNT" becomes an entry, to be checked when all parameters are known */
+static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
+{
+    gckpti_saved e;
+    const char *suffix = gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    uint64_t optimiser = 0;
+    if (!suffix)
+        return 1;
+    key[suffix - key] = 0;
+    memset(&e, 0, sizeof e);
+    e.name = key;
+    e.slot = GCKPTI_UPDATES;
+    e.param = SIZE_MAX;
+    e.ignored = l->desc->values_only || !gckpti_renamed(l->desc, key);
+    const char *end = value + strlen(value);
+    char *colon = gckpti_digits(value, end, &optimiser);
+    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
+               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
+    e.optimiser = (signed char)(good ? (int)optimiser : -1);
+    e.offsets[0] = e.offsets[1] = l->data_bytes;
+    return gckpti_load_add(l, &e);
+}
+
+/* What the file says of itself; keys that mean nothing here are notes. */
+static int gckpti_load_metadata(gckpti_loader *l)
+{
+    const char *const *keys = gckpti_metadata_keys;
+    size_t tensors = l->count;
+    const char *axes = NULL;
+    uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
+    char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
+    for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
+        char *value = gckpti_json_string(l);
+        for (int i = 0; value && i < GCKPTI_METADATA_KEYS; i++) {
+            if (strcmp(key, keys[i]))
+                continue;
+            if (found[i])
+                return gckpti_json_fail(l, "a key of __metadata__ comes twice");
+            found[i] = value;
+        }
+        if (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key))
+            axes = value;
+        if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
+            !gckpti_note_add(l->store, key, value))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
+        if (!value || !gckpti_load_updates(l, key, value))
+            return 0;
+    }
+    l->ours = found[0] && !strcmp(found[0], "gradckpt");
+    if (GCKPTI_ASKS_AXES)
+        l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
+    if (found[0] && !strcmp(found[0], gckpti_part_format))
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "one rank's part of a checkpoint: gckpt_ranks_load reads its index");
+    l->count = l->ours ? l->count : tensors;
+    for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
+        const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
+        if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
+            return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                                 "__metadata__: %s must be a whole number < 2^64, in quotes",
+                                 keys[i]);
+    }
+    if (l->optimiser > GCKPT_OWN_OPTIMISER + 1)
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
+    return l->result == GCKPT_OK;
+}
+
+/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
+static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
+{
+    const char *key;
+    char *type = NULL;
+    int axes = -1, offsets = -1;
+    for (int n = 0; l->result == GCKPT_OK && (key = gckpti_json_key(l, &n)) != NULL;) {
+        if (!type && !strcmp(key, "dtype"))
+            type = gckpti_json_string(l);
+        else if (axes < 0 && !strcmp(key, "shape"))
+            axes = gckpti_json_numbers(l, e->shape.d, GCKPT_MAX_DIMS);
+        else if (offsets < 0 && !strcmp(key, "data_offsets"))
+            offsets = gckpti_json_numbers(l, e->offsets, 2);
+        else
+            gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
+    }
+    if (l->result != GCKPT_OK)
+        return 0;
+    if (!type || axes < 0 || offsets != 2)
+        return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
+    for (char *c = type; *c; c++) /* it may be printed */
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_storages[e->type].name))
+            break;
+    e->shape.n = axes;
+    if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
+        gckpti_ending(e->name, "num_batches_tracked")) {
+        e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
+        if (!gckpti_note_add(l->store, e->name, "I64, left out"))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
+    }
+    int64_t begin = e->offsets[0], end = e->offsets[1];
+    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
+                             e->slot < 0 ? ", F16 or BF16" : "", type);
+    if (!e->ignored && !gckpti_shape_fits(&e->shape))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
+                             gckpti_shape_problem(&e->shape));
+    int64_t bytes =
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_storages[e->type].bytes;
+    if (begin > end || end > l->data_bytes || end - begin != bytes)
+        return gckpti_refuse(
+            l, GCKPT_E_DATA, e,
+            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
+            begin, end, bytes, &e->shape, l->data_bytes,
+            end > l->data_bytes ? ": is the file cut off?" : "");
+    return 1;
+}
+
+/* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
+static int gckpti_load_header(gckpti_loader *l)
+{
+    char *name;
+    int metadata = 0;
+    if (*l->header != '{')
+        return gckpti_json_fail(l, "'{' expected");
+    for (int n = 0; (name = gckpti_json_key(l, &n)) != NULL;) {
+        gckpti_saved e;
+        if (!strcmp(name, "__metadata__")) {
+            if (metadata++)
+                return gckpti_json_fail(l, "__metadata__ comes twice");
+            if (!gckpti_load_metadata(l))
+                return 0;
+            continue;
+        }
+        memset(&e, 0, sizeof e);
+        size_t length;
+        e.slot = (signed char)gckpti_slot_of(name, &length);
+        name[length] = 0;
+        e.name = name;
+        e.param = SIZE_MAX;
+        int state = e.slot >= 0 && e.slot != GCKPTI_SCALE;
+        e.ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
+        if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
+            return 0;
+    }
+    gckpti_json_space(l); /* the padding */
+    if (l->result == GCKPT_OK && l->at != l->end)
+        gckpti_json_fail(l, "only spaces may follow the last '}'");
+    return l->result == GCKPT_OK;
+}
+

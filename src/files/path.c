@@ -1,0 +1,372 @@
+/* ---- by path ---- */
+#if GCKPTI_POSIX && !defined(__cplusplus)
+int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these */
+FILE *(fdopen)(int fd, const char *mode);
+int(fsync)(int fd);
+int(fchmod)(int fd, mode_t mode);
+ssize_t(readlink)(const char *path, char *target, size_t size);
+#elif defined(_WIN32) /* as <windows.h> has it; rename() there does not replace */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#endif
+
+typedef struct {
+    FILE *f;
+    int error;         /* errno of the first failure, or 0 */
+    const char *stage; /* of a save: what it could not do, and what to look at */
+} gckpti_file;
+
+static void gckpti_file_try(gckpti_file *file, int failed)
+{
+    if (failed && !file->error)
+        file->error = errno ? errno : EIO;
+}
+
+/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
+static FILE *gckpti_file_open(const char *path)
+{
+#if GCKPTI_POSIX
+    struct stat s;
+    int fd = open(path, O_RDONLY | O_NONBLOCK);
+    int folder = fd >= 0 && !fstat(fd, &s) && S_ISDIR(s.st_mode);
+    FILE *f = fd < 0 || folder ? NULL : fdopen(fd, "rb");
+    if (fd >= 0 && !f)
+        close(fd);
+    errno = folder ? EISDIR : errno;
+    return f;
+#else
+    return fopen(path, "rb");
+#endif
+}
+
+static size_t gckpti_file_read(void *user, void *bytes, size_t size)
+{
+    gckpti_file *file = (gckpti_file *)user;
+    size_t done = fread(bytes, 1, size, file->f);
+    gckpti_file_try(file, ferror(file->f));
+    return done;
+}
+
+static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
+{
+    gckpti_file *file = (gckpti_file *)user;
+    size_t done = fwrite(bytes, 1, size, file->f);
+    gckpti_file_try(file, done != size);
+    return done;
+}
+
+#if GCKPTI_POSIX
+#ifndef LOCK_EX /* _POSIX_C_SOURCE hides it on some systems, but it is there */
+int flock(int fd, int operation);
+#endif
+
+/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
+static int gckpti_follow(char *path, size_t room)
+{
+    for (int links = 0; links < 40; links++) {
+        size_t used = strlen(path) + 1, folder = used - 1;
+        ssize_t n = readlink(path, path + used, room - used);
+        if (n < 0) /* nothing there, or no link */
+            return errno == ENOENT || errno == EINVAL;
+        while (folder > 0 && path[folder - 1] != '/')
+            folder--;
+        folder = path[used] == '/' ? 0 : folder; /* a link is relative to its folder */
+        if ((size_t)n == room - used)
+            break;
+        memmove(path + folder, path + used, (size_t)n);
+        path[folder + (size_t)n] = 0;
+    }
+    errno = ELOOP;
+    return 0;
+}
+
+/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: no locks; -2:
+ * errno. */
+static int gckpti_lock(int fd, const char *name)
+{
+    struct stat a, b;
+    if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
+        return errno == EWOULDBLOCK ? 0 : -1;
+    if (fstat(fd, &a) || stat(name, &b))
+        return errno == ENOENT ? 0 : -2;
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* As fsync; that a file system (a folder) cannot do it is no error. */
+static int gckpti_sync(int fd)
+{
+    return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
+}
+
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
+static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+{
+    struct stat old;
+    gckpti_file_try(file, !gckpti_follow(target, room));
+    int there = !file->error && !stat(target, &old);
+    gckpti_file_try(file, !there && errno != ENOENT);
+    if (there && !S_ISREG(old.st_mode)) {
+        file->error = EEXIST;
+        file->stage = "replace a folder, device or pipe; is the path right";
+    }
+    *mode = there ? old.st_mode & 0777 : *mode;
+    return there;
+}
+
+/* The folder of `path`, which is cut off, must not forget a new name in it. */
+static void gckpti_save_name(gckpti_file *file, char *path)
+{
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    memcpy(path + length, ".", 2);
+    int folder = open(path, O_RDONLY);
+    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
+    if (folder >= 0)
+        close(folder);
+}
+#endif
+
+/* Removes a temporary file, if no save has it any more. */
+static int gckpti_remove_left(const char *name)
+{
+#if GCKPTI_POSIX
+    int fd = open(name, O_WRONLY | O_NONBLOCK);
+    int left = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
+    if (fd >= 0)
+        close(fd);
+    return left;
+#else
+    return !remove(name); /* Windows keeps what is open */
+#endif
+}
+
+/* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
+ * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
+ * when the process is killed: so a file that can be locked is left over and is removed, and saves
+ * to one path at the same time never touch each other's. Without locks (other systems, some network
+ * folders) a file that is there is left alone and the next N taken. (Where locks belong to
+ * processes, as on NFS, threads of one must not save to one path at once.) */
+static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
+{
+    for (int i = 0; i < 100; i++) {
+        gckpti_text t = { name + length, 15 };
+        gckpti_text_add(&t, ".gckpt-tmp%i", i);
+#if GCKPTI_POSIX
+        gckpti_remove_left(name);
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
+        int locked = fd >= 0 ? gckpti_lock(fd, name) : 0;
+        if (locked) {
+            FILE *f = locked == -2 ? NULL : fdopen(fd, "wb");
+            if (!f) { /* made a moment ago, and of no use */
+                remove(name);
+                close(fd);
+            }
+            return f;
+        }
+        if (fd >= 0) /* in between, another save took it for left over and removed it */
+            close(fd);
+        else if (errno != EEXIST)
+            return NULL;
+#else
+        (void)mode;
+        errno = 0;
+#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
+        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
+        FILE *f = fopen(name, "wbx"); /* x: must not exist */
+#endif
+        if (f || errno != EEXIST)
+            return f;
+#endif
+    }
+    errno = EEXIST;
+    return NULL;
+}
+
+typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
+
+/* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
+static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
+                            gckpti_body body, const void *what, gckpt_result *result)
+{
+    int placed = 0;
+    file->stage = "write; is the disk full";
+    errno = 0;
+    *result = body(what, gckpti_file_write, file);
+    gckpti_file_try(file, fflush(file->f));
+#if GCKPTI_POSIX
+    gckpti_file_try(file, gckpti_sync(fileno(file->f)));
+#else
+    gckpti_file_try(file, fclose(file->f));
+#endif
+    if (*result == GCKPT_OK && !file->error) {
+        file->stage = "put it in place; is that in use";
+#ifdef _WIN32
+        placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+        placed = !rename(temporary, target);
+#endif
+        gckpti_file_try(file, !placed);
+    }
+    if (placed)
+        file->stage = "see to it that the new file outlasts a power cut";
+    else
+        remove(temporary);
+#if GCKPTI_POSIX
+    gckpti_file_try(file, fclose(file->f)); /* gives the lock back */
+#endif
+    return placed;
+}
+
+static gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
+                                      int placed)
+{
+    return gckpti_error(object, GCKPT_E_FILE,
+                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
+                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        strerror(file->error), file->stage, path);
+}
+
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
+ * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
+ * there is an error. */
+static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
+                                     const char *like, gckpti_body body, const void *what,
+                                     int *placed)
+{
+    const size_t room = strlen(path) + 1024; /* links may be so much longer */
+    char *target = (char *)gckpti_new(memory, 2 * room, 1);
+    gckpt_result result = GCKPT_E_FILE;
+    gckpti_file file = { NULL, 0,
+                         "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
+    unsigned mode = 0666;
+    *placed = 0;
+    if (!target)
+        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
+                            2 * room);
+    memcpy(target, path, strlen(path) + 1);
+    errno = 0;
+#if GCKPTI_POSIX
+    struct stat old;
+    int there = gckpti_save_over(&file, target, room - 32, &mode);
+    if (!there && !stat(like, &old)) {
+        mode = old.st_mode & 0777;
+        there = 1;
+    }
+#else
+    (void)like;
+#endif
+    char *temporary = (char *)memcpy(target + room, target, strlen(target));
+    if (!file.error) {
+        file.f = gckpti_temporary(temporary, strlen(target), mode);
+        gckpti_file_try(&file, !file.f);
+    }
+#if GCKPTI_POSIX
+    if (file.f && there) /* it has no more than this, maybe less: the umask's */
+        (void)fchmod(fileno(file.f), (mode_t)mode);
+#endif
+    if (file.f)
+        *placed = gckpti_save_file(&file, temporary, target, body, what, &result);
+#if GCKPTI_POSIX
+    if (*placed)
+        gckpti_save_name(&file, target);
+#endif
+    gckpti_delete(memory, target, 2 * room, 1);
+    return file.error ? gckpti_save_error(object, &file, path, *placed) : result;
+}
+
+static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
+                                gckpti_body body, const void *what)
+{
+    int placed;
+    return gckpti_save_like(object, memory, path, path, body, what, &placed);
+}
+
+static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
+{
+    return gckpti_write((const gckpti_saving *)what, write, user);
+}
+
+GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
+}
+
+GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
+{
+    return gckpt_store_save_as(store, path, NULL);
+}
+
+static int64_t gckpti_file_size(FILE *f)
+{
+#ifdef _WIN32 /* where long has 32 bits */
+    return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
+#else
+    return f && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : -1;
+#endif
+}
+
+/* Bytes of what may be an index, by its size and how it begins; else 0: it is not read. */
+static size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
+{
+    char begin[8];
+    if (file->error || size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
+        return 0;
+    gckpti_file_try(file, fseek(file->f, 0, SEEK_SET) || fread(begin, 1, 8, file->f) != 8 ||
+                              fseek(file->f, 0, SEEK_SET));
+    return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
+}
+
+static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+                                     const gckpt_file_desc *desc)
+{
+    gckpti_file file = { NULL, 0, NULL };
+    errno = 0;
+    file.f = gckpti_file_open(path);
+    int64_t size = gckpti_file_size(file.f);
+    gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
+    if (l->source)
+        size = (int64_t)gckpti_index_bytes(&file, size);
+    gckpt_result result = GCKPT_E_FILE;
+    l->read = gckpti_file_read;
+    l->user = &file;
+    if (!file.error)
+        result = gckpti_load(store, l, (size_t)size, desc);
+    l->user = NULL;
+    if (file.f)
+        fclose(file.f);
+    if (file.error)
+        return gckpti_error(store, result,
+                            file.error == EISDIR || file.error == ESPIPE
+                                ? "load: %s: could not read a folder, device or pipe; is the path "
+                                  "right? \"%s\""
+                                : "load: %s: could not read \"%s\"",
+                            strerror(file.error), path);
+    if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
+        gckpti_text t = { store->object.text + strlen(store->object.text), 0 };
+        t.left = sizeof store->object.text - 1 - strlen(store->object.text);
+        gckpti_text_add(&t, " (\"%s\")", path);
+    }
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
+    memset(&l, 0, sizeof l);
+    return gckpti_load_path(store, &l, path, desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+{
+    return gckpt_store_load_as(store, path, NULL);
+}
+

@@ -1,0 +1,256 @@
+/* ---- read: what concerns several tensors, or the store ---- */
+static int gckpti_saved_by_param(const void *first, const void *second, const void *context)
+{
+    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
+    (void)context;
+    if (a->param != b->param)
+        return a->param < b->param;
+    return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
+}
+
+static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
+{
+    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
+    (void)context;
+    return a->offsets[0] < b->offsets[0] ||
+           (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
+}
+
+/* Something that belongs to values which are not there, or cannot have it. */
+static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
+{
+    return gckpti_refuse(l, GCKPT_E_DATA, e,
+                         e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
+                         : e->slot == GCKPTI_SCALE ? "scales without values of I8"
+                                                   : "optimiser state without its parameter");
+}
+
+/* Which parameter a tensor is for; values for an empty store create it. */
+static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpt_store *s = l->store;
+    const char *name = gckpti_renamed(l->desc, e->name);
+    int index = name ? gckpti_find(s, name) : -1;
+    const char *problem = index < 0 && name ? gckpti_name_problem(name) : NULL;
+    gckpt_init none = { 0, 0, 0 };
+    if (problem)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
+    if (index < 0 && e->slot >= 0)
+        return gckpti_load_orphan(l, e);
+    if (index < 0 && ((l->had && !l->file) || !name))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters%s; build the model that was "
+                             "saved, load into an empty store, or leave it out (desc.rename)",
+                             s->count, l->desc->rename ? ", also when renamed" : "");
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
+    e->param = index < 0 ? s->count - 1 : (size_t)index;
+    e->had = (signed char)gckpti_state_slots(&s->params[e->param]);
+    return 1;
+}
+
+/* Whether the tensors' data are all there is, without overlaps or holes. */
+static int gckpti_load_offsets(gckpti_loader *l)
+{
+    int64_t at = 0;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
+        if (e->offsets[0] != at)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
+                                 e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
+        at = e->offsets[1];
+    }
+    if (at != l->data_bytes)
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "the tensors need %I bytes of data, the file has %I", at,
+                             l->data_bytes);
+    return 1;
+}
+
+/* The scales of values of I8, among the entries of the same parameter; NULL: there are none. */
+static gckpti_saved *gckpti_load_scale(const gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_saved *scale = e, *end = l->entries + l->count;
+    while (scale < end && scale->param == e->param && scale->slot != GCKPTI_SCALE)
+        scale++;
+    return scale < end && scale->param == e->param ? scale : NULL;
+}
+
+/* Values of a parameter: do they have its shape, and all that makes them values? */
+static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    e->optimiser = (signed char)l->optimiser;
+    e->updates = l->step;
+    l->values++;
+    if (GCKPTI_ASKS_AXES && l->unsaid && q->convolution)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
+    if (!gckpti_same_shape(&e->shape, &q->p.shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
+                             &e->shape, &q->p.shape);
+    if (e->type != GCKPT_STORED_I8)
+        return 1;
+    if (e->shape.n < 2 || !gckpti_load_scale(l, e))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "I8 needs two axes or more, and a tensor of this name and #scale");
+    if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "the file has it as I8, the store as %s; pack it as I8 or F32",
+                             gckpti_storage_name(q->p.storage));
+    return 1;
+}
+
+/* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
+static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
+{
+    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
+    if (!head || (scale && head->type != GCKPT_STORED_I8) || (updates && !head->states))
+        return gckpti_load_orphan(l, e);
+    if (updates && e->optimiser < 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+    if (updates) {
+        head->optimiser = e->optimiser;
+        head->updates = e->updates;
+        e->ignored = 1; /* from now on */
+        return 1;
+    }
+    if (!scale && (e->slot != head->states || e->slot > 3))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+    const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
+    if (!gckpti_same_shape(&e->shape, &shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                             &head->shape);
+    head->states = (signed char)(head->states + !scale);
+    return 1;
+}
+
+/* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
+static int gckpti_load_check(gckpti_loader *l)
+{
+    gckpti_saved *head = NULL, missing;         /* values of the parameter we are at */
+    size_t next = 0;                            /* the parameter that they should be of */
+    for (size_t i = 0; i < 2 * l->count; i++) { /* values first */
+        gckpti_saved *e = &l->entries[i % l->count];
+        if (!e->ignored && (e->slot < 0) == (i < l->count) && !gckpti_load_resolve(l, e))
+            return 0;
+    }
+    if (!gckpti_load_offsets(l))
+        return 0;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    while (l->count && l->entries[l->count - 1].ignored)
+        l->count--;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot) {
+            char other[80] = "";
+            gckpti_text t = { other, sizeof other - 1 };
+            gckpti_text_name(&t, e[1].name, "");
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "%s%s",
+                                 strcmp(e->name, e[1].name) ? "so is " : "comes twice: ", other);
+        }
+        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+            return 0;
+        next += e->slot < 0 && e->param == next;
+    }
+    if (l->desc->partial || next >= l->had)
+        return 1;
+    missing.name = l->store->params[next].p.name;
+    missing.slot = GCKPTI_VALUES;
+    missing.param = next;
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                         "is missing; the file has %z of the store's %z parameters", l->values,
+                         l->had);
+}
+
+/* Lets a parameter that is new use its values (and scales) where they are in the file, if they can
+ * be used as they are there. */
+static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_param *q = &l->store->params[e->param];
+    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
+    if (!l->file || e->param < l->had || !gckpti_little_endian())
+        return 0;
+    const void *at = l->file + l->taken + (size_t)e->offsets[0];
+    const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
+    if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
+        (uintptr_t)scales % sizeof(float))
+        return 0;
+    q->p.storage = (gckpt_storage)e->type;
+    l->store->packing = &gckpti_packed;
+    q->p.packed = e->type ? at : NULL;
+    q->p.scales = (const float *)scales;
+    if (!e->type)
+        memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
+    q->external = 1;
+    q->locked = e->type || !l->desc->writable;
+    q->p.frozen = q->locked;
+    l->store->elements -= (size_t)q->p.elements;
+    e->ignored = scale->ignored = 1;
+    return 1;
+}
+
+/* Says where all data are read to: to where they belong if nothing is there yet, else to `spare`
+ * (NULL: nobody reads yet). Returns the bytes of that. */
+static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
+{
+    gckpti_saved *head = l->entries;
+    size_t used = 0, row = 0;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        const gckpti_param *q = &l->store->params[e->param];
+        const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
+        head = values ? e : head;
+        if (e->ignored || (values && q->locked))
+            continue;
+        if (values && q->raw) {
+            e->to = gckpti_values_block(q);
+        } else if (scale && q->p.storage == GCKPT_STORED_I8) {
+            e->to = head->to; /* with which they begin */
+        } else if (!values && !scale && e->slot >= head->had) {
+            e->to = (unsigned char *)gckpti_array(q, e->slot);
+        } else {
+            e->to = spare ? spare + used : NULL;
+            used += gckpti_round_up(scale ? (size_t)gckpti_elements(&e->shape) * sizeof(float)
+                                          : gckpti_array_bytes(l->store, q, e->slot + 1),
+                                    GCKPTI_ALIGN);
+        }
+        if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
+            (size_t)gckpti_row_length(&q->p) > row)
+            row = (size_t)gckpti_row_length(&q->p);
+    }
+    void *last = spare ? spare + used : NULL;
+    l->row = (float *)last;
+    return used + row * sizeof(float);
+}
+
+/* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
+static int gckpti_load_create(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        gckpti_param *q = &s->params[e->param];
+        if (e->slot >= 0)
+            continue;
+        if (!gckpti_load_adopt(l, e))
+            l->result = gckpti_values_new(s, q, "load");
+        if (l->result != GCKPT_OK)
+            return 0;
+        if (!gckpti_param_state(s, q, e->states))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
+                                 e->states);
+    }
+    l->spare_bytes = gckpti_load_places(l, NULL);
+    l->spare = (unsigned char *)gckpti_new(&s->memory, l->spare_bytes, 1);
+    if (!l->spare)
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data beside those that the store has",
+                             l->spare_bytes);
+    gckpti_load_places(l, l->spare);
+    return 1;
+}
+

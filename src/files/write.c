@@ -1,0 +1,427 @@
+/* =================================================================================================
+ * >>files: save and load, as safetensors
+ *
+ * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
+ * bytes; the data: little-endian, one tensor after the other (the format is described at
+ * https://huggingface.co/docs/safetensors):
+ *
+ *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
+ *       "optimiser":"1","b#updates":"3:15"},
+ *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
+ *
+ * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
+ * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
+ * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
+ * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
+ * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
+ * keys.) "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read
+ * from a file that did not say. All other keys are notes. State becomes the file's: what the file
+ * does not have becomes zero, as before a first step. An external parameter that is not writable
+ * must hold the file's bits already. Files of other programs (any other format) leave step and seed
+ * alone.
+ *
+ * Loading reads and checks the header before it changes anything. Then what the store lacks is
+ * created, raw, and data are read to where they belong; those of arrays that the store had go to a
+ * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
+ * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
+ * and the header's bytes are taken and given back; the header's stay taken when parameters, state
+ * or notes had to be created, or values in a partial load, and what gckpt_ranks_load needs for its
+ * files. Where a store has shares only, these are read, and the rest is passed over.
+ * ============================================================================================== */
+#define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
+
+/* ---- what both need ---- */
+static const char gckpti_part_format[] = "gradckpt part";
+
+/* What is asked for where no desc is given. */
+static const gckpt_file_desc gckpti_file_plain = {
+    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
+};
+
+/* What is saved: a store, or one rank's part of it. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    int rank, ranks;
+    uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
+} gckpti_saving;
+
+/* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
+static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+{
+    return d->rename ? d->rename(d->user, name) : name;
+}
+
+/* Shape of the scales of rows: all axes but the last. */
+static gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
+{
+    gckpt_shape shape = *values;
+    shape.n -= shape.n > 0;
+    return shape;
+}
+
+static int gckpti_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first;
+}
+
+/* ---- write ---- */
+/* "NAME with what JSON wants escaped */
+static void gckpti_sink_name(gckpti_sink *k, const char *name)
+{
+    gckpti_sink_put(k, "\"", 1);
+    for (const char *c = name; *c; c++) {
+        unsigned u = (unsigned char)*c;
+        char code[] = "\\u00??";
+        code[4] = (char)('0' + (u >> 4));
+        code[5] = "0123456789abcdef"[u & 15];
+        int plain = u >= 0x20 && u != '"' && u != '\\';
+        gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
+    }
+}
+
+/* A tensor to be written: values of a parameter, their scales or a state. */
+typedef struct {
+    size_t next; /* to be looked at after it; 0: none was yet */
+    const gckpti_param *q;
+    const char *name; /* of q in the file */
+    int slot, size;   /* size: bytes of an element */
+    gckpt_storage type;
+    gckpt_shape shape;
+    int64_t first, count; /* its elements */
+} gckpti_outgoing;
+
+/* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
+ * something of; what is not the whole tensor has one axis. */
+static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
+{
+    static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
+    const gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
+    while (w->next < s->count * sizeof slots) {
+        const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
+        w->slot = slots[w->next++ % sizeof slots];
+        if (w->slot == GCKPTI_VALUES)
+            w->name = gckpti_renamed(d, q->p.name);
+        const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
+        if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
+            (state && (d->values_only || !q->p.state[w->slot])))
+            continue;
+        w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
+        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
+        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        w->size = gckpti_storages[w->type].bytes;
+        const int64_t all = gckpti_elements(&w->shape);
+        w->count = gckpti_share(all, v->rank, v->ranks, &w->first);
+        if (w->count < all)
+            w->shape = gckpt_shape1(w->count);
+        if (w->count)
+            return 1;
+    }
+    return 0;
+}
+
+/* What other tools need to put parts together: where each piece begins. */
+static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
+{
+    gckpti_outgoing w;
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
+                 gckpti_part_format, v->rank, v->ranks);
+    for (w.next = 0; gckpti_next_outgoing(v, &w);) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, w.name);
+        gckpti_print(k, "%s#first\":\"%I\"", w.slot < 0 ? "" : gckpti_suffixes[w.slot], w.first);
+    }
+    gckpti_print(k, "}");
+}
+
+/* What the file says of the axes of weights that may be a convolution's, where it is not what the
+ * format says: this library's has them as here, any other does not tell. */
+static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
+{
+    const gckpt_store *s = v->store;
+    int unsaid = 0, weights = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const gckpti_param *q = &s->params[i];
+        if ((!q->convolution && q->p.shape.n < 3) || !gckpti_renamed(v->desc, q->p.name))
+            continue;
+        weights |= q->convolution || q->p.shape.n > 3;
+        unsaid |= q->unsaid;
+    }
+    if (v->desc->values_only ? weights && !unsaid : unsaid)
+        gckpti_print(k, ",\"%s\":\"%s\"", gckpti_axes_key, unsaid ? "unsaid" : "HWIO");
+}
+
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
+{
+    const gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
+    int optimiser = 0;
+    for (size_t i = 0; i < s->count && !optimiser; i++)
+        optimiser = s->params[i].optimiser;
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
+    if (!d->values_only)
+        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    if (GCKPTI_ASKS_AXES)
+        gckpti_sink_axes(k, v);
+    for (size_t i = 0; i < s->count && !d->values_only; i++) {
+        const gckpti_param *q = &s->params[i];
+        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
+        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
+        if (!name)
+            continue;
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, name);
+        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+    }
+    for (size_t i = 0; i < s->note_count; i++) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, s->notes[i]);
+        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_put(k, "\"", 1);
+    }
+    gckpti_print(k, "}");
+}
+
+/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
+ * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
+static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
+{
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
+    gckpti_outgoing w;
+    *tensors = 0;
+    if (v->sums)
+        gckpti_sink_pieces(k, v);
+    else
+        gckpti_sink_metadata(k, v);
+    for (w.next = 0; gckpti_next_outgoing(v, &w); ++*tensors)
+        bytes[w.size] += w.count * w.size;
+    int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
+    for (w.next = 0; gckpti_next_outgoing(v, &w);) {
+        const int64_t begin = at[w.size];
+        at[w.size] += w.count * w.size;
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, w.name);
+        gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                     w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
+                     &w.shape, begin, at[w.size]);
+    }
+    const int64_t end = v->sums ? at[1] + 8 * (int64_t)*tensors : at[1];
+    if (v->sums)
+        gckpti_print(k, ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
+                     end - at[1], at[1], end);
+    gckpti_print(k, "}");
+    return end;
+}
+
+/* n elements of `size` bytes, little-endian. */
+static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int size)
+{
+    const unsigned char *b = (const unsigned char *)x;
+    if (gckpti_little_endian()) {
+        gckpti_sink_put(k, b, (size_t)n * (size_t)size);
+        return;
+    }
+    for (int64_t i = 0; i < n && !k->failed; i++, b += size)
+        for (int last = size; last-- > 0;)
+            gckpti_sink_put(k, b + last, 1);
+}
+
+/* The data of a tensor. 0: F16 cannot hold a value. */
+static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
+{
+    float room[GCKPTI_DRAWN];
+    uint16_t half[GCKPTI_DRAWN];
+    const int64_t end = w->first + w->count;
+    const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
+                           : w->slot == GCKPTI_SCALE ? w->q->p.scales
+                                                     : gckpti_array(w->q, w->slot);
+    int64_t skip = 0; /* elements that are in memory and not wanted */
+    int fits = 1;
+    if (w->slot == GCKPTI_SCALE || (as_it_is && !gckpti_array_cut(s, w->q, w->slot)))
+        skip = w->first;
+    if (as_it_is)
+        gckpti_sink_elements(k, (const char *)as_it_is + skip * w->size, w->count, w->size);
+    for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
+        const float *x = gckpti_values_at(s, w->q, at, room, &n);
+        n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
+        if (w->type != GCKPT_STORED_F32)
+            fits &= gckpti_to_halves(w->type, x, n, half);
+        gckpti_sink_elements(k, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n, w->size);
+    }
+    return fits;
+}
+
+/* A name in the file, by its hash. */
+typedef struct {
+    uint64_t hash;
+    size_t param;
+} gckpti_named;
+
+static int gckpti_by_hash(const void *first, const void *second, const void *context)
+{
+    const gckpti_named *a = (const gckpti_named *)first, *b = (const gckpti_named *)second;
+    (void)context;
+    return a->hash < b->hash || (a->hash == b->hash && a->param < b->param);
+}
+
+/* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
+static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
+{
+    size_t n = 0;
+    gckpti_named *names =
+        d->rename ? (gckpti_named *)gckpti_new(&s->memory, s->count, sizeof *names) : NULL;
+    gckpt_result result = GCKPT_OK;
+    if (d->rename && !names)
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
+    for (size_t i = 0; names && i < s->count && result == GCKPT_OK; i++) {
+        const char *name = d->rename(d->user, s->params[i].p.name);
+        const char *problem = name ? gckpti_name_problem(name) : NULL;
+        if (problem)
+            result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
+                                  s->params[i].p.name, problem);
+        else if (name) {
+            names[n].hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+            names[n++].param = i;
+        }
+    }
+    gckpti_sort(names, n, sizeof *names, gckpti_by_hash, NULL);
+    for (size_t i = 1; i < n && result == GCKPT_OK; i++)
+        if (names[i].hash == names[i - 1].hash)
+            result = gckpti_error(
+                s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
+                s->params[names[i - 1].param].p.name, s->params[names[i].param].p.name);
+    gckpti_delete(&s->memory, names, s->count, sizeof *names);
+    return result;
+}
+
+/* Packed values that are not made yet have scales only when they are made. */
+static gckpt_result gckpti_save_start(const gckpti_saving *v)
+{
+    gckpt_store *s = v->store;
+    const gckpt_file_desc *d = v->desc;
+    gckpti_outgoing w;
+    if ((unsigned)d->storage >= GCKPT_STORED_I8)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "save: storage must be F32, BF16 or F16; I8 is written of what "
+                            "gckpt_store_pack made so");
+    gckpt_result result = gckpti_save_names(s, d);
+    for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
+        if (w.slot != GCKPTI_SCALE && gckpti_array_cut(s, w.q, w.slot))
+            result = gckpti_error(s, GCKPT_E_ARG,
+                                  "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
+                                  "writes those of all ranks",
+                                  w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
+    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        gckpti_pull(s, q);
+        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+            result = gckpti_values_new(s, q, "save");
+    }
+    if (result == GCKPT_OK)
+        gckpti_values_draw(s);
+    gckpti_values_undo(s);
+    return result;
+}
+
+/* What is written, and the FNV-1a of it. */
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    uint64_t sum;
+} gckpti_summing;
+
+static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+{
+    gckpti_summing *s = (gckpti_summing *)user;
+    s->sum = gckpti_fnv(s->sum, bytes, size);
+    return s->write(s->user, bytes, size);
+}
+
+/* The data of all tensors; of a part, their sums behind them. */
+static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gckpti_summing *s)
+{
+    gckpt_result result = GCKPT_OK;
+    gckpti_outgoing w;
+    size_t done = 0;
+    for (int size = 4; size > 0; size /= 2)
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);) {
+            if (w.size != size)
+                continue;
+            if (v->sums)
+                gckpti_sink_flush(k);
+            s->sum = GCKPTI_FNV_START;
+            if (!gckpti_sink_tensor(k, v->store, &w))
+                result = gckpti_error(v->store, GCKPT_E_DATA,
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
+                                      "(BF16 holds them); what was written is no complete file",
+                                      w.q->p.name);
+            if (!v->sums)
+                continue;
+            gckpti_sink_flush(k);
+            v->sums[done++] = s->sum;
+        }
+    for (size_t i = 0; i < done; i++)
+        gckpti_sink_number(k, v->sums[i], 8);
+    return result;
+}
+
+static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
+{
+    gckpt_store *store = v->store;
+    gckpti_summing summing = { write, user, 0 };
+    gckpti_sink k;
+    size_t tensors;
+    gckpt_result result = gckpti_save_start(v);
+    if (result != GCKPT_OK)
+        return result;
+    memset(&k, 0, sizeof k);
+    size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
+    size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
+    if (length > GCKPTI_HEADER_MAX)
+        return gckpti_error(store, GCKPT_E_DATA,
+                            "save: the header takes %z bytes, %z are allowed; use shorter names "
+                            "or notes",
+                            length, (size_t)GCKPTI_HEADER_MAX);
+    memset(&k, 0, sizeof k);
+    k.write = gckpti_sum_write;
+    k.user = &summing;
+    if (!v->sums) {
+        k.write = write;
+        k.user = user;
+    }
+    gckpti_sink_number(&k, length, 8);
+    gckpti_sink_header(&k, v, &tensors);
+    gckpti_sink_put(&k, "       ", padding);
+    result = gckpti_sink_data(&k, v, &summing);
+    if (gckpti_sink_flush(&k) != GCKPT_OK)
+        return gckpti_error(
+            store, GCKPT_E_FILE,
+            "save: the write callback failed before byte %z; what it wrote is no complete file",
+            k.total);
+    if (result == GCKPT_OK && k.total != 8 + length + data)
+        result = gckpti_error(store, GCKPT_E_ARG,
+                              "save: rename must give a parameter the same name each time; what "
+                              "was written is no file");
+    return result == GCKPT_OK ? gckpti_ok(store) : result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
+                                            const gckpt_file_desc *desc)
+{
+    const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
+    if (!store || !write)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
+    return gckpti_write(&saving, write, user);
+}
+
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+{
+    return gckpt_store_write_as(store, write, user, NULL);
+}
+

@@ -1,0 +1,203 @@
+/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
+ * `factor`. */
+static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                      const void *attributes, int64_t factor, int threads,
+                                      int plain, gckpt_precision precision, gckpt_graph *report,
+                                      gckpt_call *call)
+{
+    memset(call, 0, sizeof *call);
+    call->inputs = n;
+    call->attributes = attributes;
+    call->threads = threads;
+    call->plain = plain;
+    call->precision = precision;
+    call->graph = report;
+    for (int i = 0; i < n; i++) {
+        call->in[i].shape = in[i]->shape;
+        if (factor != 1 && !in[i]->batchless && in[i]->shape.n)
+            call->in[i].shape.d[0] *= factor;
+    }
+    return op->shape(call);
+}
+
+/* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
+static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
+{
+    for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
+        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        int measures = (op->needs[i] & GCKPT_MEASURES) != 0;
+        if (in[i]->graph != g)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
+        else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
+                        in[i]);
+        else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
+            gckpti_cached_fail(g, op->name, in[i]);
+        else if (in[i]->base->running != measures && (measures || op->backward))
+            gckpti_fail(g, GCKPT_E_ARG,
+                        measures ? "%s: input %i, %T, must be a gckpt_running"
+                                 : "%s: input %i, %T, is measured, not trained: ops that measure "
+                                   "can read it, and gckpt_detach",
+                        op->name, i, in[i]);
+        else if (in[i]->type != type)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
+                        type == GCKPT_I32 ? "i32 (indices)"
+                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+    }
+    return g->object.sticky == GCKPT_OK;
+}
+
+/* The error of an op whose shape() refused these inputs. */
+static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
+                                        gckpt_tensor *const *in, int n)
+{
+    gckpti_fail(g, result, "%s: shapes do not fit", op->name);
+    gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
+    t.left = sizeof g->object.text - 1 - strlen(g->object.text);
+    for (int i = 0; i < n; i++)
+        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
+    gckpti_text_add(&t, ")");
+    return NULL;
+}
+
+/* Whether an op hands in running statistics. */
+static int gckpti_hands_in(const gckpt_op *op)
+{
+    unsigned needs = 0;
+    for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
+        needs |= op->needs[i];
+    return (needs & GCKPT_MEASURES) != 0;
+}
+
+/* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
+ * inputs make two or three times those of its output (call->shape), and nothing else changes. */
+static int gckpti_mixes(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
+                        int64_t rows)
+{
+    gckpt_call more;
+    const gckpt_shape *s = &call->shape;
+    int loss = (op->flags & GCKPT_LOSS) != 0;
+    int mixes = call->mixes_rows || (!loss && (s->n == 0 || s->d[0] % rows));
+    for (int factor = 2; factor <= 3 && !mixes; factor++) {
+        mixes = gckpti_shape_call(op, in, n, call->attributes, factor, 1, 0, GCKPT_FP32, NULL,
+                                  &more) != GCKPT_OK;
+        for (int i = 0; i < s->n && !loss && !mixes; i++)
+            mixes = more.shape.n != s->n || more.shape.d[i] != s->d[i] * (i ? 1 : factor);
+    }
+    return mixes;
+}
+
+GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                    const void *attributes, size_t attribute_bytes)
+{
+    gckpt_graph *g = NULL;
+    int missing = -1;
+    for (int i = n < GCKPT_MAX_INPUTS ? n : GCKPT_MAX_INPUTS; in && i-- > 0;) {
+        if (in[i])
+            g = in[i]->graph;
+        else
+            missing = i;
+    }
+    if (!g || g->object.sticky != GCKPT_OK)
+        return NULL;
+    if (!op || !op->name || !op->shape || !op->forward || n < 1 || n > GCKPT_MAX_INPUTS)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i inputs",
+                           GCKPT_MAX_INPUTS);
+    if (missing >= 0)
+        return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
+    if (attribute_bytes && !attributes)
+        return gckpti_fail(g, GCKPT_E_ARG, "%s: %z bytes of attributes at NULL", op->name,
+                           attribute_bytes);
+    if (!gckpti_inputs_fit(g, op, in, n))
+        return NULL;
+    gckpt_call call;
+    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
+    if (result != GCKPT_OK)
+        return gckpti_shapes_fail(g, result, op, in, n);
+    if (op->flags & GCKPT_LOSS)
+        call.shape.n = 0;
+    if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
+        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
+                           op->name, &call.shape, SIZE_MAX / 64);
+    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
+    if (!t)
+        return NULL;
+    t->op = op;
+    t->inputs = n;
+    t->batchless = 1;
+    for (int i = 0; i < n; i++) {
+        t->in[i] = in[i];
+        t->batchless = t->batchless && in[i]->batchless;
+        in[i]->base->floats++;
+    }
+    t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    if (gckpti_hands_in(op) && t->batchless)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "%s: %T depends on no input: there is nothing to measure", op->name,
+                           in[0]);
+    if (gckpti_hands_in(op))
+        t->mixes = GCKPTI_IN_TRAINING;
+    t->aux_bytes = call.aux_bytes;
+    t->attribute_bytes = attribute_bytes;
+    if (attribute_bytes)
+        t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
+    return attribute_bytes && !t->attributes ? NULL : t;
+}
+
+#if GCKPTI_HAS_FAST
+/* What section kernels has for each instruction set; NULL: the processor lacks it. */
+typedef struct gckpti_kernels gckpti_kernels;
+struct gckpti_product;
+struct gckpti_windows;
+struct gckpti_columns;
+struct gckpti_heads;
+struct gckpti_classes;
+struct gckpti_errors;
+struct gckpti_cell;
+struct gckpti_pooling;
+struct gckpti_channel_pass;
+struct gckpti_mixed_kernels;
+static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
+struct gckpti_kernels {
+    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+};
+#endif
+

@@ -1,0 +1,384 @@
+/* =================================================================================================
+ * >>graph: tensors, leaves, views, segments; gckpt_apply
+ *
+ * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
+ * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
+ * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
+ * depends on no input (parameters, constants, and functions of those).
+ * ============================================================================================== */
+enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
+
+struct gckpt_tensor {
+    gckpt_graph *graph;
+    gckpt_tensor *base; /* whose bytes these are: itself unless a view */
+    const gckpt_op *op;
+    gckpt_tensor *in[GCKPT_MAX_INPUTS];
+    const void *attributes, *data; /* data: of constants */
+    const char *name;              /* or NULL */
+    size_t attribute_bytes, aux_bytes;
+    gckpt_shape shape;
+    gckpt_type type;
+    int id, kind, inputs;
+    gckpt_init init; /* of a parameter */
+    float momentum;  /* of a gckpt_running */
+    int running;     /* it is one */
+    int index;       /* of the parameter in the store */
+    int segment;     /* innermost, -1 none */
+    int batchless, keep, recompute;
+    int floats;       /* of a parameter: uses that cannot read it as it is stored */
+    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
+    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
+};
+
+/* Ops that measure mix rows by statistics, which inference has from before. */
+enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
+
+typedef struct gckpti_chunk {
+    struct gckpti_chunk *next;
+    size_t size, used;
+} gckpti_chunk;
+typedef struct {
+    int parent, depth, ordinal; /* ordinal: among the outermost ones */
+} gckpti_segment;
+
+struct gckpt_graph {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpt_store *store;
+    gckpti_chunk *chunks;
+    gckpt_tensor **tensors;
+    size_t count, capacity;
+    gckpti_segment *segments;
+    size_t segment_count, segment_capacity;
+    int segment;            /* open now */
+    int outermost, deepest; /* segments without a parent; levels */
+    int params;             /* 1 + the greatest number in the store of those it has */
+    int64_t rows;           /* of every input; 0: no input yet */
+    int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
+    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
+    int unmoved;            /* gckpt_positions is used */
+    size_t least;           /* bytes that would have sufficed, after E_BUDGET */
+};
+
+static const char *gckpti_kind_name(const gckpt_tensor *t)
+{
+    switch (t->kind) {
+    case GCKPTI_INPUT: return "input";
+    case GCKPTI_PARAM: return "param";
+    case GCKPTI_CONSTANT: return "constant";
+    case GCKPTI_VIEW: return "reshape";
+    default: return t->op->name;
+    }
+}
+
+/* `gelu "h3"` or `gelu #12`. */
+static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
+{
+    gckpti_text text = { buffer, size - 1 };
+    buffer[0] = 0;
+    if (!t)
+        return "NULL";
+    gckpti_text_add(&text, t->name ? "%s \"%s\"" : "%s #", gckpti_kind_name(t), t->name);
+    if (!t->name)
+        gckpti_text_int(&text, t->id);
+    return buffer;
+}
+
+/* The first error of a graph stays. */
+static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
+{
+    if (!g || g->object.sticky != GCKPT_OK)
+        return NULL;
+    va_list args;
+    va_start(args, format);
+    gckpti_say(&g->object, format, args);
+    va_end(args);
+    g->object.sticky = result;
+    return NULL;
+}
+
+GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
+{
+    gckpt_graph *g = call ? (gckpt_graph *)call->graph : NULL;
+    if (!g || g->object.sticky != GCKPT_OK)
+        return result;
+    va_list args;
+    va_start(args, format);
+    gckpti_say(&g->object, format, args);
+    va_end(args);
+    return g->object.sticky = result;
+}
+
+#ifdef GCKPT_NO_TEXT
+static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
+{
+    if (g && g->object.sticky == GCKPT_OK)
+        g->object.sticky = result;
+    return NULL;
+}
+static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
+{
+    gckpti_graph_failed((gckpt_graph *)call->graph, result);
+    return result;
+}
+#define gckpti_fail(g, result, ...)                                                                \
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
+#define gckpt_fail(call, result, ...)                                                              \
+    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#endif
+
+GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
+{
+    gckpti_allocator a = gckpti_allocator_of(memory);
+    if (!store)
+        return NULL;
+    if (GCKPTI_LEAN) { /* rows of ops are not whole, values are not rounded */
+        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
+        return NULL;
+    }
+    gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
+    if (!g) {
+        gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
+        gckpti_tell_block(store, "graph", &a, 0);
+        return NULL;
+    }
+    g->object.magic = GCKPTI_MAGIC;
+    g->memory = a;
+    g->store = store;
+    g->segment = -1;
+    if (store->object.sticky != GCKPT_OK)
+        gckpti_fail(g, store->object.sticky, "%s", store->object.text);
+    return g;
+}
+
+GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
+{
+    if (!graph)
+        return;
+    gckpti_allocator a = graph->memory;
+    while (graph->chunks) {
+        gckpti_chunk *next = graph->chunks->next;
+        gckpti_resize(&a, graph->chunks, graph->chunks->size, 0);
+        graph->chunks = next;
+    }
+    gckpti_delete(&a, graph->tensors, graph->capacity, sizeof *graph->tensors);
+    gckpti_delete(&a, graph->segments, graph->segment_capacity, sizeof *graph->segments);
+    gckpti_delete(&a, graph, 1, sizeof *graph);
+}
+
+static void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
+{
+    if (g->object.sticky == GCKPT_OK) {
+        gckpti_fail(g, GCKPT_E_MEMORY, what, n);
+        gckpti_tell_block(g, "graph", &g->memory, 0);
+    }
+    return NULL;
+}
+
+/* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
+static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
+{
+    size_t head = gckpti_round_up(sizeof(gckpti_chunk), GCKPTI_ALIGN);
+    size_t need = gckpti_round_up(size, GCKPTI_ALIGN);
+    gckpti_chunk *c = g->chunks;
+    if (need < size || need > PTRDIFF_MAX / 2)
+        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
+    if (!c || c->size - c->used < need) {
+        size_t bytes = head + (need > 8192 ? need : 8192);
+        c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
+        if (!c)
+            return gckpti_graph_full(g, "graph: no memory for %z bytes", bytes);
+        c->next = g->chunks;
+        c->size = bytes;
+        c->used = head;
+        g->chunks = c;
+    }
+    unsigned char *p = (unsigned char *)c + c->used;
+    c->used += need;
+    memset(p, 0, need);
+    return p;
+}
+
+static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
+{
+    void *copy = gckpti_graph_bytes(g, n);
+    return copy ? memcpy(copy, bytes, n) : NULL;
+}
+
+/* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
+static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
+                                       gckpt_type type)
+{
+    if (g->count >= INT32_MAX ||
+        !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
+        return (gckpt_tensor *)gckpti_graph_full(g, "graph: no memory for tensor %z", g->count);
+    gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_bytes(g, sizeof *t);
+    if (!t)
+        return NULL;
+    t->graph = g;
+    t->base = t;
+    t->kind = kind;
+    t->shape = *shape;
+    t->type = type;
+    t->id = (int)g->count;
+    t->index = -1;
+    t->segment = g->segment;
+    g->tensors[g->count++] = t;
+    return t;
+}
+
+/* A leaf with a name; checks what all leaves need. */
+static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gckpt_type type,
+                                 const gckpt_shape *shape)
+{
+    if (!g || g->object.sticky != GCKPT_OK)
+        return NULL;
+    if (!name || !*name)
+        return gckpti_fail(g, GCKPT_E_ARG, "inputs, parameters and constants need a name");
+    if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
+        return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
+                           gckpti_name_problem(name));
+    if (type != GCKPT_F32 && type != GCKPT_I32)
+        return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
+    if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
+        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
+                           shape->n, GCKPT_MAX_DIMS);
+    if (!gckpti_shape_fits(shape))
+        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
+                           gckpti_shape_problem(shape));
+    gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
+    if (t)
+        t->name = (const char *)gckpti_graph_copy(g, name, strlen(name) + 1);
+    return t && t->name ? t : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
+                                    gckpt_shape shape)
+{
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    if (name && shape.n < 1)
+        return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
+                           name);
+    if (name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
+        return gckpti_fail(
+            graph, GCKPT_E_SHAPE,
+            "input \"%s\": %S: axis 0 is the batch and must be %I, as for the other inputs", name,
+            &shape, graph->rows);
+    for (size_t i = 0; name && i < graph->count; i++)
+        if (graph->tensors[i]->kind == GCKPTI_INPUT && !strcmp(graph->tensors[i]->name, name))
+            return gckpti_fail(graph, GCKPT_E_ARG,
+                               "input \"%s\": the graph has one of this name, tensor %i; choose "
+                               "another, by which messages and printed plans can tell them apart",
+                               name, (int)i);
+    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_INPUT, name, type, &shape);
+    if (t)
+        graph->rows = shape.d[0];
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
+                                       gckpt_shape shape, const void *data)
+{
+    if (graph && name && !data)
+        return gckpti_fail(graph, GCKPT_E_ARG, "constant \"%s\": its data is NULL", name);
+    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_CONSTANT, name, type, &shape);
+    if (t) {
+        t->data = data;
+        t->batchless = 1;
+    }
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                    gckpt_init init)
+{
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    gckpt_store *s = graph->store;
+    int index = name ? gckpti_find(s, name) : -1;
+    if (index >= 0 && !gckpti_same_shape(&s->params[index].p.shape, &shape))
+        return gckpti_fail(graph, GCKPT_E_SHAPE,
+                           "param \"%s\": %S asked for, the store has it as %S", name, &shape,
+                           &s->params[index].p.shape);
+    for (size_t i = 0; index >= 0 && index < graph->params && i < graph->count; i++)
+        if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
+            return graph->tensors[i];
+    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
+    if (!t)
+        return NULL;
+    if (index < 0) {
+        if (!gckpti_param_new(s, name, &shape, 0, init)) {
+            gckpti_fail(graph, GCKPT_E_MEMORY,
+                        "param \"%s\": the store has no memory for %I floats", name,
+                        gckpti_elements(&shape));
+            gckpti_tell_block(graph, "store", &s->memory, 0);
+            return NULL;
+        }
+        index = (int)s->count - 1;
+    }
+    graph->params = index < graph->params ? graph->params : index + 1;
+    t->index = index;
+    t->init = init;
+    t->batchless = 1;
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum)
+{
+    size_t before = graph ? graph->count : 0;
+    if (graph && !(momentum >= 0 && momentum <= 1))
+        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
+                           name ? name : "", (double)momentum);
+    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
+    if (t && graph->count > before) {
+        t->running = 1;
+        t->momentum = momentum;
+    } else if (t && (!t->running || t->momentum != momentum)) {
+        return gckpti_fail(graph, GCKPT_E_ARG,
+                           "running \"%s\": the graph has it already, as %s; all that use it need "
+                           "one momentum",
+                           name, t->running ? "one of another momentum" : "a gckpt_param");
+    }
+    return t;
+}
+
+GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
+{
+    return tensor ? tensor->graph : NULL;
+}
+GCKPT_API int gckpt_id(const gckpt_tensor *tensor) { return tensor ? tensor->id : -1; }
+GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
+{
+    return tensor ? tensor->shape : gckpti_shape(-1, 0, 0, 0, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
+{
+    if (tensor && name)
+        tensor->name = (const char *)gckpti_graph_copy(tensor->graph, name, strlen(name) + 1);
+    return tensor;
+}
+
+GCKPT_API int gckpt_graph_size(const gckpt_graph *graph) { return graph ? (int)graph->count : 0; }
+
+GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_node *out)
+{
+    if (!out || id < 0 || id >= gckpt_graph_size(graph))
+        return GCKPT_E_ARG;
+    const gckpt_tensor *t = graph->tensors[id];
+    memset(out, 0, sizeof *out);
+    out->op = gckpti_kind_name(t);
+    out->name = t->name ? t->name : "";
+    out->shape = t->shape;
+    out->type = t->type;
+    out->loss = t->op && t->op->flags & GCKPT_LOSS;
+    out->batchless = t->batchless;
+    out->inputs = t->inputs;
+    for (int i = 0; i < t->inputs; i++)
+        out->input[i] = t->in[i]->id;
+    out->data = t->data;
+    return GCKPT_OK;
+}
+

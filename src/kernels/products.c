@@ -1,0 +1,221 @@
+/* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
+ * ---- */
+#define GCKPTI_TILE_EACH(X)                                                                        \
+    X(0, a)                                                                                        \
+    X(1, a + row)                                                                                  \
+    X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
+
+/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
+ * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
+ * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants.
+ */
+GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
+{
+    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
+    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
+    float *c = t->c;
+#define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
+#define GCKPTI_TILE_LOAD(i, at)                                                                    \
+    if (rows > i) {                                                                                \
+        l##i = vectors > 1 ? V(load)(from) : V(load_n)(from, t->last);                             \
+        if (vectors > 1)                                                                           \
+            m##i = vectors > 2 ? V(load)(from + W) : V(load_n)(from + W, t->last);                 \
+        if (vectors > 2)                                                                           \
+            h##i = V(load_n)(from + 2 * W, t->last);                                               \
+        from += t->from_row;                                                                       \
+    }
+#define GCKPTI_TILE_STEP(i, at)                                                                    \
+    if (rows > i) {                                                                                \
+        FLOATS x = V(set1)(*(at));                                                                 \
+        l##i = V(fma)(x, b0, l##i);                                                                \
+        if (vectors > 1)                                                                           \
+            m##i = V(fma)(x, b1, m##i);                                                            \
+        if (vectors > 2)                                                                           \
+            h##i = V(fma)(x, b2, h##i);                                                            \
+    }
+#define GCKPTI_TILE_STORE(i, at)                                                                   \
+    if (rows > i) {                                                                                \
+        if (vectors > 1)                                                                           \
+            V(store)(c, l##i);                                                                     \
+        else                                                                                       \
+            V(store_n)(c, l##i, t->last);                                                          \
+        if (vectors > 2)                                                                           \
+            V(store)(c + W, m##i);                                                                 \
+        else if (vectors > 1)                                                                      \
+            V(store_n)(c + W, m##i, t->last);                                                      \
+        if (vectors > 2)                                                                           \
+            V(store_n)(c + 2 * W, h##i, t->last);                                                  \
+        c += t->c_row;                                                                             \
+    }
+    GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
+    if (from) {
+        GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
+    }
+    if (rows == GCKPTI_TILE_ROWS) {
+        const float *next = t->next;
+        for (int i = 0; i < rows; i++, next += t->c_row) {
+            for (int j = 0; j < vectors * W; j += 16)
+                __builtin_prefetch(next + j, 1, 3);
+            __builtin_prefetch(next + vectors * W - 1, 1, 3);
+        }
+    }
+    for (int64_t p = t->k; p > 0; p--) {
+        FLOATS b0 = V(load)(b);
+        FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
+        FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
+        GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
+        a += step, a4 += step, b += b_step;
+    }
+    GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
+#undef GCKPTI_TILE_NAME
+#undef GCKPTI_TILE_LOAD
+#undef GCKPTI_TILE_STEP
+#undef GCKPTI_TILE_STORE
+}
+#undef GCKPTI_TILE_EACH
+
+#if GCKPTI_TILE_ROWS == 8
+#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
+#else
+#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
+#endif
+#define GCKPTI_TILE_BODY(r, v)                                                                     \
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v); }
+#define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
+GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
+GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
+#if GCKPTI_TILE_VECTORS == 3
+GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 3)
+#endif
+static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpti_tile *t) = {
+    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 1) },
+    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 2) },
+#if GCKPTI_TILE_VECTORS == 3
+    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 3) },
+#endif
+};
+#undef GCKPTI_TILE_SIZES
+#undef GCKPTI_TILE_BODY
+#undef GCKPTI_TILE_NAME
+
+/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up to
+ * W - 1 rows too many. */
+static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k,
+                                  float *d, int64_t width)
+{
+    if (step != 1 && col != 1)
+        for (; k > 0; k--, b += step, d += width)
+            for (int64_t j = 0; j < width; j++)
+                d[j] = j < n ? b[j * col] : 0.0f;
+    else if (step != 1)
+        for (const int64_t last = width - W; k > 0; k--, b += step, d += width) {
+            for (int64_t j = 0; j < last; j += W)
+                V(store)(d + j, V(load)(b + j));
+            V(store)(d + last, V(load_n)(b + last, n - last));
+        }
+    else
+        for (int64_t j = 0; j < width; j += W)
+            for (int64_t p = 0; p < k; p += W) {
+                const float *s = b + j * col + p;
+                int64_t row = col, links = gckpti_min(k - p, W);
+                float edge[W * W];
+                if (n - j < W || links % 4 != 0) {
+                    for (int64_t i = 0; i < W; i++) {
+                        FLOATS x = V(zero)();
+                        if (i < n - j)
+                            x = V(load_n)(s + i * col, k - p);
+                        V(store)(edge + i * W, x);
+                    }
+                    s = edge, row = W, links = W;
+                }
+                V(transpose)(s, row, links, d + p * width + j, width);
+            }
+}
+
+/* Where panel q of n columns begins: each has GCKPTI_TILE_VECTORS vectors and the last what is
+ * left, but where that is 1 it gets one of the panel before, lest its chains be too few. */
+GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
+{
+    const int64_t vectors = (n + W - 1) / W, at = q * GCKPTI_TILE_VECTORS;
+    return W * (at >= vectors                                            ? vectors
+                : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
+                                                                         : at);
+}
+
+/* Packs columns from panel `first` on, links 0..k-1, of b: panel q at d + panel(n, q) * deep. Where
+ * its rows lie side by side it takes 8 at a time: few pages, and runs long enough to be
+ * foreseen. */
+static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
+                                         int64_t k, int64_t first, float *d, int64_t deep)
+{
+    const int64_t some = t->b_col == 1 ? 8 : deep;
+    for (int64_t p = 0; p < k; p += some)
+        for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+            const float *from = b + p * t->b_step + j * t->b_col;
+            width = V(panel)(n, q + 1) - j;
+            int64_t cols = gckpti_min(n - j, width), links = gckpti_min(k - p, some);
+            float *to = d + j * deep + p * width;
+            V(pack)(from, t->b_step, t->b_col, cols, links, to, width);
+        }
+}
+
+/* The same of all panels, links p.., columns from j on, of b as it is stored. */
+static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
+                                         int64_t k, float *d, int64_t deep)
+{
+    enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
+    float room[ROOM];
+    const int64_t some = t->b_col == 1 ? 8 : LINKS;
+    for (int64_t l = 0; l < k; l += some)
+        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
+            width = V(panel)(n, q + 1) - at;
+            const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
+            float *to = d + at * deep + l * width;
+            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
+                if (t->b_col == 1) {
+                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
+                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
+                } else {
+                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
+                }
+            if (t->b_col != 1)
+                V(pack)(room, 1, LINKS, cols, links, to, width);
+        }
+}
+
+/* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
+static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
+                                        float *d, int64_t deep)
+{
+    for (int64_t p = 0; p < k; p++, a += step, d += GCKPTI_TILE_ROWS)
+        if (n == GCKPTI_STRIP)
+            for (int64_t i = 0; i < GCKPTI_STRIP; i += GCKPTI_TILE_ROWS)
+                memcpy(d + i * deep, a + i, GCKPTI_TILE_ROWS * sizeof(float));
+        else
+            for (int64_t i = 0; i < n; i++)
+                d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
+}
+
+/* Packing was measured to pay only where it must be: b whose columns do not lie side by side, and
+ * a last vector that is not full. But vectors shorter than a cache line come back to each line,
+ * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
+ * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
+ * then stays in L1. */
+static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
+{
+    const int64_t few = t->b_step % 512 ? 128 : 16;
+    const int64_t deepest = gckpti_min(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+                                       room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
+    const int64_t blocks = t->k <= deepest ? 1 : (t->k + deepest - 1) / deepest;
+    gckpti_blocking by;
+    by.deep = blocks == 1 ? t->k : (t->k + blocks - 1) / blocks;
+    by.deep = t->k ? gckpti_multiple(by.deep, 16) : 16;
+    by.wide = GCKPTI_PANEL;
+    if (t->a_step != 1 || t->k > GCKPTI_KC_ACROSS)
+        by.wide =
+            gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    by.in_place = t->b_col == 1 && !t->stored && (W >= 16 || rows <= few);
+    by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
+    return by;
+}
+

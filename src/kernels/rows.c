@@ -1,0 +1,110 @@
+/* ---- softmax, layernorm and rmsnorm: a row ---- */
+static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    float max, sum, *y = call->out + r * n;
+    V(online)(call->in[0].data + r * n, y, n, 1, &max, &sum);
+    gckpti_softmax_end(&max, &sum);
+    V(divide)(y, sum, n);
+}
+
+static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    int accumulate = call->in[0].accumulate;
+    const FLOATS dot = V(set1)(V(dot)(g, y, n));
+    for (int64_t j = 0; j < n; j += W)
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_forward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *x = call->in[0].data + r * n;
+    float max, sum, *y = call->out + r * n;
+    V(online)(x, NULL, n, 1, &max, &sum);
+    gckpti_softmax_end(&max, &sum);
+    const FLOATS top = V(set1)(max), rest = V(set1)(V(log_of)(sum));
+    for (int64_t j = 0; j < n; j += W)
+        V(store_n)(y + j, V(load_n)(x + j, n - j) - top - rest, n - j);
+}
+
+static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS sum = V(set1)(V(sum)(g, n));
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS p = V(exp)(V(load_n)(y + j, n - j));
+        p = V(fnma)(p, sum, V(load_n)(g + j, n - j));
+        V(put_sum)(d + j, p, call->in[0].accumulate, n - j);
+    }
+}
+
+/* Formulas and aux of these two: see layernorm among the plain ops. */
+static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL, *x = call->in[0].data + r * n;
+    const float *bias = o->bias ? call->in[o->bias].data : NULL;
+    gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    if (o->center) {
+        row.first = x[0];
+        row.first += V(reduce)(&row, n) / (float)n;
+        row.mean = V(reduce)(&row, n) / (float)n;
+    }
+    row.kind = GCKPTI_SQUARES;
+    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
+    const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first);
+    const gckpti_ahead ahead =
+        gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
+    for (int64_t j = 0; call->out && j < n; j += W) {
+        V(fetch)(&ahead, r * n + j);
+        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd;
+        if (gain)
+            h = h * rstd, y = V(load_n)(gain + j, n - j);
+        if (bias)
+            y = V(fma)(h, y, V(load_n)(bias + j, n - j));
+        else
+            y = h * y;
+        V(store_n)(call->out + r * n + j, y, n - j);
+    }
+    float *aux = (float *)call->aux;
+    if (aux && o->center) {
+        aux[3 * r] = row.first;
+        aux[3 * r + 1] = row.mean;
+    }
+    if (aux)
+        aux[o->center ? 3 * r + 2 : r] = row.rstd;
+}
+
+static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const gckpti_row row = gckpti_norm_row(call, r);
+    int64_t n = gckpti_last(&call->shape);
+    const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first), zero = V(zero)();
+    const gckpti_row products = { GCKPTI_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n);
+    const FLOATS a = V(set1)(sum / (float)n);
+    const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
+    const gckpti_ahead ahead = gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16,
+                                               call->grad_out_bf16, call->in[0].grad_bf16);
+    for (int64_t j = 0; j < n; j += W) {
+        V(fetch)(&ahead, r * n + j);
+        FLOATS h = V(load_n)(row.x + j, n - j) - first;
+        FLOATS u = V(load_n)(row.y + j, n - j);
+        if (row.z)
+            u = V(fma)(u, V(load_n)(row.z + j, n - j), zero);
+        h = (h - mean) * rstd;
+        u = V(fnma)(h, b, u - a);
+        V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
+    }
+}
+

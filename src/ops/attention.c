@@ -1,0 +1,289 @@
+/* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
+ * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
+ * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
+ * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
+ * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
+ * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
+ * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
+ * queries.
+ * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
+ * are factors. Exponentials and sums are taken before p is rounded. */
+typedef struct {
+    int heads;
+    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
+} gckpti_attention;
+
+/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_sight;
+
+/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpti_sight sight = { call->in[1].shape.d[1], 0 };
+    if (o->causal > 1) /* else they are all of this call, or the cache has room for one */
+        sight.keys -= o->causal - 1 - call->position;
+    sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
+    return sight;
+}
+
+/* Whole heads; causal needs a key for each query. */
+static gckpt_result gckpti_attention_shape(gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
+    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] ||
+        q->d[2] != k->d[2])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: q %S, k %S, v %S must be (B,T,C), (B,S,C), (B,S,C)", q, k, v);
+    if (o->heads < 1 || q->d[2] % o->heads)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
+                          q->d[2], o->heads);
+    if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: causal needs a key for each of q's %I queries, but k has %I; "
+                          "q %S, k %S",
+                          q->d[1], k->d[1] - (o->causal - 1), q, k);
+    call->shape = *q;
+    call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
+    if (!call->plain || gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
+        int64_t unit =
+            call->plain ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
+        int64_t most = INT64_MAX / 4096 / unit;
+        int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
+        call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);
+        call->work_backward = (size_t)(gckpti_attention_room(call, t, d, 1) * unit);
+    }
+    return GCKPT_OK;
+}
+
+/* out[j] = chain of a (D) and row j of b from +0, for n rows. */
+static void gckpti_attention_dots(const gckpt_call *call, const gckpti_factor *a, int64_t at,
+                                  const gckpti_factor *b, int64_t from, int64_t n, int64_t d,
+                                  float *out)
+{
+    gckpti_start(out, n, 0);
+    if (!gckpti_is_mixed(call))
+        gckpti_chains(a->f32 + at, 1, b->f32 + from, b->row, n, d, out);
+    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++, from += b->row)
+        for (int64_t p = 0; p < d; p++)
+            out[j] = gckpti_mixed_link(gckpti_factor_at(a, at + p), gckpti_factor_at(b, from + p),
+                                       out[j]);
+}
+
+/* The next link of d chains: gckpti_link, or that of a bf16 plan. */
+static void gckpti_attention_link(const gckpt_call *call, float s, const gckpti_factor *x,
+                                  int64_t at, int64_t d, float *out)
+{
+    if (!gckpti_is_mixed(call))
+        gckpti_link(s, x->f32 + at, d, out);
+    for (int64_t e = 0; gckpti_is_mixed(call) && e < d; e++)
+        out[e] =
+            gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
+}
+
+/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
+static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+                                     float *rest)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2];
+    int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
+    gckpti_factor q = gckpti_factor_of(&call->in[0], 0, c, 1, 0);
+    gckpti_factor k = gckpti_factor_of(&call->in[1], 0, c, 1, 0);
+    gckpti_factor v = gckpti_factor_of(&call->in[2], 0, c, 1, 0);
+    float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
+    const int narrow = !GCKPTI_LEAN && call->out_bf16;
+    for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
+        int64_t row = i / t / heads, column = i / t % heads * d;
+        int64_t at = (row * t + i % t) * c + column, key = row * s * c + column;
+        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : NULL;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
+        if (call->out)
+            out = call->out + at;
+        if (out)
+            gckpti_start(out, d, 0);
+        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
+            gckpti_attention_dots(call, &q, at, &k, key + j0 * c, n, d, p);
+            for (int64_t j = 0; j < n; j++)
+                p[j] = gckpti_mul(p[j], scale);
+            float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
+            for (int64_t e = 0; out && j0 && e < d; e++)
+                out[e] *= factor;
+            for (int64_t j = 0; out && j < n; j++)
+                gckpti_attention_link(call, p[j], &v, key + (j0 + j) * c, d, out);
+        }
+        gckpti_softmax_end(&max, &sum);
+        for (int64_t e = 0; out && e < d; e++)
+            out[e] /= sum;
+        if (narrow)
+            gckpti_to_bf16s(out, call->out_bf16 + at, d);
+        if (call->aux)
+            ((float *)call->aux)[i] = max + gckpti_log(sum);
+    }
+}
+
+/* All queries of all heads. */
+static int64_t gckpti_attention_all(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    return call->shape.d[0] * call->shape.d[1] * o->heads;
+}
+
+static void gckpti_attention_forward(const gckpt_call *call)
+{
+    gckpti_attention_queries(call, 0, gckpti_attention_all(call), (float *)call->work);
+}
+
+/* Where chains of n rows of a gradient are, *row apart: in place, or begun in rest[from..], D
+ * apart, from which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
+static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
+                                    int64_t d, float *rest, int64_t from, int64_t *row)
+{
+    *row = arg->grad ? c : d;
+    if (GCKPTI_LEAN || arg->grad || !arg->grad_bf16)
+        return arg->grad ? arg->grad + at : NULL;
+    for (int64_t i = 0; i < n; i++)
+        if (arg->accumulate)
+            gckpti_from_bf16s(arg->grad_bf16 + at + i * c, rest + from + i * d, d);
+        else
+            gckpti_start(rest + from + i * d, d, 0);
+    return rest + from;
+}
+
+static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
+                                   int64_t d, const float *rest)
+{
+    for (int64_t i = 0; !GCKPTI_LEAN && arg->grad_bf16 && i < n; i++)
+        gckpti_to_bf16s(rest + i * d, arg->grad_bf16 + at + i * c, d);
+}
+
+/* sum(g out) of a query; of bf16 by copies in `rest`. */
+static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t d, float *rest)
+{
+    const float *g, *out;
+    if (GCKPTI_LEAN || call->grad_out)
+        g = call->grad_out + at;
+    else
+        g = rest, gckpti_from_bf16s(call->grad_out_bf16 + at, rest, d);
+    if (GCKPTI_LEAN || call->out)
+        out = call->out + at;
+    else
+        out = rest + d, gckpti_from_bf16s(call->out_bf16 + at, rest + d, d);
+    return gckpti_dot(g, out, d);
+}
+
+/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
+ * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
+static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
+{
+    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], s = call->in[1].shape.d[1];
+    int64_t d = c / o->heads, tile = KEYS * d, q_row, k_row, v_row;
+    int64_t at_q = head / o->heads * t * c + head % o->heads * d;
+    int64_t at_k = head / o->heads * s * c + head % o->heads * d;
+    const gckpt_arg *in = call->in;
+    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
+                             call->grad_out_bf16, NULL };
+    gckpti_sight sight = gckpti_attention_keys(call);
+    gckpti_factor q = gckpti_factor_of(&in[0], 0, c, 1, 0);
+    gckpti_factor k = gckpti_factor_of(&in[1], 0, c, 1, 0);
+    gckpti_factor v = gckpti_factor_of(&in[2], 0, c, 1, 0);
+    gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
+    float scale = 1.0f / gckpti_sqrt((float)d), score[KEYS], dp[KEYS];
+    float *dq = gckpti_attention_open(&in[0], at_q, t, c, d, rest, 2 * tile + 2 * d, &q_row);
+    for (int64_t j0 = 0; j0 < sight.keys; j0 += KEYS) {
+        int64_t all = gckpti_min(sight.keys - j0, KEYS), key = at_k + j0 * c;
+        float *dk = gckpti_attention_open(&in[1], key, all, c, d, rest, 2 * d, &k_row);
+        float *dv = gckpti_attention_open(&in[2], key, all, c, d, rest, tile + 2 * d, &v_row);
+        for (int64_t i = 0; i < t; i++) {
+            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + sight.ahead - j0);
+            float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
+            if (n <= 0)
+                continue;
+            gckpti_attention_dots(call, &q, at, &k, key, n, d, score);
+            if (dq || dk) {
+                delta = gckpti_attention_delta(call, at, d, rest);
+                gckpti_attention_dots(call, &g, at, &v, key, n, d, dp);
+            }
+            for (int64_t j = 0; j < n; j++) {
+                float p = gckpti_exp(gckpti_mul(score[j], scale) - lse);
+                if (dv)
+                    gckpti_attention_link(call, p, &g, at, d, dv + j * v_row);
+                if (!dq && !dk)
+                    continue;
+                float ds = p * (dp[j] - delta) * scale;
+                if (dq)
+                    gckpti_attention_link(call, ds, &k, key + j * c, d, dq + i * q_row);
+                if (dk)
+                    gckpti_attention_link(call, ds, &q, at, d, dk + j * k_row);
+            }
+        }
+        gckpti_attention_close(&in[1], key, all, c, d, dk);
+        gckpti_attention_close(&in[2], key, all, c, d, dv);
+    }
+    gckpti_attention_close(&in[0], at_q, t, c, d, dq);
+}
+
+static void gckpti_attention_start(const gckpt_call *call)
+{
+    for (int i = 0; i < 3; i++)
+        if (call->in[i].grad)
+            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
+                         call->in[i].accumulate);
+}
+
+static void gckpti_attention_backward(const gckpt_call *call)
+{
+    gckpti_attention_start(call);
+    for (int64_t i = 0; i * call->shape.d[1] < gckpti_attention_all(call); i++)
+        gckpti_attention_gradients(call, i, (float *)call->work);
+}
+
+/* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
+static uint64_t gckpti_attention_flops(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
+    uint64_t c = (uint64_t)call->shape.d[2];
+    uint64_t pairs = t * (uint64_t)call->in[1].shape.d[1] - (o->causal ? t * (t - 1) / 2 : 0);
+    return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
+}
+
+/* The scores are computed again. */
+static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
+{
+    uint64_t forward = gckpti_attention_flops(call);
+    return gckpti_gradients_flops(call, forward) + forward / 2;
+}
+
+GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+                gckpti_attention_flops_backward, NULL, (unsigned)GCKPTI_CACHED | GCKPTI_NARROW,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        int heads, int causal)
+{
+    gckpt_tensor *in[3] = { q, k, v };
+    gckpti_attention o = { heads, causal != 0 };
+    gckpt_graph *g = q && k && v ? q->graph : NULL;
+    if (g && k->capacity && (!causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: keys of a gckpt_cache need causal attention, values of one, "
+                           "and queries for the %I rows that a call adds; q %S",
+                           g->news, &q->shape);
+    if (g && !k->capacity && (q->capacity || v->capacity))
+        return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
+                                  v->capacity ? v : q);
+    if (g && k->capacity)
+        o.causal += (int)(g->cached - g->news);
+    return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
+}
+

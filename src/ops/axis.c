@@ -1,0 +1,313 @@
+/* ---- ops along one axis see a tensor as (outer, size, inner). */
+typedef struct {
+    int64_t outer, size, inner;
+} gckpti_axis_split;
+
+static gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                         int axis) /* negative: from the last*/
+{
+    gckpti_axis_split v = { 1, 1, 1 };
+    if (axis < 0)
+        axis += s->n;
+    for (int i = 0; i < s->n; i++)
+        *(i < axis ? &v.outer : i == axis ? &v.size : &v.inner) *= s->d[i];
+    return v;
+}
+
+/* The axis counted from the first, or -1 with the error recorded. */
+static int gckpti_axis(gckpt_call *call, const char *op, int axis)
+{
+    const gckpt_shape *s = &call->in[0].shape;
+    if (axis >= -s->n && axis < s->n)
+        return axis < 0 ? axis + s->n : axis;
+    gckpt_fail(call, GCKPT_E_ARG, "%s: %S has no axis %i: -%i to %i are possible", op, s, axis,
+               s->n, s->n - 1);
+    return -1;
+}
+
+/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
+static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                              int64_t blocks, int64_t n, int accumulate)
+{
+    for (int64_t i = 0; i < blocks; i++)
+        for (int64_t j = 0; j < n; j++)
+            gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
+}
+
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
+typedef struct {
+    uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
+    int axis;
+    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
+} gckpti_slice;
+GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
+{
+    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
+}
+
+/* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
+static gckpt_result gckpti_slice_shape(gckpt_call *call)
+{
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    int64_t begin = gckpti_wide(p->begin), end = gckpti_wide(p->end);
+    int axis = gckpti_axis(call, "slice", p->axis);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    if (begin < 0 || begin >= end || end > call->shape.d[axis])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "slice: %I to %I of axis %i of %S: needs "
+                          "0 <= begin < end <= %I",
+                          begin, end, axis, &call->in[0].shape, call->shape.d[axis]);
+    call->shape.d[axis] = end - begin;
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+static void gckpti_slice_forward(const gckpt_call *call)
+{
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    const gckpti_stored *stored = gckpti_stored_of(call);
+    begin += p->moves ? call->position : 0;
+    if (stored)
+        stored->packing->read(&stored->u, begin * v.inner, n, call->out);
+    else
+        gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner,
+                          v.outer, n, 0);
+}
+/* g goes to where the forward read; all else is 0. */
+static void gckpti_slice_backward(const gckpt_call *call)
+{
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    if (!call->in[0].accumulate)
+        for (int64_t i = 0; i < v.outer * v.size * v.inner; i++)
+            d[i] = 0.0f;
+    gckpti_put_blocks(d + begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
+                      call->in[0].accumulate);
+}
+GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
+static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                     int moves)
+{
+    gckpti_slice p;
+    memset(&p, 0, sizeof p);
+    p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
+    p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
+    p.axis = axis;
+    p.moves = moves;
+    gckpt_tensor *t =
+        gckpt_apply(&gckpti_op_slice, &x, 1, &p, moves ? sizeof p : offsetof(gckpti_slice, moves));
+    if (t && axis == 0)
+        x->floats--;
+    return t;
+}
+GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+{
+    return gckpti_slice_of(x, axis, begin, end, 0);
+}
+
+/* Positions move on where there are caches; the tables must have them all. */
+static int gckpti_moves_fit(gckpt_graph *g)
+{
+    if (g->cached && g->unmoved)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "positions: they would begin at 0 in each call, where caches go on; "
+                    "gckpt_positions_at goes on, too");
+    else if (g->cached && g->positions && g->positions < g->cached)
+        gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "positions: caches have a capacity of %I rows, and a table has %I positions from "
+            "`first` on; it needs as many",
+            g->cached, g->positions);
+    return g->object.sticky == GCKPT_OK;
+}
+
+/* concat: the inputs one after the other along an axis */
+static gckpt_result gckpti_concat_shape(gckpt_call *call)
+{
+    int axis = gckpti_axis(call, "concat", *(const int *)call->attributes);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    for (int i = 1; i < call->inputs; i++) {
+        gckpt_shape s = call->in[i].shape;
+        int64_t size = s.d[axis];
+        s.d[axis] = call->in[0].shape.d[axis];
+        if (!gckpti_same_shape(&s, &call->in[0].shape))
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "concat: %S and %S: all sizes but that of axis "
+                              "%i must agree",
+                              &call->in[0].shape, &call->in[i].shape, axis);
+        call->shape.d[axis] += size; /* eight of at most SIZE_MAX / 64: no overflow */
+    }
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+static void gckpti_concat_forward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    float *o = call->out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        gckpti_put_blocks(o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
+        o += n;
+    }
+}
+/* Each input takes its part of g. */
+static void gckpti_concat_backward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    const float *g = call->grad_out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        if (call->in[i].grad)
+            gckpti_put_blocks(call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
+                              call->in[i].accumulate);
+        g += n;
+    }
+}
+GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
+GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
+{
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    for (int i = 0; t && i < n; i++) {
+        if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
+            return gckpti_cached_fail(t->graph, "concat", x[i]);
+        t->capacity = x[i]->capacity;
+    }
+    return t;
+}
+
+/* cache: its T rows of x after the `position` that are there. An instruction with a result that
+ * lies in the executor's caches, not in the arena. */
+static gckpt_result gckpti_cache_shape(gckpt_call *call)
+{
+    int capacity = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
+                          &call->shape, capacity);
+    call->shape.d[1] = capacity;
+    return GCKPT_OK;
+}
+GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                    int64_t to)
+{
+    if (out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
+static void gckpti_cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
+    int64_t from = 0, to = call->position * c;
+    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
+        for (int64_t i = 0; i < n; i++)
+            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
+}
+/* clang-format off */
+static const gckpt_op gckpti_op_cache = {
+    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
+    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
+};
+/* clang-format on */
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    gckpt_graph *g = x ? x->graph : NULL;
+    int rows = (int)capacity;
+    if (!x || capacity < 1 || capacity > INT32_MAX)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
+                           capacity, INT32_MAX);
+    if (x->batchless || x->capacity)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
+                           x->capacity ? "is one already"
+                                       : "depends on parameters only; it needs none");
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+        return gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+            "same T; here %I, T = %I",
+            x, &x->shape, capacity, g->cached, g->news);
+    if (!t)
+        return NULL;
+    g->cached = t->capacity = capacity;
+    g->news = x->shape.d[1];
+    return gckpti_moves_fit(g) ? t : NULL;
+}
+
+/* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
+ * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
+static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+{
+    int axis = gckpti_axis(call, "sum or mean", *(const int *)call->attributes);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    call->shape.n--;
+    for (int i = axis; i < call->shape.n; i++)
+        call->shape.d[i] = call->shape.d[i + 1];
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+/* By lanes along the last axis, row after row along another. */
+static void gckpti_sum_forward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
+    for (int64_t i = 0; i < v.outer; i++) {
+        const float *x = call->in[0].data + i * v.size * v.inner;
+        float *o = call->out + i * v.inner;
+        if (axis == -1 || axis == call->in[0].shape.n - 1) {
+            *o = gckpti_sum(x, v.size);
+            continue;
+        }
+        for (int64_t j = 0; j < v.inner; j++)
+            o[j] = 0.0f;
+        gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
+    }
+}
+static void gckpti_mean_forward(const gckpt_call *call)
+{
+    float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
+    int64_t n = gckpti_elements(&call->shape);
+    gckpti_sum_forward(call);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = call->out[i] / size;
+}
+/* Each element of an axis gets what its sum, or mean, got. */
+static void gckpti_reduce_backward(const gckpt_call *call, int mean)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
+    if (!d)
+        return;
+    for (int64_t i = 0; i < v.outer; i++)
+        for (int64_t k = 0; k < v.size; k++)
+            for (int64_t j = 0; j < v.inner; j++)
+                gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
+}
+static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
+static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
+GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
+}
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
+}
+

@@ -1,0 +1,164 @@
+/* =================================================================================================
+ * >>ops-layers: embed, matmul, linear, norms, attention, rotary, losses
+ *
+ * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
+ * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
+ * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
+ * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
+ * ============================================================================================== */
+enum {
+    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
+    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
+#ifndef GCKPT_NO_FAST
+    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
+#else
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
+    GCKPTI_LOSS_ROWS_MOST = 1
+#endif
+};
+
+/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
+enum {
+    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
+    GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
+    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
+    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
+    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
+    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
+    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b; links at */
+    GCKPTI_MIXED_LINKS = 256 /* a time */
+};
+
+static int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
+ * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
+static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+}
+
+/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
+               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
+           GCKPTI_PANEL * 16;
+}
+
+/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
+ * rows x GCKPTI_NC columns rest, if there are more links. */
+static int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 4194304.0)
+        return 0;
+    int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
+    int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_MIXED_LINKS);
+    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC)
+                             : (int64_t)8 * GCKPTI_PANEL;
+    return (rows + GCKPTI_PANEL) * links / 2 + rest;
+}
+
+/* Either, as the call's plan needs it; in floats for all threads. */
+static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    if (GCKPTI_LEAN || call->plain)
+        return 0;
+    return call->threads *
+           (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
+}
+
+/* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
+ * f32 plans have room in any case. */
+static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
+    int64_t da = gckpti_product_scratch(call, m, k, n);
+    int64_t db =
+        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
+    call->work_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
+    call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
+}
+
+/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
+ * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
+ * less: in a bf16 plan rows of what is narrow. */
+static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
+{
+    return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
+}
+
+static int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+{
+    int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
+    int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    if (call->plain)
+        return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
+    if (gckpti_is_mixed(call))
+        return backward
+                   ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
+                   : 2 * along + scores;
+    return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
+}
+
+/* A gradient's chains start at what it holds, or at +0. */
+static void gckpti_start(float *d, int64_t n, int accumulate)
+{
+    if (!accumulate)
+        memset(d, 0, (size_t)n * sizeof *d);
+}
+
+/* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
+GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
+{
+    for (const float *end = x + n; x < end; x++, d++)
+        *d = gckpti_fma(s, *x, *d);
+}
+
+/* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
+ * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
+ * stored. */
+static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride, int64_t n,
+                          int64_t k, float *d)
+{
+    for (int64_t j0 = 0; j0 < n; j0 += 4) {
+        const float *row[4];
+        float sum[4];
+        for (int i = 0; i < 4; i++) {
+            int64_t j = j0 + i < n ? j0 + i : n - 1;
+            row[i] = b + j * stride;
+            sum[i] = d[j];
+        }
+        const float *at = a, *end = row[0] + k;
+        for (; row[0] < end; at += a_step)
+            for (int i = 0; i < 4; i++)
+                sum[i] = gckpti_fma(*at, *row[i]++, sum[i]);
+        for (int i = 0; i < 4 && j0 + i < n; i++)
+            d[j0 + i] = sum[i];
+    }
+}
+
+static void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_from_bf16(x[i]);
+}
+
+static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_to_bf16(x[i]);
+}
+
+GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
+{
+    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+}
+

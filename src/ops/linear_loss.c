@@ -1,0 +1,162 @@
+/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
+ * (in bf16 plans its logits are not rounded: manual, 5l) ----
+ * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
+ * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
+ * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
+ * the products.
+ * A form of it (gckpti_form) has one attribute: the backward computes loss and gradient of so
+ * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
+typedef struct {
+    int64_t block, logits, dx, aux, size; /* rows at a time; in floats: where parts of work begin;
+                                             all */
+} gckpti_loss_parts;
+
+/* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
+ * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block, rounded when
+ * all classes are added; what is aux otherwise. */
+static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
+    int mixed = gckpti_is_mixed(call);
+    const int *once = (const int *)call->attributes;
+    gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
+    if (once && !backward)
+        return p;
+    if (!call->plain)
+        p.block = gckpti_min(rows, once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
+    int64_t products = gckpti_product_scratch(call, p.block, n, c);
+    if (backward) {
+        int64_t dx = gckpti_product_scratch(call, p.block, c, n);
+        int64_t dw = gckpti_product_scratch(call, n, c, p.block), most = dx > dw ? dx : dw;
+        products = products > most ? products : most;
+    }
+    p.logits = products;
+    p.dx = p.logits + p.block * (once ? call->in[1].shape.d[0] : n);
+    p.aux = p.dx + (mixed && backward ? p.block * c : 0);
+    p.size = p.aux + (once ? 2 * p.block : 0);
+    return p;
+}
+
+/* aux: max and log(sum) of each row. */
+static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
+    const gckpt_shape *targets = &call->in[2].shape;
+    if (!gckpti_targets_fit(x, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
+                          "(..)",
+                          x, w, targets);
+    call->aux_bytes = call->attributes ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
+    call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
+    return GCKPT_OK;
+}
+
+/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
+ * has its chains in work, since it is rounded once, when all classes are added. */
+static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts, int backward)
+{
+    const gckpt_call *call = l->call;
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
+    int have = backward && call->attributes;
+    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
+    if (rounded && x->accumulate)
+        l->by.widen(rounded, dx, l->rows * c);
+    for (l->first = 0; l->first < v; l->first += l->n) {
+        l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
+        l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
+        const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
+        gckpti_factors t;
+        t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
+        if (l->counted > 0 && !have)
+            gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
+        l->by.each(call, l->rows, 16 * l->n,
+                   backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
+        t.a = d, t.b = gckpti_turned(&t.b);
+        if (dx)
+            gckpti_product_to(call, l->by.product, &t, l->rows, c, l->n, dx,
+                              x->accumulate || l->first > 0);
+        t.b = gckpti_factor_of(x, at, c, 1, 0);
+        t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
+        if (dw)
+            gckpti_product_to(call, l->by.product, &t, l->n, c, l->rows, dw + l->first * c,
+                              w->accumulate || l->row > 0);
+    }
+    if (rounded)
+        l->by.narrow(dx, rounded, l->rows * c);
+}
+
+static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                           int backward)
+{
+    const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
+    int64_t rows = gckpti_rows(&call->in[0].shape);
+    int once = call->attributes != NULL;
+    gckpti_loss l;
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.call = call, l.by = by, l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
+    for (int64_t row = 0; row < rows; row += parts.block) {
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
+        if (once && !backward) {
+            if (call->loss_count)
+                *call->loss_count += l.counted;
+            continue;
+        }
+        l.aux = once ? (float *)call->work + parts.aux : l.aux;
+        if (once || !backward) {
+            gckpti_loss_products(&l, &parts, 0);
+            gckpti_loss_finish(&l);
+        }
+        if (backward)
+            gckpti_loss_products(&l, &parts, 1);
+    }
+}
+
+GCKPTI_BOTH_WAYS(linear_cross_entropy, gckpti_linear_cross_entropy_by,
+                 gckpti_plain_loss(gckpti_plain_products(call)))
+
+static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    uint64_t logits = (uint64_t)gckpti_rows(x) * (uint64_t)call->in[1].shape.d[0];
+    return logits * (2 * (uint64_t)gckpti_last(x) + 13);
+}
+
+/* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
+ * often, which moves as much as if dw were written that often. */
+static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
+{
+    const int *once = (const int *)call->attributes;
+    uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
+    uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
+    if (once && !call->plain && *once < GCKPTI_LOSS_ROWS)
+        more = (rows + (uint64_t)*once - 1) / (uint64_t)*once -
+               (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+    return gckpti_gradients_flops(call, forward) + forward +
+           more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
+}
+
+GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
+                gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
+                gckpti_table_rows,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_LATE,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
+
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets)
+{
+    gckpt_tensor *in[3] = { x, w, targets };
+    if (x && w && targets && !w->batchless)
+        return gckpti_fail(w->graph, GCKPT_E_ARG,
+                           "linear_cross_entropy: w, %T, depends on the batch; it must be "
+                           "a function of parameters",
+                           w);
+    return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+}
+

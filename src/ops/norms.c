@@ -1,0 +1,145 @@
+/* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
+ * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
+ * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
+ * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + 1e-5), h = d rstd, y = h gain + bias.
+ * All means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
+ * aux (rows): c, mean(x - c) (layernorm only) and rstd.
+ * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
+ *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
+ * dgain sums g h (rounded) and dbias g, row by row, with low parts. */
+typedef struct {
+    int center, gain, bias;
+} gckpti_norm; /* gain, bias: which input, 0: none */
+
+/* d; rmsnorm has c = mean = 0. */
+GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
+
+/* The mean of x - c. */
+static float gckpti_mean_from(const float *x, int64_t n, float c)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < n; i++)
+        lane[i & 31] += x[i] - c;
+    return gckpti_lanes_sum(lane) / (float)n;
+}
+
+/* gain and bias have the size of the last axis; aux is what the backward would compute again. */
+static gckpt_result gckpti_norm_shape(gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    const char *name = o->center ? "layernorm" : "rmsnorm";
+    if (x->n < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x has no axis", name);
+    for (int i = 1; i < call->inputs; i++)
+        if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != gckpti_last(x))
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
+                              i == o->gain ? "gain" : "bias", gckpti_last(x), &call->in[i].shape);
+    call->shape = *x;
+    call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 3 : 1) * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    return GCKPT_OK;
+}
+
+/* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
+static void gckpti_layernorm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL;
+    const float *bias = o->bias ? call->in[o->bias].data : NULL;
+    float *aux = (float *)call->aux;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * n;
+        float lane[32] = { 0.0f }, c = 0.0f, mean = 0.0f;
+        if (o->center) {
+            c = x[0] + gckpti_mean_from(x, n, x[0]);
+            mean = gckpti_mean_from(x, n, c);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            float d = gckpti_centered(x[i], c, mean);
+            lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
+        }
+        float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
+        for (int64_t i = 0; call->out && i < n; i++) {
+            float d = gckpti_centered(x[i], c, mean), h = d * rstd;
+            call->out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
+                                   : gain       ? h * gain[i]
+                                   : bias       ? gckpti_fma(d, rstd, bias[i])
+                                                : h;
+        }
+        if (aux && o->center) {
+            *aux++ = c;
+            *aux++ = mean;
+        }
+        if (aux)
+            *aux++ = rstd;
+    }
+}
+
+/* Row by row: what it adds to dbias and dgain, then its dx. */
+static void gckpti_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL, *aux = (const float *)call->aux;
+    float *dx = call->in[0].grad, *dgain = o->gain ? call->in[o->gain].grad : NULL;
+    float *dbias = o->bias ? call->in[o->bias].grad : NULL, *bias_low = call->in[o->bias].low;
+    float *gain_low = call->in[o->gain].low;
+    if (dgain)
+        gckpti_start(dgain, n, call->in[o->gain].accumulate);
+    if (dbias)
+        gckpti_start(dbias, n, call->in[o->bias].accumulate);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = call->grad_out + r * n;
+        for (int64_t i = 0; dbias && i < n; i++)
+            gckpti_sum_add(&dbias[i], bias_low ? bias_low + i : NULL, g[i]);
+        if (!dx && !dgain)
+            continue;
+        const float *x = call->in[0].data + r * n;
+        float c = o->center ? *aux++ : 0.0f, mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
+        for (int64_t i = 0; dgain && i < n; i++)
+            gckpti_sum_add(&dgain[i], gain_low ? gain_low + i : NULL,
+                           gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+        if (!dx)
+            continue;
+        float sum[32] = { 0.0f }, lane[32] = { 0.0f };
+        for (int64_t i = 0; i < n; i++) {
+            float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
+            sum[i & 31] += u;
+            lane[i & 31] = gckpti_fma(u, gckpti_centered(x[i], c, mean) * rstd, lane[i & 31]);
+        }
+        float a = o->center ? gckpti_lanes_sum(sum) / (float)n : 0.0f;
+        float b = gckpti_lanes_sum(lane) / (float)n;
+        for (int64_t i = 0; i < n; i++) {
+            float h = gckpti_centered(x[i], c, mean) * rstd;
+            float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
+            gckpti_put_product(&dx[r * n + i], rstd, gckpti_fma(-h, b, u - a),
+                               call->in[0].accumulate);
+        }
+    }
+}
+
+static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
+static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
+
+/* in[1] is the gain, or a bias without gain, which needs less than this says. */
+GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
+
+GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
+    gckpti_norm o = { 1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    return gckpt_apply(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
+{
+    gckpt_tensor *in[2] = { x, gain };
+    gckpti_norm o = { 0, gain ? 1 : 0, 0 };
+    return gckpt_apply(&gckpti_op_rmsnorm, in, gain ? 2 : 1, &o, sizeof o);
+}
+

@@ -1,0 +1,243 @@
+/* =================================================================================================
+ * >>ops-images: convolutions, pools, norms of images; gather; recurrent layers
+ *
+ * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
+ * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
+ * its matrix: chains over these in that order.
+ * ============================================================================================== */
+/* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
+ * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
+ * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
+ * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
+ * dx += g there, or g / size at each tap; from +0, or what is there. */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+/* A pool's sizes: of x and y, rows and columns; channels. */
+typedef struct gckpti_pooling {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+} gckpti_pooling;
+
+static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_pooling s;
+    memcpy(&s.o, call->attributes, sizeof s.o);
+    s.images = x->d[0];
+    s.in[0] = x->n > 3 ? x->d[1] : 1;
+    s.in[1] = x->d[x->n - 2];
+    s.channels = gckpti_last(x);
+    for (int i = 0; i < 2; i++)
+        s.out[i] = (s.in[i] + 2 * (int64_t)s.o.padding[i] - s.o.size[i]) / s.o.stride[i] + 1;
+    return s;
+}
+
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
+static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                           int64_t *end)
+{
+    *first = at * s->o.stride[axis] - s->o.padding[axis];
+    *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
+    return *first < 0 ? -*first : 0;
+}
+
+/* Each window has a tap within x: its padding is less than its size, and x has room for one. */
+static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    if (x->n != 3 && x->n != 4)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,H,W,C) or (B,T,C)", name, x);
+    for (int i = 0; i < 2; i++)
+        if (o->size[i] < 1 || o->stride[i] < 1 || o->padding[i] < 0 || o->padding[i] >= o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: window.size %i, stride %i, padding %i: size must be given, "
+                              "padding less than it",
+                              name, o->size[i], o->stride[i], o->padding[i]);
+    gckpti_pooling s = gckpti_pooling_of(call);
+    for (int i = 0; i < 2; i++)
+        if (s.in[i] + 2 * (int64_t)o->padding[i] < o->size[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "%s: x %S has %I places where the window needs %i (padding %i)", name,
+                              x, s.in[i], o->size[i], o->padding[i]);
+    call->shape = *x;
+    call->shape.d[x->n - 2] = s.out[1];
+    if (x->n == 4)
+        call->shape.d[1] = s.out[0];
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    gckpt_result result = gckpti_pool_shape(call, "max_pool");
+    if (result == GCKPT_OK && (int64_t)o->size[0] * o->size[1] > 65536)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
+                          o->size[1]);
+    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+        call->aux_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
+    return result;
+}
+
+static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
+{
+    if (!call->plain)
+        call->work_backward =
+            (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
+    return gckpti_pool_shape(call, "average_pool");
+}
+
+/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                              float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);
+    for (int64_t c = 0; c < s->channels; c++) {
+        float best = 0;
+        int64_t at = -1;
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                float v = x[((h + i) * s->in[1] + w + j) * s->channels + c];
+                if (at < 0 || (best == best && !(v <= best))) {
+                    best = v;
+                    at = i * s->o.size[1] + j;
+                }
+            }
+        if (y)
+            y[c] = best;
+        if (tap)
+            tap[c] = (uint16_t)at;
+    }
+}
+
+static void gckpti_max_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    float *y = call->out;
+    uint16_t *tap = (uint16_t *)call->aux;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                int64_t at = ((b * s.out[0] + p) * s.out[1] + q) * s.channels;
+                gckpti_max_window(&s, call->in[0].data + b * s.in[0] * s.in[1] * s.channels, p, q,
+                                  y ? y + at : NULL, tap ? tap + at : NULL);
+            }
+}
+
+static void gckpti_max_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float *g = call->grad_out;
+    const uint16_t *tap = (const uint16_t *)call->aux;
+    int64_t image = s.in[0] * s.in[1] * s.channels, h, w, end;
+    gckpti_start(call->in[0].grad, s.images * image, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++) {
+                (void)gckpti_taps(&s, 0, p, &h, &end);
+                (void)gckpti_taps(&s, 1, q, &w, &end);
+                for (int64_t c = 0; c < s.channels; c++, g++, tap++) {
+                    int64_t i = h + *tap / s.o.size[1], j = w + *tap % s.o.size[1];
+                    call->in[0].grad[b * image + (i * s.in[1] + j) * s.channels + c] += *g;
+                }
+            }
+}
+
+static void gckpti_average_pool_forward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1];
+    float *y = call->out;
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, y += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                memset(y, 0, (size_t)s.channels * sizeof *y);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            y[c] += call->in[0].data[at + c];
+                    }
+                for (int64_t c = 0; c < s.channels; c++)
+                    y[c] /= size;
+            }
+}
+
+static void gckpti_average_pool_backward(const gckpt_call *call)
+{
+    const gckpti_pooling s = gckpti_pooling_of(call);
+    const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
+    int64_t n = s.images * s.in[0] * s.in[1] * s.channels;
+    gckpti_start(call->in[0].grad, n, call->in[0].accumulate);
+    for (int64_t b = 0; b < s.images; b++)
+        for (int64_t p = 0; p < s.out[0]; p++)
+            for (int64_t q = 0; q < s.out[1]; q++, g += s.channels) {
+                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
+                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
+                for (; i < h_end; i++)
+                    for (int64_t j = first; j < w_end; j++) {
+                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
+                        for (int64_t c = 0; c < s.channels; c++)
+                            call->in[0].grad[at + c] += g[c] / size;
+                    }
+            }
+}
+
+static uint64_t gckpti_pool_flops(const gckpt_call *call)
+{
+    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
+    return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
+}
+
+GCKPTI_ROW(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops, 0, GCKPT_AUX);
+GCKPTI_ROW(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops, 0, 0);
+
+static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
+                                     const gckpt_window *window)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    gckpt_window w;
+    memset(&w, 0, sizeof w);
+    if (window)
+        w = *window;
+    if (x && ((unsigned)w.groups > 1 || (unsigned)w.dilation[0] > 1 ||
+              (unsigned)w.dilation[1] > 1 || w.output_padding[0] || w.output_padding[1]))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "%s: a pool's window has size, stride and padding; groups, dilation "
+                           "and output_padding are a convolution's",
+                           op->name);
+    for (int i = x && x->shape.n == 3; i < 2; i++) {
+        o.size[i] = w.size[i];
+        o.stride[i] = w.stride[i] ? w.stride[i] : w.size[i];
+        o.padding[i] = w.padding[i];
+    }
+    return gckpt_apply(op, &x, 1, &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_max_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
+{
+    return gckpti_pool_new(&gckpti_op_average_pool, x, window);
+}
+
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
+{
+    if (x && x->shape.n < 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "global_average_pool: x %S has no axes between batch and channels",
+                           &x->shape);
+    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
+                          1)
+             : NULL;
+}
+

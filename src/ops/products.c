@@ -1,0 +1,325 @@
+/* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
+ * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
+ * serves all leading indices, over all their rows in order. */
+typedef struct {
+    int64_t matrices, m, n, k;
+} gckpti_sizes;
+
+static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
+{
+    const gckpt_shape *b = &call->in[1].shape;
+    int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
+    for (int i = 0; i + 2 < b->n; i++)
+        matrices *= b->d[i];
+    gckpti_sizes s = { matrices, rows / matrices, gckpti_last(&call->shape),
+                       gckpti_last(&call->in[0].shape) };
+    return s;
+}
+
+/* Leading sizes agree unless one b serves all; inner sizes agree. */
+static gckpt_result gckpti_matmul_shape(gckpt_call *call)
+{
+    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
+    int transposed = *(const int *)call->attributes;
+    if (a->n < 2 || (b->n != 2 && b->n != a->n))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
+    for (int i = 0; i + 2 < b->n; i++)
+        if (a->d[i] != b->d[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
+                              b->d[i]);
+    int64_t inner = b->d[b->n - 2 + transposed];
+    if (gckpti_last(a) != inner)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "matmul%s: %S x %S: inner sizes %I and %I differ",
+                          transposed ? "_transposed" : "", a, b, gckpti_last(a), inner);
+    call->shape = *a;
+    call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
+    gckpti_sizes sizes = gckpti_matmul_sizes(call);
+    gckpti_matmul_work(call, sizes.m, sizes.n, sizes.k);
+    return GCKPT_OK;
+}
+
+/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
+ * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
+ * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
+ * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
+typedef struct gckpti_factor {
+    const float *f32;
+    const uint16_t *bf16;        /* one of the two, */
+    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
+    const gckpti_stored *stored; /* or this, of one matrix */
+} gckpti_factor;
+typedef struct gckpti_factors {
+    int64_t batch, m, n, k;
+    gckpti_factor a, b;
+    const float *start;
+    int accumulate;
+    float *c;
+    uint16_t *c_bf16; /* one of the two; rows of n */
+    void *room;       /* scratch of the fast kernels: call->work */
+} gckpti_factors;
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
+
+GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
+{
+    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+}
+
+GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
+{
+    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
+                              c);
+}
+
+static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
+{
+    if (t->accumulate)
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+    return t->start ? t->start[j] : 0.0f;
+}
+
+/* In bf16 plans: element by element. */
+static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call;
+    for (int64_t i = 0; i < t->batch * t->m; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
+            int64_t b = i / t->m * t->b.next + j * t->b.row;
+            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
+            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
+                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
+            if (t->c)
+                t->c[at] = d;
+            else
+                t->c_bf16[at] = gckpti_to_bf16(d);
+        }
+}
+
+/* arg's values from `at` on. */
+static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row, int64_t step,
+                                      int64_t next)
+{
+    gckpti_factor x = {
+        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
+    };
+    return x;
+}
+
+static gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
+{
+    gckpti_factor y = { x->f32, x->bf16, x->step, x->row, x->next, x->stored };
+    return y;
+}
+
+/* All of t but a and b. */
+static void gckpti_factors_to(const gckpt_call *call, gckpti_factors *t, int64_t batch, int64_t m,
+                              int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+{
+    t->batch = batch, t->m = m, t->n = n, t->k = k;
+    t->start = NULL, t->accumulate = 0;
+    t->c = c, t->c_bf16 = c_bf16, t->room = call->work;
+}
+
+/* c (m,n) = a b, or +=; of t there are a and b. */
+static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+                              int64_t m, int64_t n, int64_t k, float *c, int accumulate)
+{
+    gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
+    t->accumulate = accumulate;
+    run(call, t);
+}
+
+/* The same where b is read as it is stored, 64 elements of a row of it at a time. */
+static void gckpti_fp32_stored(const gckpti_factors *t)
+{
+    const gckpt_unpacking *u = &t->b.stored->u;
+    const int links = t->b.row != 1; /* what lies side by side */
+    const int64_t width = links ? t->k : t->n;
+    float w[64];
+    for (int64_t i = 0; i < t->m * t->n; i++)
+        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
+    for (int64_t at = 0, n; at < u->n; at += n) {
+        const int64_t row = at / width, first = at % width;
+        n = gckpti_min(64, width - first);
+        t->b.stored->packing->read(u, at, n, w);
+        for (int64_t i = 0; i < t->m; i++) {
+            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
+            float *c = t->c + i * t->n + (links ? row : first);
+            if (!links)
+                gckpti_link(*a, w, n, c);
+            for (int64_t p = 0; links && p < n; p++)
+                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
+        }
+    }
+}
+
+/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
+ * links do, and a's) chain after chain. */
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    float *c = t->c;
+    (void)call;
+    if (!GCKPTI_LEAN && t->b.stored)
+        t->b.stored->packing->product(t);
+    for (int64_t matrix = 0; matrix < t->batch && !t->b.stored; matrix++)
+        for (int64_t i = 0; i < t->m; i++, c += t->n) {
+            const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
+            const float *b = t->b.f32 + matrix * t->b.next;
+            if (t->start)
+                memcpy(c, t->start, (size_t)t->n * sizeof *c);
+            else
+                gckpti_start(c, t->n, t->accumulate);
+            if (t->b.row != 1)
+                gckpti_chains(a, t->a.step, b, t->b.row, t->n, t->k, c);
+            for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
+                gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
+        }
+}
+
+static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
+{
+    return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
+}
+
+/* The b of matmul, and w of linear. */
+static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
+{
+    gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s->n, s->n * s->k);
+    if (*(const int *)call->attributes) /* transposed */
+        b.row = s->k, b.step = 1;
+    b.stored = gckpti_stored_of(call);
+    return b;
+}
+
+/* Forward of matmul and linear: out = a b + bias. */
+static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    gckpti_factors t;
+    gckpti_factors_to(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
+    t.a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
+    t.b = gckpti_linear_b(call, &s);
+    t.start = call->inputs == 3 ? call->in[2].data : NULL;
+    run(call, &t);
+}
+
+/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpt_arg *in = call->in;
+    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
+    gckpti_factors t;
+    gckpti_factors_to(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
+    t.b = gckpti_linear_b(call, &s);
+    t.a = g, t.b = gckpti_turned(&t.b);
+    t.accumulate = in[0].accumulate;
+    if (t.c || t.c_bf16)
+        run(call, &t);
+    gckpti_factors_to(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
+    t.a = gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k);
+    t.a = gckpti_turned(&t.a), t.b = gckpti_turned(&g);
+    if (*(const int *)call->attributes)
+        t.m = s.n, t.n = s.k, t.b = t.a, t.a = gckpti_turned(&g);
+    t.accumulate = in[1].accumulate;
+    if (t.c || t.c_bf16)
+        run(call, &t);
+}
+
+static void gckpti_matmul_forward(const gckpt_call *call)
+{
+    gckpti_linear_out(call, gckpti_plain_products(call));
+}
+
+static void gckpti_matmul_backward(const gckpt_call *call)
+{
+    gckpti_linear_gradients(call, gckpti_plain_products(call));
+}
+
+static uint64_t gckpti_matmul_flops(const gckpt_call *call)
+{
+    return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
+}
+
+GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
+           GCKPT_IN(1), GCKPT_IN(0));
+
+static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                       gckpt_tensor *bias, int transposed)
+{
+    gckpt_tensor *in[3] = { a, b, bias };
+    gckpt_tensor *t = gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    if (t && b->shape.n == 2)
+        b->floats--;
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
+}
+
+/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
+ * As matmul, but the chains of out start at the bias; dbias sums g, row by row, with a low part. */
+static gckpt_result gckpti_linear_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
+    int transposed = *(const int *)call->attributes;
+    if (x->n < 1 || w->n != 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two", x, w);
+    int64_t inner = w->d[transposed], outputs = w->d[1 - transposed];
+    if (gckpti_last(x) != inner)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear%s: x %S, w %S: inner sizes %I and %I differ",
+                          transposed ? "_transposed" : "", x, w, gckpti_last(x), inner);
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != outputs))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: w %S needs a bias of shape [%I], not %S", w,
+                          outputs, bias);
+    call->shape = *x;
+    call->shape.d[x->n - 1] = outputs;
+    call->mixes_rows = x->n < 2;
+    gckpti_matmul_work(call, gckpti_rows(x), outputs, inner);
+    return GCKPT_OK;
+}
+
+static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
+
+/* Input 2's, row by row; also of convolutions. */
+static void gckpti_bias_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
+    if (!bias)
+        return;
+    gckpti_start(bias, n, call->in[2].accumulate);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++)
+            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
+}
+
+static void gckpti_linear_backward(const gckpt_call *call)
+{
+    gckpti_matmul_backward(call);
+    gckpti_bias_backward(call);
+}
+
+GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
+           GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+
+GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
+{
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias)
+{
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
+}
+

@@ -1,0 +1,163 @@
+/* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
+ * At position t by t base^(-2i/D): y_i = fma(x_i, cos, -(x_j sin)), y_j = fma(x_j, cos, x_i sin).
+ * The backward does so to g, with -sin. work (T,D/2,2): cos, sin.
+ * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
+ * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
+ * always the last times base^(-2/D), in binary64; then each is cut to a whole number and taken
+ * modulo 2^64. */
+typedef struct {
+    int heads;
+    float base;
+    int first; /* left out where it is 0, as in a slice */
+} gckpti_rotary;
+
+/* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
+ * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
+static double gckpti_rotary_ratio(float base, int64_t n)
+{
+    double r = (double)gckpti_pow(base, -1.0f / (float)n), target = 1.0 / (double)base;
+    for (int i = 0; i < 3; i++) {
+        double power = gckpti_powi(r, (uint64_t)n);
+        r = r - r * (power - target) / ((double)n * power);
+    }
+    return r;
+}
+
+/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
+ * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
+{
+    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
+    p -= (uint64_t)r.quadrant << 62;
+    uint64_t size = p >> 63 ? 0 - p : p;
+    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
+    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
+    r.hi = p >> 63 ? -r.hi : r.hi;
+    return r;
+}
+
+#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
+/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
+GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
+{
+    const double turn = 18446744073709551616.0;
+    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
+        return 0;
+    x -= turn * (double)(uint64_t)(x / turn); /* exact */
+    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
+    return half + (uint64_t)(half ? x - 0.5 * turn : x);
+}
+
+/* Whole heads of an even size; work is the table of cosines and sines. */
+static gckpt_result gckpti_rotary_shape(gckpt_call *call)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || x->d[2] / o->heads % 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "rotary: x %S must be (B,T,C), C = %i heads of even "
+                          "size",
+                          x, o->heads);
+    if (!(o->base > 0.0f) || o->base > FLT_MAX)
+        return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
+    call->shape = *x;
+    call->work_forward = (size_t)(x->d[1] * (x->d[2] / o->heads)) * sizeof(float);
+    call->work_backward = call->work_forward;
+    return GCKPT_OK;
+}
+
+/* y = x turned by the angles of its positions, forwards or (direction -1) back. */
+static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y, float direction,
+                               int accumulate)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
+    float *table = (float *)call->work;
+    double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
+    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
+    for (int64_t i = 0; i < half; i++, count *= ratio) {
+        uint64_t frequency = gckpti_rotary_frequency(count);
+        float sine, cosine;
+        for (int64_t position = 0; position < t; position++) {
+            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
+                             &cosine);
+            table[position * d + 2 * i] = cosine;
+            table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
+        }
+    }
+    int64_t heads = gckpti_elements(&call->shape) / d; /* of all positions of all rows */
+    for (int64_t r = 0; r < heads; r++, x += d, y += d) {
+        const float *turn = table + r / o->heads % t * d;
+        for (int64_t i = 0; i < half; i++, turn += 2) {
+            float a = x[i], b = x[i + half]; /* y may be x */
+            gckpti_put(&y[i], gckpti_fma(a, turn[0], -(b * turn[1])), accumulate);
+            gckpti_put(&y[i + half], gckpti_fma(b, turn[0], a * turn[1]), accumulate);
+        }
+    }
+}
+
+static void gckpti_rotary_forward(const gckpt_call *call)
+{
+    gckpti_rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
+}
+
+static void gckpti_rotary_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
+}
+
+GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
+           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
+
+GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
+{
+    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base, (int)gckpti_min(first, INT32_MAX) };
+    if (x && (first < 0 || first > INT32_MAX))
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+                           first, INT32_MAX);
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o,
+                       first ? sizeof o : offsetof(gckpti_rotary, first));
+}
+
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+{
+    return gckpt_rotary_at(x, heads, base, 0);
+}
+
+/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
+static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
+                                      int moves)
+{
+    if (!x || !table)
+        return NULL;
+    if (moves && !table->batchless)
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "positions: %T depends on inputs; the table may not", table);
+    if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
+        table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "positions: %T %S must be (B,T,C) and %T %S "
+                           "(Tmax,C) with Tmax >= T + first, which is %I",
+                           x, &x->shape, table, &table->shape, first);
+    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], moves));
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
+    if (t)
+        t->graph->unmoved = 1;
+    return t && gckpti_moves_fit(t->graph) ? t : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, first, 1);
+    gckpt_graph *g = t ? t->graph : NULL;
+    int64_t room = t ? table->shape.d[0] - first : 0;
+    if (t && (!g->positions || g->positions > room))
+        g->positions = room;
+    return t && gckpti_moves_fit(g) ? t : NULL;
+}
+

@@ -1,0 +1,335 @@
+/* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
+static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
+{
+    size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
+    for (int x = 0; x < d->s.length; x++) {
+        int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
+        size_t inputs = (size_t)p->tensors[id]->inputs;
+        operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
+    }
+    gckpti_scratch *s = &d->scratch;
+    operands += (size_t)(2 * p->targets + p->n) + 2 * spans; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = n + (size_t)p->n + spans + reductions;
+    operands += reductions * (size_t)(3 + p->levels);
+    d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
+    d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
+                                                     sizeof *d->buffers);
+    d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
+    d->value = (int *)gckpti_scratch_take(s, spans, sizeof(int));
+    d->aux = (int *)gckpti_scratch_take(s, spans, sizeof(int));
+    d->gradient = (int *)gckpti_scratch_take(s, (size_t)p->gradients, sizeof(int));
+    d->latest = (int *)gckpti_scratch_take(s, (size_t)p->units, sizeof(int));
+    d->far = (size_t *)gckpti_scratch_take(s, 2 * (size_t)p->units, sizeof *d->far);
+    d->length = d->buffer_count = d->operand_count = 0;
+    return !p->failed;
+}
+
+static void gckpti_add_instruction(gckpti_draft *d, gckpt_kind kind, int id)
+{
+    gckpti_ins *ins = &d->ins[d->length++];
+    ins->kind = (unsigned char)kind;
+    ins->id = (gckpti_id)id;
+    ins->uses = 1;
+}
+
+/* Puts updates behind item x of the schedule if it is the last to touch a parameter, but not before
+ * all losses have counted what gradients are divided by, which they have with item `counted` (a
+ * schedule may run them late). */
+static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int counted, int *last)
+{
+    int i = d->s.item[x];
+    const gckpt_tensor *t = p->tensors[p->unit[i < 0 ? ~i : i].id];
+    int all = x == counted;
+    for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
+        int q = all ? k : t->in[k]->base->id;
+        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
+            continue;
+        gckpti_add_instruction(d, GCKPT_UPDATE, q);
+        last[q] = -1;
+    }
+}
+
+/* Finds the last item that touches each parameter, by id, and the one by which all losses have
+ * counted. */
+static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int *last)
+{
+    int counted = 0;
+    for (int x = 0; x < d->s.length; x++) {
+        int i = d->s.item[x], u = i < 0 ? ~i : i;
+        const gckpt_tensor *t = p->tensors[p->unit[u].id];
+        if (i >= p->prologue && gckpti_is_loss(t) && !d->latest[u])
+            counted = x;
+        if (i >= 0)
+            d->latest[u] = 1;
+        for (int k = 0; k < t->inputs; k++)
+            last[t->in[k]->base->id] = x;
+    }
+    return counted;
+}
+
+/* The instructions of a schedule, updates included; which forwards are first; the work. */
+static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
+{
+    uint64_t once = 0, again = 0, backward = 0;
+    int early = !p->inference && p->desc->update_in_backward, counted = 0;
+    int *last = early ? (int *)gckpti_scratch_take(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
+    if (early && last)
+        counted = gckpti_last_touch(p, d, last);
+    memset(d->latest, 0, (size_t)p->units * sizeof(int));
+    d->body = (size_t)p->prologue; /* each runs once and is needed: gckpti_drop leaves them all */
+    for (int x = 0; x < d->s.length && !p->failed; x++) {
+        int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
+        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
+        if (i < 0 && p->unit[u].rank == p->body_ranks)
+            d->epilogue = d->length;
+        d->place[x] = (int)d->length;
+        gckpti_add_instruction(d,
+                               i < 0                  ? GCKPT_BACKWARD
+                               : gckpti_reloads(p, i) ? GCKPT_RELOAD
+                                                      : GCKPT_FORWARD,
+                               p->unit[u].id);
+        if (i < 0) {
+            backward = gckpti_add_work(backward, cost->backward);
+            for (int k = 0; k < p->unit[u].reduces; k++) {
+                int id = p->reduction[p->unit[u].reduce + k].id;
+                gckpti_add_instruction(d, GCKPT_REDUCE, id);
+                d->ins[d->length - 1].accumulate = (unsigned char)gckpti_scatters(p, id);
+            }
+        } else if (i != u) {
+            far = gckpti_parts(v->value_end, v->aux_end);
+        } else {
+            uint64_t *sum = d->latest[u] ? &again : &once;
+            *sum = gckpti_add_work(*sum, cost->forward);
+            d->ins[d->place[x]].first = !d->latest[u];
+            d->latest[u] = 1;
+            far = v->far;
+            if (far)
+                gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
+        }
+        d->moved = gckpti_add_work(d->moved, gckpti_parts_work(p, u, far));
+        if (early)
+            gckpti_update_behind(p, d, x, counted, last);
+    }
+    if (p->body_ranks == p->ranks)
+        d->epilogue = d->length;
+    for (int id = 0; id < p->n && !p->inference && !early; id++)
+        if (gckpti_is_updated(p, id))
+            gckpti_add_instruction(d, GCKPT_UPDATE, id);
+    d->place[d->s.length] = (int)d->length;
+    d->least_work = gckpti_add_work(backward, once);
+    d->work = gckpti_add_work(gckpti_add_work(d->least_work, again), d->moved);
+    d->recompute = once ? (double)again / (double)once : 0;
+}
+
+/* A new buffer, from instruction `start` to `end`. Returns its number. */
+static int gckpti_buffer_new(gckpti_draft *d, size_t size, int start, int end, int id,
+                             gckpt_buffer_kind kind)
+{
+    gckpt_buffer b = { start, end, 0, size, id, kind };
+    d->buffers[d->buffer_count] = b;
+    return (int)d->buffer_count++;
+}
+
+/* Notes that an instruction uses a buffer (-1: none), as its next operand. */
+static void gckpti_operand(gckpti_draft *d, int buffer, int x)
+{
+    if (buffer >= 0 && d->buffers[buffer].end < x)
+        d->buffers[buffer].end = x;
+    d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NONE : (size_t)buffer;
+}
+
+/* The buffer of a gradient (-1: of none), which begins at instruction x if it is not there yet: its
+ * own, or that of the gradient which passes its bytes on. */
+static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_draft *d, int gradient, int x)
+{
+    if (gradient < 0)
+        return -1;
+    const gckpti_gradient *v = &p->gradient[gradient];
+    if (d->gradient[gradient] < 0)
+        d->gradient[gradient] = v->storage != gradient
+                                    ? d->gradient[v->storage]
+                                    : gckpti_buffer_new(d, v->size, x, x, v->id, v->kind);
+    return d->gradient[gradient];
+}
+
+/* The buffer of the value of a tensor that an instruction reads; -1: it is not in the arena. */
+static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_draft *d, int id)
+{
+    int u = p->of[id];
+    return u < 0 ? -1 : d->value[d->latest[u]];
+}
+
+/* Buffers and operands of a forward or a reload: v is the span that it begins. */
+static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, int x)
+{
+    const gckpti_span *span = &d->s.span[v];
+    const gckpt_tensor *t = p->tensors[p->unit[span->unit].id];
+    int out = -1, aux = -1, work = -1, reload = span->home != v;
+    if (span->value_end >= 0) {
+        for (int k = span->source; k < span->source + span->sources && out < 0; k++)
+            if (gckpti_takes_over(p, span, &d->s.span[d->s.source[k]]))
+                out = d->value[d->s.source[k]];
+        if (out < 0)
+            out = gckpti_buffer_new(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
+        int end = d->place[span->value_end];
+        d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
+    }
+    if (span->aux_end >= 0)
+        aux =
+            gckpti_buffer_new(d, t->aux_bytes, x, d->place[span->aux_end], t->id, GCKPT_BUFFER_AUX);
+    if (p->work_forward[t->id] && !reload)
+        work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
+    gckpti_operand(d, out, x);
+    gckpti_operand(d, aux, x);
+    if (!reload)
+        gckpti_operand(d, work, x);
+    for (int i = 0; i < t->inputs && !reload; i++)
+        gckpti_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
+    d->value[v] = out;
+    d->aux[v] = aux;
+    d->latest[span->unit] = v;
+}
+
+/* The REDUCE of a tensor's gradient, or NULL. */
+static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int id)
+{
+    int k = p->reductions > 0 ? p->reduction_of[id] : -1;
+    return k < 0 ? NULL : &p->reduction[k];
+}
+
+/* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
+ * others, which only a looped plan's sums over uses have: those of the body by a REDUCE, where
+ * there is one. Returns how many there are in all. */
+static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id, int others, int x)
+{
+    int count = 1, several = p->looped && gckpti_sums_uses(p->tensors[id]);
+    int use = others && several ? p->first_use[id] : -1, reduces = d->ins[x].kind == GCKPT_REDUCE;
+    const gckpti_reduction *sum = gckpti_reduction_of(p, id);
+    int first =
+        d->ins[x].kind == GCKPT_UPDATE && sum && sum->shard >= 0 ? sum->shard : p->whole[id];
+    if (!others)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, first, x), x);
+    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next) {
+        if (sum && gckpti_in_body(p, use) != reduces)
+            continue;
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, p->target[use].gradient, x), x);
+        count++;
+    }
+    return count;
+}
+
+/* Buffers and operands of a REDUCE; what it exchanges with has room since the backward before. */
+static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_draft *d, int x)
+{
+    gckpti_ins *ins = &d->ins[x];
+    const gckpti_reduction *sum = gckpti_reduction_of(p, ins->id);
+    gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->work, x), x);
+    gckpti_sum_operands(p, d, ins->id, 0, x);
+    gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->shard, x), x);
+    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, x);
+    for (int k = 0; k < p->levels; k++)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->waits + k, x), x);
+}
+
+/* At the backward of a unit, instruction x, begins what the REDUCEs behind it exchange with, and
+ * ends, as in the model, what those behind `before` (or NULL) do. */
+static void gckpti_exchange_buffers(const gckpti_planner *p, gckpti_draft *d,
+                                    const gckpti_unit *before, const gckpti_unit *u, int x)
+{
+    for (int k = 0; before && k < 2 * before->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[before->reduce + k / 2];
+        int v = k % 2 == 0 ? sum->work : sum->shard < 0 ? -1 : p->whole[sum->id];
+        if (v >= 0 && d->buffers[d->gradient[v]].end < x)
+            d->buffers[d->gradient[v]].end = x;
+    }
+    for (int k = u ? u->reduce : 0; u && k < u->reduce + u->reduces; k++) {
+        gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
+        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
+    }
+}
+
+/* Buffers and operands of the backward of unit u. */
+static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit, int x)
+{
+    const gckpti_unit *u = &p->unit[unit];
+    const gckpt_tensor *t = p->tensors[u->id];
+    unsigned mask = gckpti_needs(p, t);
+    int work = -1;
+    gckpti_ins *ins = &d->ins[x];
+    ins->accumulate = u->accumulate;
+    ins->zero = u->zero;
+    gckpti_operand(d, mask & GCKPT_OUT ? gckpti_value_buffer(p, d, u->id) : -1, x);
+    gckpti_operand(d, u->reads_aux ? d->aux[d->latest[unit]] : -1, x);
+    if (p->work_backward[u->id])
+        work = gckpti_buffer_new(d, p->work_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
+    gckpti_operand(d, work, x);
+    gckpti_sum_operands(p, d, u->id, 0, x);
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpti_target *target = &p->target[u->target + i];
+        int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
+        gckpti_operand(d, value, x);
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
+    }
+    ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
+}
+
+/* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
+static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
+{
+    size_t at = 0;
+    for (int v = 0; v < d->s.spans; v++)
+        for (int part = 0; part < 2; part++)
+            d->far[2 * d->s.span[v].unit + part] |= d->s.span[v].far >> part & 1;
+    for (int k = 0; k < 2 * p->units; k++) {
+        const gckpt_tensor *t = p->tensors[p->unit[k / 2].id];
+        int here = d->far[k] != 0;
+        at = here ? gckpti_round_up(at, p->alignment) : at;
+        d->far[k] = here ? at : GCKPTI_NONE;
+        at += !here ? 0 : k % 2 ? t->aux_bytes : gckpti_value_bytes(p, t);
+        at = at < PTRDIFF_MAX / 2 ? at : PTRDIFF_MAX / 2;
+    }
+    d->offloaded = at;
+}
+
+/* Buffers and operands of all instructions, in their order. */
+static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
+{
+    int end = (int)d->length;
+    const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
+    memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
+    for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
+        d->buffers[gckpti_gradient_buffer(p, d, v, 0)].end = end;
+    for (int y = 0, x = 0; y < end; y++) {
+        gckpti_ins *ins = &d->ins[y];
+        ins->operands = (gckpti_nth)d->operand_count;
+        if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
+            gckpti_forward_buffers(p, d, d->s.at[x++], y);
+        } else if (ins->kind == GCKPT_OFFLOAD) {
+            int v = d->latest[p->of[ins->id]], far = d->s.span[v].far;
+            gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
+            gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
+        } else if (ins->kind == GCKPT_BACKWARD) {
+            const gckpti_unit *u = &p->unit[~d->s.item[x]];
+            gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
+            if (u->reduces > 0)
+                gckpti_exchange_buffers(p, d, before, u, y);
+            before = u->reduces > 0 ? u : before;
+        } else if (ins->kind == GCKPT_REDUCE) {
+            gckpti_reduce_buffers(p, d, y);
+        } else {
+            gckpti_sum_operands(p, d, ins->id, 0, y);
+            ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
+        }
+    }
+    gckpti_exchange_buffers(p, d, before, NULL, (int)d->epilogue - (p->body_ranks == p->ranks));
+    for (int i = 0; i < p->desc->fetches; i++) {
+        int id = p->desc->fetch[i].tensor->base->id;
+        if (p->desc->fetch[i].gradient)
+            d->buffers[d->gradient[p->whole[id]]].end = end;
+    }
+}
+

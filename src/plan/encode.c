@@ -1,0 +1,425 @@
+/* ---- from draft to plan ---- */
+/* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
+ * bytes in; NULL block: only counts its bytes. */
+static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
+{
+    size_t at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    void *to = block ? (unsigned char *)block + at : NULL;
+    *used = at + n * size;
+    return to && from && n > 0 ? memmove(to, from, n * size) : to;
+}
+
+/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
+ * its bytes. What is one block already may overlap it, further back. */
+static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
+{
+    gckpt_plan p = *from;
+    size_t n = sizeof p;
+    p.block = block;
+    p.nodes = (gckpti_node *)gckpti_part(block, &n, p.nodes, p.node_count, sizeof *p.nodes);
+    p.told = (gckpti_told *)gckpti_part(block, &n, p.told, p.node_count, sizeof *p.told);
+    p.params =
+        (gckpti_plan_param *)gckpti_part(block, &n, p.params, p.param_count, sizeof *p.params);
+    p.list = (gckpti_ins *)gckpti_part(block, &n, p.list, p.length, sizeof *p.list);
+    p.live = (size_t *)gckpti_part(block, &n, p.live, p.length, sizeof *p.live);
+    p.operands = (size_t *)gckpti_part(block, &n, p.operands, p.operand_count, sizeof *p.operands);
+    p.terms = (gckpti_plan_term *)gckpti_part(block, &n, p.terms, p.term_count, sizeof *p.terms);
+    p.picks = (gckpti_plan_pick *)gckpti_part(block, &n, p.picks, p.pick_count, sizeof *p.picks);
+    p.lives = (gckpt_buffer *)gckpti_part(block, &n, p.lives, p.life_count, sizeof *p.lives);
+    p.words = (uint32_t *)gckpti_part(block, &n, p.words, p.word_count, sizeof *p.words);
+    p.names = (char *)gckpti_part(block, &n, p.names, p.name_bytes, 1);
+    if (block)
+        memcpy(block, &p, sizeof p);
+    return n;
+}
+
+/* An array of a plan that is being written, in its block. */
+static void *gckpti_written(gckpt_plan *plan, const void *part)
+{
+    return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
+}
+
+/* Appends a name to the plan's, or only counts its bytes while the plan has no block. Returns where
+ * it begins. */
+static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
+{
+    size_t at = plan->name_bytes, size = strlen(name) + 1;
+    if (plan->block)
+        memcpy((char *)gckpti_written(plan, plan->names) + at, name, size);
+    plan->name_bytes = at + size;
+    return at;
+}
+
+/* A node without what lies elsewhere in its plan: name, attributes, index. */
+static gckpti_node gckpti_node_of(const gckpt_tensor *t)
+{
+    gckpti_node node;
+    memset(&node, 0, sizeof node);
+    node.op = t->op;
+    node.data = t->data;
+    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
+    node.aux_bytes = t->aux_bytes;
+    node.shape = t->shape;
+    node.base = (gckpti_id)t->base->id;
+    node.kind = (gckpti_byte)t->kind;
+    node.inputs = (gckpti_byte)t->inputs;
+    for (int k = 0; k < t->inputs; k++)
+        node.in[k] = (gckpti_id)t->in[k]->id;
+    node.type = (gckpti_byte)t->type;
+    node.batchless = (gckpti_byte)t->batchless;
+    return node;
+}
+
+static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+{
+    const gckpt_store *s = t->graph->store;
+    gckpti_node node = gckpti_node_of(t);
+    return gckpti_hash_node(hash, &node, t->attributes,
+                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
+                            : t->kind == GCKPTI_VIEW ? NULL
+                                                     : t->name);
+}
+
+/* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
+ * there are. */
+static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
+{
+    plan->node_count = (size_t)p->n;
+    plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
+        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
+        int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
+        plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
+        if (t->kind == GCKPTI_INPUT)
+            index = (int)plan->inputs++;
+        if (t->kind == GCKPTI_PARAM) {
+            const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
+            int updated = gckpti_is_updated(p, i), uses = 0;
+            for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
+                k = p->target[k].next;
+            gckpti_plan_param q = { gckpti_elements(&t->shape),
+                                    { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
+                                      gckpti_bits(t->init.constant) },
+                                    gckpti_bits(t->momentum),
+                                    (gckpti_nth)gckpti_name_add(plan, stored),
+                                    (gckpti_id)i,
+                                    (gckpti_id)t->index,
+                                    (gckpti_id)uses,
+                                    (gckpti_byte)(updated && !t->running),
+                                    (gckpti_byte)p->g->store->params[t->index].external,
+                                    (gckpti_byte)p->g->store->params[t->index].p.storage };
+            index = (int)plan->param_count++;
+            plan->packing = q.storage != GCKPT_STORED_F32 ? &gckpti_packed : plan->packing;
+            if (plan->block)
+                ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
+        }
+        if (!plan->block)
+            continue;
+        plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
+        gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
+        *node = gckpti_node_of(t);
+        gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told) + i;
+        node->attributes = (gckpti_nth)at;
+        node->name = (gckpti_nth)name;
+        node->index = (gckpti_id)index;
+        node->rounding = p->rounding[i];
+        told->hash = plan->hash;
+        told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        told->far_value = told->far_aux = GCKPTI_NONE;
+        if (t->attribute_bytes)
+            memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
+                   t->attribute_bytes);
+    }
+    for (size_t i = 0; i < plan->node_count && plan->block; i++)
+        plan->check = gckpti_hash_planned(plan->check, plan, i);
+    if (plan->block) {
+        plan->hash = gckpti_hash_leaves(plan->hash, plan->leaves);
+        plan->check = gckpti_hash_leaves(plan->check, plan->leaves);
+    }
+}
+
+/* The first op of the list that mixes rows, itself or through a view it reads, if possible one that
+ * does so always; -1 when none does. */
+static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
+{
+    int measures = -1;
+    for (size_t x = 0; x < d->length; x++) {
+        const gckpt_tensor *t = p->tensors[d->ins[x].id];
+        if (t->mixes & GCKPTI_ALWAYS)
+            return t->id;
+        if (t->mixes && !p->inference && measures < 0)
+            measures = t->id;
+        for (int i = 0; i < t->inputs; i++)
+            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes & GCKPTI_ALWAYS)
+                return t->in[i]->id;
+    }
+    return measures;
+}
+
+static int gckpti_state_floats(const gckpt_plan_desc *d)
+{
+    return d->optimiser == GCKPT_ADAMW           ? 2
+           : d->optimiser == GCKPT_MOMENTUM      ? 1
+           : d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state
+                                                 : 0;
+}
+
+/* Bytes that a rank has in its shares of values and state above its part of them. */
+static size_t gckpti_resident_padding(const gckpti_planner *p)
+{
+    size_t sum = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        int arrays = gckpti_is_gathered(p, t);
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(p->g->store, gckpti_elements(&t->shape)))
+            continue;
+        arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
+        sum += (size_t)arrays * gckpti_padding(p, gckpti_share_bytes(p, t), gckpti_bytes(p, t, 0));
+    }
+    return sum;
+}
+
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
+ * is added to what there is. Returns their sum. */
+static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
+{
+    const gckpt_store *s = p->g->store;
+    size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (gckpti_is_cache(t->op))
+            caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
+        if (!gckpti_is_updated(p, i) || t->running)
+            continue;
+        const gckpti_param *q = &s->params[t->index];
+        int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
+        if (more > 0)
+            state += gckpti_array_bytes(s, q, 1) * (size_t)more;
+    }
+    kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
+    kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
+    kind_bytes[GCKPT_BYTES_STATE] = state;
+    kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    return parameters + state + caches;
+}
+
+/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
+static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
+{
+    if (!plan || !plan->memory.desc.memory)
+        return plan;
+    size_t size = gckpti_plan_copy(NULL, plan);
+    plan->memory.used = 0;
+    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
+    gckpti_plan_copy(first, plan);
+    return (gckpt_plan *)first;
+}
+
+/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
+ * without memory. */
+static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
+{
+    size_t n = d->buffer_count, ends = d->length + 3;
+    int *order = (int *)gckpti_scratch_take(&p->pass, n, sizeof *order);
+    int *first = (int *)gckpti_scratch_take(&p->pass, ends, sizeof *first); /* of those that end */
+    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->pass, 2 * n, sizeof *key);
+    if (p->failed)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        key[i].item = (int)(n - 1 - i);
+        key[i].key = d->buffers[n - 1 - i].size;
+        first[d->buffers[i].end + 1]++;
+    }
+    gckpti_sort_keys(key, key + n, n);
+    for (size_t x = 1; x < ends; x++)
+        first[x] += first[x - 1];
+    for (size_t i = 0; i < n; i++)
+        order[first[d->buffers[key[i].item].end]++] = key[i].item;
+    return order;
+}
+
+/* The numbers of the plan that a draft becomes. */
+static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_plan *plan)
+{
+    const gckpt_plan_desc *desc = p->desc;
+    memset(plan, 0, sizeof *plan);
+    plan->object.magic = GCKPTI_MAGIC;
+    plan->format = GCKPT_PLAN_FORMAT;
+    plan->contract = GCKPT_CONTRACT;
+    plan->hash = plan->check = GCKPTI_FNV_START;
+    plan->variant = p->variant;
+    plan->optimiser = desc->optimiser;
+    plan->state_slots = gckpti_state_floats(desc);
+    plan->looped = p->looped;
+    plan->update_in_backward = desc->update_in_backward;
+    plan->threads = p->threads;
+    plan->made_for = gckpti_made_for(desc->backend, p->plain);
+    plan->precision = desc->precision;
+    plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
+    plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
+    plan->alignment = p->alignment;
+    plan->arena = d->arena;
+    plan->bound = d->bound;
+    plan->recompute = d->recompute;
+    plan->work = d->work;
+    plan->least_work = p->least_work;
+    plan->offload_work = desc->offload_work;
+    plan->offloaded = d->offloaded;
+    plan->leaves = p->leaves;
+    plan->ranks = p->g->store->ranks;
+    plan->shard = p->g->store->shard;
+    plan->link_work = desc->link_work;
+    plan->ranking = plan->leaves > 1 || plan->ranks > 1 ? &gckpti_ranked : NULL;
+    plan->body = (int)d->body;
+    plan->epilogue = (int)d->epilogue;
+    plan->mixer = gckpti_find_mixer(p, d);
+    plan->length = d->length;
+    plan->operand_count = d->operand_count;
+    plan->term_count = (size_t)p->term_count;
+    plan->pick_count = (size_t)desc->fetches;
+    plan->picking = plan->pick_count ? &gckpti_picked : NULL;
+    plan->life_count = d->buffer_count;
+    memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
+    gckpti_resident(p, plan->kind_bytes);
+    plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
+}
+
+/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+static int gckpti_counted(const gckpt_op *op)
+{
+    int i = (op->flags & GCKPTI_OWN_ROW ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_BY_ROW .. */
+    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
+        i--;
+    return i;
+}
+
+/* The plan's other arrays: instructions, operands, terms, what is fetched, buffers in an order. */
+static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d, const int *order,
+                                 gckpt_plan *plan)
+{
+    gckpti_ins *list = (gckpti_ins *)gckpti_written(plan, plan->list);
+    size_t *operand = (size_t *)gckpti_written(plan, plan->operands);
+    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_written(plan, plan->terms);
+    gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
+    gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
+    gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told);
+    size_t *live = (size_t *)gckpti_written(plan, plan->live);
+    for (int u = 0; u < p->units; u++) {
+        told[p->unit[u].id].far_value = d->far[2 * u];
+        told[p->unit[u].id].far_aux = d->far[2 * u + 1];
+    }
+    for (size_t x = 0; x < d->length; x++) {
+        list[x] = d->ins[x];
+        live[x] = d->live[x];
+        if (list[x].kind == GCKPT_UPDATE)
+            list[x].id = plan->nodes[list[x].id].index;
+    }
+    for (size_t i = 0; i < d->operand_count; i++)
+        operand[i] =
+            d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
+    for (size_t i = 0; i < plan->term_count; i++) {
+        int id = p->terms[i].loss->id;
+        const gckpt_tensor *t = p->tensors[id];
+        gckpt_call call; /* it fits: its graph was built */
+        (void)gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, 1, 1, GCKPT_FP32, NULL,
+                                &call);
+        gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
+                               !gckpti_counted(t->op) && call.unit > 1 ? call.unit : 1,
+                               p->built ? p->built[id] : p->cost[id] };
+        term[i] = q;
+    }
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        const gckpt_pick *q = &p->desc->fetch[i];
+        int id = q->tensor->base->id;
+        pick[i].id = q->tensor->id;
+        pick[i].gradient = q->gradient;
+        pick[i].offset =
+            d->buffers[q->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]]]
+                .offset;
+    }
+    for (size_t i = 0; i < d->buffer_count; i++)
+        lives[i] = d->buffers[order[i]];
+}
+
+/* The plan of a draft that is placed, written where it stays; NULL without memory. */
+static gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode)
+{
+    gckpt_plan head, *plan = NULL;
+    gckpti_scratch_clear(&p->pass);
+    const int *order = gckpti_buffers_by_end(p, d);
+    gckpti_encode_head(p, d, &head);
+    head.mode = mode;
+    gckpti_encode_nodes(p, &head);
+    if (order)
+        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &head), 1);
+    p->failed = !plan;
+    if (!plan)
+        return NULL;
+    head.memory = *p->memory;
+    gckpti_plan_copy(plan, &head);
+    gckpti_encode_nodes(p, plan);
+    gckpti_encode_arrays(p, d, order, plan);
+    return plan;
+}
+
+GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
+{
+    if (GCKPTI_LEAN || !plan || !plan->block)
+        return;
+    gckpti_allocator a = plan->memory;
+    gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
+}
+
+/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
+ * segments. */
+static int gckpti_group(const gckpti_planner *p, size_t i)
+{
+    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
+}
+
+/* Long graphs try one group for each number of segments. */
+static int gckpti_part_repeats(const gckpti_planner *p, size_t i)
+{
+    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
+    size_t group = i < ops ? i + 1 : i - ops + 1;
+    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
+}
+
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+{
+    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
+    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
+    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        bound[i] = SIZE_MAX;
+        if (gckpti_part_repeats(p, i))
+            continue;
+        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
+        bound[i] = p->draft.bound;
+    }
+    while (result == GCKPT_OK) {
+        size_t next = 0;
+        for (size_t i = 1; i < n; i++)
+            if (bound[i] < bound[next])
+                next = i;
+        if (n == 0 || bound[next] >= least)
+            break;
+        bound[next] = SIZE_MAX;
+        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
+        if (result == GCKPT_OK && p->draft.arena < least) {
+            least = p->draft.arena;
+            gckpti_keep_draft(p);
+        }
+    }
+    if (result != GCKPT_OK || least < SIZE_MAX)
+        return result;
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+}
+

@@ -1,0 +1,298 @@
+/* ---- the model's gradients ---- */
+static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
+{
+    gckpti_gradient *v = &p->gradient[p->gradients];
+    v->id = t->id;
+    v->owner = v->sharer = -1;
+    v->first = v->last = rank;
+    v->storage = v->tail = v->alive = p->gradients;
+    v->kind = gckpti_sums_uses(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
+    v->size = size;
+    return p->gradients++;
+}
+
+/* Whether a target is the body's. */
+static int gckpti_in_body(const gckpti_planner *p, int target)
+{
+    return p->target[target].unit >= p->prologue;
+}
+
+static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
+{
+    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
+}
+
+/* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
+static void gckpti_list_reductions(gckpti_planner *p)
+{
+    size_t n = (size_t)p->n;
+    int *last = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* ranks, by id */
+    p->reduction = (gckpti_reduction *)gckpti_scratch_take(&p->scratch, n, sizeof *p->reduction);
+    p->reduction_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    if (p->failed)
+        return;
+    memset(p->reduction_of, 0xff, n * sizeof(int));
+    for (int pass = 0; pass < 2; pass++)
+        for (int r = 0; r < p->body_ranks; r++) {
+            gckpti_unit *u = &p->unit[p->backward[r]];
+            const gckpt_tensor *t = p->tensors[u->id];
+            u->reduce = p->reductions;
+            for (int i = 0; i < t->inputs; i++) {
+                int id = t->in[i]->base->id;
+                const gckpti_reduction sum = { id, -1, -1, -1 };
+                if (pass == 0)
+                    last[id] = r;
+                else if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && last[id] == r &&
+                         !gckpti_repeats(t, i)) {
+                    int k = p->reductions++; /* the largest last, to go on beside backwards */
+                    for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, id); k--)
+                        p->reduction[k] = p->reduction[k - 1];
+                    p->reduction[k] = sum;
+                }
+            }
+            u->reduces = p->reductions - u->reduce;
+            for (int k = u->reduce; k < p->reductions; k++)
+                p->reduction_of[p->reduction[k].id] = k;
+        }
+}
+
+/* A sum that waits all through the step. */
+static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size)
+{
+    int v = gckpti_gradient_new(p, t, size, 0);
+    p->gradient[v].resident = 1;
+    p->gradient[v].last = p->ranks;
+    return v;
+}
+
+/* The accumulators of a looped plan: one for each use, all through the step; and what waits in the
+ * binary counters of leaves. */
+static void gckpti_add_accumulators(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        for (int k = 0; p->active[i] & GCKPTI_RUNS && k < t->inputs; k++) {
+            const gckpt_tensor *q = t->in[k]->base;
+            if (!p->active[q->id] || !gckpti_sums_uses(q))
+                continue;
+            size_t low = gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1;
+            p->target[p->unit[p->of[i]].target + k].gradient =
+                gckpti_add_resident(p, q, low * gckpti_bytes(p, q, 0));
+        }
+    }
+    for (int k = 0; k < p->levels * p->reductions; k++) {
+        gckpti_reduction *sum = &p->reduction[k / p->levels];
+        const gckpt_tensor *t = p->tensors[sum->id];
+        int v = gckpti_add_resident(p, t, gckpti_bytes(p, t, 0));
+        p->gradient[v].kind = GCKPT_BUFFER_TREE;
+        sum->waits = k % p->levels ? sum->waits : v;
+    }
+    for (int id = 0; id < p->n; id++)
+        if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && p->first_use[id] >= 0)
+            p->whole[id] = p->target[p->first_use[id]].gradient;
+}
+
+/* Where unit u's backward puts the gradient of input i of its op t. A looped sum has its
+ * accumulator already. Else the first use makes the gradient (cleared if it is a sum over uses) and
+ * a later one adds to it in place; but one of a sum over uses, or of an input that occurs twice, is
+ * scratch that is added to it (total). */
+static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t, int i)
+{
+    const gckpt_tensor *q = t->in[i]->base;
+    gckpti_target *target = &p->target[u->target + i];
+    int sums = gckpti_sums_uses(q), *whole = &p->whole[q->id], so_far = *whole;
+    unsigned char bit = (unsigned char)(1u << i);
+    if (!p->active[q->id])
+        return;
+    if (sums && p->looped) {
+        u->accumulate |= bit;
+        return;
+    }
+    if (so_far >= 0 && !sums && !gckpti_repeats(t, i)) {
+        target->gradient = so_far;
+        u->accumulate |= bit;
+    } else {
+        target->total = so_far;
+        target->gradient = gckpti_gradient_new(
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->rank);
+        if (sums) {
+            u->accumulate |= bit;
+            u->zero |= bit;
+        }
+    }
+    if (so_far < 0) {
+        *whole = target->gradient;
+        p->gradient[*whole].owner = sums ? -1 : q->id;
+    }
+    p->gradient[*whole].last = u->rank;
+}
+
+/* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
+ * INT32_MAX; id -1: nobody does. */
+static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
+{
+    for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
+        if (p->unit[p->target[k].unit].rank > rank)
+            return p->unit[p->target[k].unit].rank;
+    return INT32_MAX;
+}
+
+/* Gives gradient v, which begins at `rank`, the bytes of w, which ends or is passed on there, when
+ * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
+ * until one of them is written again; by then the others must be dead. Else all must end there. */
+static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int copy)
+{
+    gckpti_gradient *all = p->gradient;
+    if (v < 0 || w < 0 || all[v].size != all[w].size ||
+        gckpti_elements(&p->tensors[all[v].id]->shape) !=
+            gckpti_elements(&p->tensors[all[w].id]->shape))
+        return;
+    gckpti_gradient *root = &all[all[w].storage];
+    if (!copy && root->until != rank)
+        return;
+    while (copy && all[root->alive].last < rank) /* nobody writes to it any more; w lives */
+        root->alive = all[root->alive].sharer;
+    for (int m = root->alive; copy && m >= 0; m = all[m].sharer)
+        if (all[v].last >= gckpti_next_write(p, all[m].owner, rank) ||
+            all[m].last >= gckpti_next_write(p, all[v].owner, rank))
+            return;
+    all[root->tail].sharer = v;
+    root->tail = v;
+    root->until = all[v].last > root->until ? all[v].last : root->until;
+    all[v].storage = all[w].storage;
+}
+
+/* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
+static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
+{
+    const gckpt_tensor *t = p->tensors[u->id];
+    int comes_in = p->whole[u->id];
+    for (int i = 0; i < t->inputs && !gckpti_sums_uses(t); i++) {
+        const gckpt_tensor *q = t->in[i]->base;
+        int repeated = 0;
+        for (int k = 0; k < t->inputs; k++)
+            repeated = repeated || (k != i && t->in[k]->base == q);
+        if (gckpti_sums_uses(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
+            continue;
+        int v = p->target[u->target + i].gradient;
+        if (t->op->flags & GCKPT_PASSES(i))
+            gckpti_share_gradient(p, v, comes_in, u->rank, 1);
+        else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
+            gckpti_share_gradient(p, v, comes_in, u->rank, 0);
+    }
+}
+
+/* What gradients and workspaces of backwards take depends on the backwards alone: by rank, rounded
+ * up. gradient_at: at a backward; gradient_between: between it and the one before. */
+static void gckpti_model_bytes(gckpti_planner *p)
+{
+    size_t n = (size_t)p->ranks + 3;
+    p->gradient_at = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient_at);
+    p->gradient_between = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof(int64_t));
+    for (int v = 0; v < p->gradients && !p->failed; v++) {
+        const gckpti_gradient *q = &p->gradient[v];
+        int64_t size = gckpti_model_size(p, q->size);
+        if (q->storage != v)
+            continue;
+        p->gradient_at[q->first] += size;
+        p->gradient_at[q->until + 1] -= size;
+        p->gradient_between[q->resident ? q->first : q->first + 1] += size;
+        p->gradient_between[q->until + 1] -= size;
+    }
+    for (int r = 1; r <= p->ranks && !p->failed; r++) {
+        p->gradient_at[r] += p->gradient_at[r - 1];
+        p->gradient_between[r] += p->gradient_between[r - 1];
+    }
+    for (int r = 0; r < p->ranks && !p->failed; r++)
+        p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
+}
+
+/* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
+static int gckpti_scatters(const gckpti_planner *p, int id)
+{
+    int use = p->first_use[id];
+    while (use >= 0 && gckpti_in_body(p, use))
+        use = p->target[use].next;
+    return use < 0 && gckpti_is_updated(p, id) &&
+           gckpti_is_cut(p->g->store, gckpti_elements(&p->tensors[id]->shape));
+}
+
+/* What the REDUCEs behind the backward of unit u exchange may be under way until the backward of
+ * rank `until` has run, which has the next ones behind it. */
+static void gckpti_end_exchanges(gckpti_planner *p, const gckpti_unit *u, int until)
+{
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[k];
+        if (sum->work >= 0)
+            p->gradient[sum->work].last = until;
+        if (sum->shard >= 0)
+            p->gradient[p->whole[sum->id]].last = until;
+    }
+}
+
+/* Room for what other ranks send, and for shares where sums do not stay. */
+static void gckpti_add_exchanges(gckpti_planner *p)
+{
+    const gckpti_unit *before = NULL;
+    int64_t first;
+    for (int r = 0; r < p->body_ranks && p->g->store->ranks > 1; r++) {
+        const gckpti_unit *u = &p->unit[p->backward[r]];
+        int work = -1;
+        if (u->reduces == 0)
+            continue;
+        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
+            gckpti_reduction *sum = &p->reduction[k];
+            const gckpt_tensor *t = p->tensors[sum->id];
+            size_t half = (size_t)gckpti_share(gckpti_elements(&t->shape), 0, 2, &first) * 4;
+            work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
+            gckpti_gradient *room = &p->gradient[work];
+            room->kind = GCKPT_BUFFER_TREE;
+            room->id = half > room->size ? sum->id : room->id;
+            room->size = half > room->size ? half : room->size;
+            sum->work = work;
+            if (!p->looped && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
+                gckpti_scatters(p, sum->id)) {
+                sum->shard = gckpti_gradient_new(p, t, gckpti_share_bytes(p, t), r);
+                p->gradient[sum->shard].last = p->ranks - 1;
+            }
+        }
+        if (before)
+            gckpti_end_exchanges(p, before, r);
+        before = u;
+    }
+    if (before)
+        gckpti_end_exchanges(p, before, p->body_ranks);
+}
+
+/* All gradients, by rank: targets, sums, what shares bytes. */
+static void gckpti_model_gradients(gckpti_planner *p)
+{
+    if (p->leaves > 1)
+        gckpti_list_reductions(p);
+    if (p->failed)
+        return;
+    if (p->looped)
+        gckpti_add_accumulators(p);
+    for (int r = 0; r < p->ranks; r++) {
+        gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->tensors[u->id];
+        int whole = p->whole[u->id];
+        if (whole >= 0 && !p->gradient[whole].resident)
+            p->gradient[whole].last = r;
+        for (int i = 0; i < t->inputs; i++)
+            gckpti_find_target(p, u, t, i);
+    }
+    for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
+        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
+            p->gradient[p->whole[i]].last = p->ranks - 1;
+    gckpti_add_exchanges(p);
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].gradient)
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->ranks;
+    for (int v = 0; v < p->gradients; v++)
+        p->gradient[v].until = p->gradient[v].last;
+    for (int r = 0; r < p->ranks; r++)
+        gckpti_share_targets(p, &p->unit[p->backward[r]]);
+    gckpti_model_bytes(p);
+}
+

@@ -1,0 +1,118 @@
+static int gckpti_bytes_kind(gckpt_buffer_kind kind)
+{
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+                                                     : GCKPT_BYTES_ACTIVATIONS;
+}
+
+/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
+static size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+{
+    return held - bytes / (size_t)p->g->store->ranks;
+}
+
+/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
+ * From a difference array, by kind; exact in double below 2^53. */
+static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
+{
+    typedef double kinds[GCKPT_BYTES_KINDS];
+    size_t slots = d->length + 2;
+    gckpti_scratch_clear(&p->pass);
+    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
+    if (!change)
+        return GCKPT_E_MEMORY;
+    for (size_t i = 0; i < d->buffer_count; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const gckpt_tensor *t = p->tensors[b->id];
+        size_t whole = gckpti_bytes(p, t, 0);
+        int kind = gckpti_bytes_kind(b->kind),
+            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
+        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
+            kind = GCKPT_BYTES_GATHERED;
+        change[b->start][kind] += (double)b->size;
+        change[b->end + 1][kind] -= (double)b->size;
+        change[b->start][GCKPT_BYTES_PADDING] += padding;
+        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
+    }
+    memset(live, 0, sizeof live);
+    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
+    d->most = 0;
+    for (size_t x = 0; x < slots; x++) {
+        double sum = 0, before = d->most;
+        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
+            live[k] += change[x][k];
+            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
+        }
+        d->most = sum > d->most ? sum : d->most;
+        if (d->most > (double)GCKPTI_ADDRESSABLE)
+            continue;
+        if (x < d->length)
+            d->live[x] = (size_t)sum;
+        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
+            d->kind_bytes[k] = (size_t)live[k];
+    }
+    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    if (d->bound < SIZE_MAX)
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: the step arena would need %g bytes, more than "
+                        "this machine can address; use fewer rows or another mode",
+                        d->most);
+}
+
+/* Drafts the body of a schedule: p->draft, all but offsets. */
+static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
+{
+    gckpti_draft *d = &p->draft;
+    gckpti_scratch scratch = d->scratch;
+    memset(d, 0, sizeof *d);
+    d->scratch = scratch;
+    gckpti_scratch_clear(&d->scratch);
+    if (!gckpti_finish(p, made, length, &d->scratch, &d->s))
+        return GCKPT_E_MEMORY;
+    int bad = gckpti_find_spans(p, &d->s);
+    if (bad >= 0)
+        return gckpti_missing(p, d->s.item[bad]);
+    if (!gckpti_draft_room(p, d))
+        return GCKPT_E_MEMORY;
+    gckpti_list_instructions(p, d);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpti_place_far(p, d);
+    gckpti_list_buffers(p, d);
+    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
+        return gckpti_error(p->g, GCKPT_E_BUDGET,
+                            "schedule: it offloads %z bytes; desc.offload_bytes is %z",
+                            d->offloaded, p->desc->offload_bytes);
+    return gckpti_sum_live(p, d);
+}
+
+/* The draft of one mode. */
+static gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = GCKPT_OK;
+    p->made_length = 0;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
+    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
+    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
+    default: gckpti_make_store_all(p); break;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (result == GCKPT_OK)
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    if (mode == GCKPT_STORE_ALL)
+        p->most = p->draft.most;
+    return result;
+}
+
+/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+

@@ -1,0 +1,245 @@
+/* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+{
+    for (size_t width = 1; width < n; width *= 2)
+        for (size_t low = 0; low + width < n; low += 2 * width) {
+            size_t middle = low + width, high = middle + width < n ? middle + width : n;
+            if (v[middle - 1].key <= v[middle].key)
+                continue;
+            memcpy(spare, v + low, width * sizeof *v);
+            for (size_t i = 0, j = middle, k = low; i < width; k++)
+                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
+        }
+}
+
+static void gckpti_emit(gckpti_planner *p, int item)
+{
+    if (p->failed)
+        return;
+    if (p->made_length > INT32_MAX / 4 ||
+        !gckpti_grow(p->memory, &p->made, &p->made_capacity, p->made_length, sizeof *p->made))
+        p->failed = 1;
+    else
+        p->made[p->made_length++] = item;
+}
+
+static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
+{
+    for (int i = begin; i < end; i++)
+        if (p->of[p->body[i]] >= 0)
+            gckpti_emit(p, p->of[p->body[i]]);
+}
+
+static void gckpti_make_store_all(gckpti_planner *p)
+{
+    gckpti_emit_forwards(p, 0, p->body_count);
+    for (int r = 0; r < p->body_ranks; r++)
+        gckpti_emit(p, ~p->backward[r]);
+}
+
+static void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
+
+/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
+ * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
+ * effects stay where they are, and losses that updates wait for. */
+static void gckpti_find_late(gckpti_planner *p)
+{
+    enum { FAR = 8 };
+    size_t n = (size_t)p->units, from = (size_t)p->prologue;
+    int *reader = p->left, *place = p->latest, fixed = 0;
+    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
+    p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    for (int u = 0; u < p->units && !p->failed; u++) {
+        fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
+        reader[u] = place[u] = u;
+        p->when[u] = INT32_MAX;
+    }
+    for (int u = p->prologue; u < p->units && !p->failed; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+            gckpti_lower(&p->when[p->links[k]], q->rank);
+        if (q->rank >= 0 && (q->effect || q->reads_aux))
+            gckpti_lower(&p->when[u], q->rank);
+    }
+    for (int u = p->units; u-- > p->prologue && !p->failed;) {
+        const gckpti_unit *q = &p->unit[u];
+        if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
+            p->when[u] = 0;
+        place[u] = fixed || reader[u] - u <= FAR ? u : place[u];
+        for (int k = q->in; k < q->in + q->inputs; k++) {
+            int v = p->links[k];
+            gckpti_lower(&p->when[v], p->when[u]);
+            place[v] = place[v] == v ? place[u] : place[v];
+            gckpti_lower(&place[v], place[u]);
+            reader[v] = u;
+        }
+        key[u].item = u;
+        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)place[u];
+    }
+    if (p->failed)
+        return;
+    gckpti_sort_keys(key + from, key + n, n - from);
+    for (size_t i = from; i < n; i++) {
+        p->late[i] = key[i].item;
+        p->turn[key[i].item] = (int)i;
+    }
+}
+
+/* Those from number *next on that the backward of rank r needs. */
+static void gckpti_emit_late(gckpti_planner *p, int *next, int r)
+{
+    for (; *next < p->units && p->when[p->late[*next]] <= r; ++*next)
+        gckpti_emit(p, p->late[*next]);
+}
+
+/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
+ * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
+ * any order of backwards. */
+static void gckpti_make_late(gckpti_planner *p, int group)
+{
+    int next = p->prologue, before = -1;
+    for (int r = 0; r < p->body_ranks; r++) {
+        int turn = p->turn[p->backward[r]], now = group > 0 ? (turn - p->prologue) / group : r;
+        int i = group > 0 ? p->prologue + now * group : p->prologue;
+        int end = group > 0 ? i + group : group < 0 ? turn + 1 : 0;
+        gckpti_lower(&end, next);
+        for (; i < end && now != before; i++)
+            gckpti_emit(p, p->late[i]);
+        gckpti_emit_late(p, &next, r);
+        gckpti_emit(p, ~p->backward[r]);
+        before = now;
+    }
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses, where nothing has a backward */
+}
+
+/* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs
+ * to, or -1; a staged parameter to that of its first reader. group 0: the user's; -n: of n of the
+ * user's outermost segments. */
+static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
+{
+    int child = -1;
+    while (p->tensors[p->body[at]]->kind == GCKPTI_PARAM)
+        at++;
+    for (int s = p->tensors[p->body[at]]->segment; s >= 0 && s != segment;
+         s = p->g->segments[s].parent)
+        child = s;
+    if (group < 0)
+        return segment < 0 && child >= 0 ? p->g->segments[child].ordinal / -group : -1;
+    return child;
+}
+
+/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
+ * segments in turn. A segment at the very end of what was just computed is still there. group as
+ * for gckpti_child, for order 0; or n > 0: uniform. */
+static void gckpti_make_segments(gckpti_planner *p, int group)
+{
+    if (group > 0) {
+        gckpti_make_late(p, group);
+        return;
+    }
+    if (!gckpti_want(&p->scratch, &p->inside, (size_t)p->g->deepest + 2, sizeof *p->inside))
+        return;
+    gckpti_segment_part *stack = p->inside;
+    gckpti_emit_forwards(p, 0, p->body_count);
+    int depth = 1, high = p->body_count; /* what was just computed ends at high */
+    stack[0].segment = -1;
+    stack[0].low = 0;
+    stack[0].at = p->body_count - 1;
+    while (depth > 0) {
+        gckpti_segment_part *f = &stack[depth - 1];
+        if (f->at < f->low) {
+            depth--;
+            continue;
+        }
+        int child = gckpti_child(p, group, f->segment, f->at), low = f->at, end = f->at + 1;
+        if (child < 0) {
+            int u = p->of[p->body[f->at--]];
+            if (u >= 0 && p->unit[u].rank >= 0)
+                gckpti_emit(p, ~u);
+            continue;
+        }
+        while (low > f->low && gckpti_child(p, group, f->segment, low - 1) == child)
+            low--;
+        f->at = low - 1;
+        if (end != high)
+            gckpti_emit_forwards(p, low, end);
+        high = end;
+        stack[depth].segment = child;
+        stack[depth].low = low;
+        stack[depth++].at = end - 1;
+    }
+}
+
+/* Whether instruction i of the user's schedule can be one; *rank: of the next backward. */
+static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *rank)
+{
+    gckpt_instruction in = p->desc->schedule[i];
+    const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
+    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
+    if (!copies &&
+        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %i is not the id of an op's result", i,
+                            in.id);
+    int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
+    if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: backward of %T is there twice, or comes "
+                            "before that of what reads it or of what adds to a gradient before it "
+                            "(users in reverse order of creation)",
+                            i, t);
+    if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %T cannot be offloaded: no "
+                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+                            "function of parameters only",
+                            i, t);
+    return GCKPT_OK;
+}
+
+/* Copies the user's schedule. Staged parameters that it does not bring in come before their first
+ * reader. */
+static gckpt_result gckpti_make_user(gckpti_planner *p)
+{
+    enum { FORWARD = 1, BACKWARD = 2 };
+    unsigned char *seen =
+        (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1); /* by id */
+    int rank = 0;
+    for (int i = 0; i < p->desc->instructions && seen; i++) {
+        gckpt_instruction in = p->desc->schedule[i];
+        gckpt_result result = gckpti_check_instruction(p, i, &rank);
+        if (result != GCKPT_OK)
+            return result;
+        const gckpt_tensor *t = p->tensors[in.id];
+        for (int k = 0; k < t->inputs; k++) {
+            int q = t->in[k]->base->id;
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->of[q] >= p->prologue && !seen[q])
+                gckpti_emit(p, p->of[q]);
+            seen[q] = 1;
+        }
+        int u = p->of[in.id];
+        if (in.kind == GCKPT_RELOAD && u >= 0)
+            gckpti_emit(p, u + p->units);
+        if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
+            continue;
+        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
+        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
+            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
+    }
+    for (int r = 0; r < p->body_ranks && seen; r++)
+        if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+                                p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+    for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
+        if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
+                                p->tensors[p->unit[u].id]);
+    return GCKPT_OK;
+}
+

@@ -1,0 +1,240 @@
+/* ---- the order of backwards ----
+ * A backward comes after those of all that reads its result, and what is added to one activation's
+ * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
+ * there, as a chain of fma, so it cannot be computed before its turn; what waits instead is the
+ * gradient that it is computed from. The parts of a sum over uses are computed apart: in a looped
+ * plan in any order; else the first two may change places, since a + b = b + a.
+ *   order 0  the reverse of creation.
+ *   order 1  next is what leaves no more bytes than there are, with the least on the way; else what
+ *            became possible last, so that one branch is finished before the next begins. As if
+ *            values were kept until they are read for the last time.
+ *   order 2  the same for gradients alone, as where values are computed anew.
+ * A user's schedule has its own. The prologue's backwards come last, in reverse. */
+enum { GCKPTI_ORDER_COUNT = 3 };
+typedef struct {
+    int to, next;
+} gckpti_edge;
+typedef struct {
+    gckpti_planner *p;
+    int *waits, *head;        /* by unit: for how many it waits; its first edge */
+    int *left;                /* by unit: backwards that are still to read its value */
+    gckpti_edge *edge;        /* to units that wait for it */
+    unsigned char *made;      /* by id: its gradient is there */
+    int *ready;               /* units whose turn may be next */
+    int edges, count, values; /* count: of ready; values: they have bytes */
+} gckpti_ordering;
+
+static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
+{
+    const gckpti_edge edge = { to, o->head[from] };
+    if (from == to || to < o->p->prologue)
+        return;
+    o->edge[o->edges] = edge;
+    o->head[from] = o->edges++;
+    o->waits[to]++;
+}
+
+/* Begins anew: who waits for whom in the body, and what may be first. */
+static void gckpti_order_begin(gckpti_ordering *o)
+{
+    const gckpti_planner *p = o->p;
+    o->edges = o->count = 0;
+    memset(o->made, 0, (size_t)p->n);
+    memset(o->head, 0xff, (size_t)p->units * sizeof(int));
+    memset(o->waits, 0, (size_t)p->units * sizeof(int));
+    memset(o->left, 0, (size_t)p->units * sizeof(int));
+    for (int id = 0; id < p->n; id++) {
+        int apart = gckpti_sums_uses(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
+        for (int n = 0, u; k >= 0 && (u = p->target[k].unit) >= p->prologue; n++) {
+            int next = p->target[k].next, later = next;
+            if (apart && n == 0 && next >= 0)
+                later = p->target[next].next;
+            if (later >= 0 && !(apart && p->looped))
+                gckpti_order_edge(o, u, p->target[later].unit);
+            if (p->active[id] & GCKPTI_RUNS)
+                gckpti_order_edge(o, u, p->of[id]);
+            k = next;
+        }
+    }
+    for (int u = 0; u < p->units; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        if (q->rank >= 0 && u >= p->prologue && o->waits[u] == 0)
+            o->ready[o->count++] = u;
+        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+            o->left[p->links[k]]++;
+    }
+}
+
+/* Bytes of a gradient while it lives; 0 where no order changes that. */
+static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    int fixed = gckpti_sums_uses(t) && (p->looped || p->desc->update_in_backward);
+    if (gckpti_is_loss(t) || fixed)
+        return 0;
+    return gckpti_model_size(p, gckpti_gradient_bytes(p, t));
+}
+
+/* By how many bytes fewer there are after the backward of unit u; *peak: how many more while it
+ * runs, with what it reads where values count nothing. */
+static int64_t gckpti_order_look(const gckpti_ordering *o, int u, int64_t *peak)
+{
+    const gckpti_planner *p = o->p;
+    const gckpti_unit *q = &p->unit[u];
+    const gckpt_tensor *t = p->tensors[q->id];
+    int64_t made = 0, last = q->reads_aux ? q->aux : 0, reads = last;
+    for (int i = 0; i < t->inputs; i++)
+        if (p->active[t->in[i]->base->id] && !o->made[t->in[i]->base->id] && !gckpti_repeats(t, i))
+            made += gckpti_order_bytes(p, t->in[i]->base);
+    for (int k = q->read; k < q->read + q->reads; k++) {
+        int v = p->links[k];
+        reads += p->unit[v].out;
+        last += o->left[v] == 1 && v >= p->prologue ? p->unit[v].out : 0;
+    }
+    *peak = made + gckpti_model_size(p, p->work_backward[q->id]) + (o->values ? 0 : reads);
+    return gckpti_order_bytes(p, t) - made + (o->values ? last : 0);
+}
+
+/* The backward of unit u is next. */
+static void gckpti_order_run(gckpti_ordering *o, int u)
+{
+    const gckpti_unit *q = &o->p->unit[u];
+    const gckpt_tensor *t = o->p->tensors[q->id];
+    for (int i = 0; i < t->inputs; i++)
+        o->made[t->in[i]->base->id] = 1;
+    for (int k = q->read; k < q->read + q->reads; k++)
+        o->left[o->p->links[k]]--;
+    for (int e = o->head[u]; e >= 0; e = o->edge[e].next)
+        if (--o->waits[o->edge[e].to] == 0)
+            o->ready[o->count++] = o->edge[e].to;
+    o->waits[u] = -1;
+}
+
+/* The place in `ready` of what is next. Only the newest are looked at. */
+static int gckpti_order_choose(const gckpti_ordering *o)
+{
+    int64_t peak, least = INT64_MAX;
+    int best = o->count - 1;
+    for (int i = o->count; i-- > 0 && i > o->count - 64 && o->count > 1;)
+        if (gckpti_order_look(o, o->ready[i], &peak) >= 0 && peak < least) {
+            least = peak;
+            best = i;
+        }
+    return best;
+}
+
+/* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
+ * Returns whether there was a choice. */
+static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *order, int64_t *most)
+{
+    int64_t live = 0, peak;
+    int choice = 0;
+    *most = 0;
+    o->values = values;
+    gckpti_order_begin(o);
+    for (int r = 0; r < o->p->body_ranks; r++) {
+        int i = given ? 0 : gckpti_order_choose(o);
+        choice = choice || o->count > 1;
+        if (!given) {
+            order[r] = o->ready[i];
+            for (o->count--; i < o->count; i++)
+                o->ready[i] = o->ready[i + 1];
+        }
+        int64_t fewer = gckpti_order_look(o, order[r], &peak);
+        *most = live + peak > *most ? live + peak : *most;
+        live -= fewer;
+        gckpti_order_run(o, order[r]);
+    }
+    return choice;
+}
+
+/* The user's order as far as it is one, and what is left in reverse (gckpti_make_user compares). */
+static void gckpti_order_user(gckpti_ordering *o)
+{
+    gckpti_planner *p = o->p;
+    int n = 0;
+    gckpti_order_begin(o);
+    for (int i = 0; i < p->desc->instructions; i++) {
+        gckpt_instruction in = p->desc->schedule[i];
+        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->of[in.id] : -1;
+        if (u < p->prologue || p->unit[u].rank < 0 || o->waits[u] != 0)
+            continue;
+        gckpti_order_run(o, u);
+        p->backward[n++] = u;
+    }
+    for (int u = p->units; u-- > p->prologue;)
+        if (p->unit[u].rank >= 0 && o->waits[u] >= 0)
+            p->backward[n++] = u;
+}
+
+/* Finds the model's order; of order 0, which others promise fewer bytes. */
+static void gckpti_order_choices(gckpti_ordering *o)
+{
+    gckpti_planner *p = o->p;
+    size_t n = (size_t)p->body_ranks, bytes = n * sizeof(int);
+    int64_t most, least;
+    int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
+    if (own && order)
+        gckpti_order_find(o, own == 1, 0, p->backward, &least);
+    for (int k = 1; k < GCKPTI_ORDER_COUNT && !own && order; k++, order += n) {
+        if (!gckpti_order_find(o, k == 1, 0, order, &least))
+            return;
+        if (!memcmp(order, p->backward, bytes) || (p->orders && !memcmp(order, order - n, bytes)))
+            continue;
+        gckpti_order_find(o, k == 1, 1, p->backward, &most);
+        p->orders |= (least < most) << k;
+    }
+}
+
+/* Orders the backwards: their ranks. */
+static void gckpti_order_backwards(gckpti_planner *p)
+{
+    gckpti_ordering o;
+    size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
+    gckpt_mode mode = p->desc->mode;
+    memset(&o, 0, sizeof o);
+    o.p = p;
+    o.waits = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.head = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.left = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.ready = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.made = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
+    for (int u = p->units; u-- > 0 && !p->failed;)
+        if (p->unit[u].rank >= 0) {
+            p->backward[p->ranks++] = u;
+            p->body_ranks += u >= p->prologue;
+        }
+    if (!p->failed && mode == GCKPT_SCHEDULE)
+        gckpti_order_user(&o);
+    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
+        gckpti_order_choices(&o);
+    for (int r = 0; r < p->ranks; r++)
+        p->unit[p->backward[r]].rank = r;
+}
+
+/* All units; what losses and fetches ask of them; the ranks of their backwards. */
+static void gckpti_model_units(gckpti_planner *p)
+{
+    unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    size_t links = 0;
+    for (int i = 0; i < p->n; i++)
+        links += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
+    p->links = (int *)gckpti_scratch_take(&p->scratch, links, sizeof(int));
+    if (p->failed)
+        return;
+    gckpti_find_needed(p, needed);
+    memset(p->of, 0xff, (size_t)p->n * sizeof(int));
+    p->sources = 1;
+    gckpti_add_part(p, 1, needed);
+    p->prologue = p->units;
+    gckpti_add_part(p, 0, needed);
+    for (int i = 0; i < p->term_count; i++)
+        p->unit[p->of[p->terms[i].loss->id]].effect = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+    gckpti_list_uses(p);
+    if (!p->failed)
+        gckpti_order_backwards(p);
+}
+

@@ -1,0 +1,292 @@
+/* =================================================================================================
+ * >>crew: a step in leaves, and by several ranks
+ *
+ * What a gckpti_crew (>>exec) is for; reached only through plan->ranking, from the points of a step
+ * where more than one leaf, or rank, makes a difference. A step runs in rounds, leaf by leaf: in
+ * the last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of
+ * all those of the other ranks. Ranks meet at the beginning of a call, behind the body and before
+ * and after the updates (gckpti_meet). What one of them failed with is told there; until then it
+ * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips).
+ * ============================================================================================== */
+/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
+static int gckpti_shares_rows(const gckpt_plan *p) { return p->ranks > 1 && p->leaves >= p->ranks; }
+
+static int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
+{
+    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+}
+
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
+ * to where they are, half of the largest array. */
+static size_t gckpti_crew_room(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = e->desc.ranks;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK;
+    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
+    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
+         id++) {
+        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+            n = gckpti_share(n, 0, 2, &first);
+        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
+            most = (size_t)n * sizeof(float);
+    }
+    return most;
+}
+
+static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const gckpt_plan *p = e->plan;
+    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
+    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
+    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
+    void *sums =
+        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
+    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
+    if (!base)
+        return;
+    e->crew = g;
+    g->peers.out = (unsigned char *)out;
+    g->peers.in = (unsigned char *)in;
+    g->room = room;
+    g->totals = (gckpti_loss_total *)sums;
+    g->heard = (gckpti_loss_total *)heard;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
+}
+
+/* Joins the others, through what the program gave. */
+static gckpt_result gckpti_crew_bind(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    gckpti_peers *s = &e->crew->peers;
+    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
+                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exchange%s",
+                            e->store->rank, e->store->ranks,
+                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    s->engine = by;
+    s->on = gckpti_on(e);
+    s->rank = s->told.rank = e->store->rank;
+    s->ranks = p->ranks;
+    e->crew->listed = gckpti_hash_listed(e);
+    return GCKPT_OK;
+}
+
+/* Lets the others go on without this one, wherever it is. */
+static void gckpti_leave(gckpt_exec *e)
+{
+    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
+        gckpti_break(&e->crew->peers);
+}
+
+/* What is left of the sum under way: as far as that goes without waiting, or all. */
+static void gckpti_go_on(gckpt_exec *e, int wait)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    int64_t first, n;
+    if (!g->reducing)
+        return;
+    gckpti_bare_call(e, &c);
+    g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    if (!g->reducing && g->shard && !s->broken)
+        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+}
+
+/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
+static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_peers *s = &e->crew->peers;
+    if (s->broken) {
+        e->crew->over = 1;
+        e->state = GCKPTI_IDLE;
+        return gckpti_error(e, GCKPT_E_PEER,
+                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+                            "executor is of no more use%s",
+                            s->peer < 0 ? "one of ranks 0 to " : "rank ",
+                            s->peer < 0 ? s->ranks - 1 : s->peer,
+                            e->updating ? ", and parameters may have changed: go back to what was "
+                                          "saved"
+                                        : "");
+    }
+    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
+        return result;
+    if (s->told.result == GCKPT_OK) {
+        s->told.result = (int32_t)result;
+        memcpy(s->told.text, e->object.text, sizeof s->told.text);
+    }
+    return GCKPT_OK;
+}
+
+/* All ranks meet; what one of them ended with all do. */
+static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    if (s->ranks == 1 || g->over)
+        return result;
+    (void)gckpti_drain(e, result);
+    gckpti_go_on(e, 1);
+    s->told.alike[0] += (uint64_t)++g->meetings << 8;
+    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
+    const gckpti_meeting met = s->told;
+    memset(&s->told, 0, sizeof s->told);
+    s->told.rank = s->rank;
+    if (s->broken)
+        return gckpti_drain(e, GCKPT_OK);
+    if (met.result == GCKPT_OK)
+        return GCKPT_OK;
+    g->over = 1;
+    e->state = GCKPTI_IDLE;
+    return met.rank < 0
+               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+}
+
+static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and one more count. */
+static void gckpti_sum_totals(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (gckpti_shares_rows(e->plan))
+        gckpti_merge_all(&g->peers, g->totals, g->heard,
+                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    size_t n = e->plan->term_count;
+    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < n; i++)
+        g->totals[i].count = e->terms[i].expected;
+    g->totals[n].count = rows;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < n; i++)
+        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_same(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
+            size_t left = (size_t)q->p.elements * sizeof(float);
+            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
+                continue;
+            for (size_t n; left > 0; left -= n, x += n) {
+                n = left < g->room ? left : g->room;
+                b->copy_out(b->context, g->peers.out, x, n);
+                for (size_t k = 0; k < n; k += 4) {
+                    uint32_t word;
+                    memcpy(&word, g->peers.out + k, 4);
+                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
+                }
+            }
+        }
+    }
+    return hash;
+}
+
+/* Puts a step of so many rows to this rank's first; returns how many it has. */
+static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
+    g->end = g->first + n;
+    e->row = e->row_end = e->feed_row = g->stop = g->first;
+    g->rows = rows;
+    g->leaf = g->round = g->again = g->squared = 0;
+    g->in_body = 1;
+    return n;
+}
+
+/* Into how many micro-batches the last `rows` rows are cut. */
+static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t end = e->row_end, begin = end - rows, n = 0;
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
+        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
+        at = at > begin ? at : begin;
+        to = gckpti_min(to, end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+    }
+    return n;
+}
+
+/* All ranks make the same call, with the same number; which may have failed here already. */
+static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                     gckpt_result result)
+{
+    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
+    e->crew->over = 0;
+    memcpy(e->crew->peers.told.alike, same, sizeof same);
+    return gckpti_meet(e, result);
+}
+
+/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
+static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    uint64_t *alike = g->peers.told.alike;
+    alike[2] = e->store->step;
+    alike[3] = e->store->seed;
+    alike[4] = g->listed;
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
+    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
+        alike[6] = gckpti_hash_same(e);
+    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    g->same = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_drain(e, GCKPT_OK);
+}
+

@@ -1,0 +1,252 @@
+/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+static int gckpti_rounds(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    for (; leaf < p->leaves; leaf += step) {
+        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        most = n > most ? n : most;
+    }
+    return (int)most;
+}
+
+/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
+ * the rank's last leaf, since the sums of that are exchanged. */
+static int gckpti_set_round(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
+    if (g->leaf == leaves)
+        return 0;
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
+                                  g->peers.rank * before + g->leaf + 1);
+    g->stop = gckpti_min(end, e->row_end);
+    if (!e->streamed)
+        g->last = g->round + 1 == gckpti_rounds(e);
+    else if (e->state == GCKPTI_STREAMING)
+        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else
+        g->last = 1;
+    g->hollow = e->row == g->stop;
+    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
+        return 0;
+    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->next_death = 0;
+    if (!g->hollow)
+        gckpti_feed_rows(e);
+    return 1;
+}
+
+/* Behind the last round: sums of losses, of leaves and ranks. */
+static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, 1);
+    gckpt_result result = gckpti_wait(e);
+    for (size_t i = 0; i < p->term_count; i++) {
+        int n = gckpti_own_leaves(p);
+        gckpti_loss_total *t = g->totals;
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
+                               (size_t)n * sizeof *t);
+        for (; n > 1; n /= 2)
+            for (int k = 0; k < n / 2; k++) {
+                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
+                t[k].count = t[2 * k].count + t[2 * k + 1].count;
+            }
+        e->terms[i].seen = *t;
+    }
+    result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < p->term_count; i++)
+        g->totals[i] = e->terms[i].seen;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < p->term_count; i++)
+        e->terms[i].seen = g->totals[i];
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* As gckpti_next_rows, at the end of a round. */
+static gckpt_result gckpti_next_round(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (!g->in_body)
+        return GCKPT_OK;
+    e->row += gckpti_micro_rows(e);
+    g->again = 1;
+    g->round++;
+    if (g->last) {
+        g->leaf++;
+        g->round = 0;
+        if (g->leaf < gckpti_own_leaves(e->plan))
+            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    }
+    if (gckpti_set_round(e))
+        return GCKPT_OK;
+    if (e->state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
+    g->in_body = 0;
+    gckpt_result result = gckpti_sum_losses(e);
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
+}
+
+/* No more rows stream in on any rank. */
+static gckpt_result gckpti_end_stream(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t own = e->row_end - g->first;
+    gckpt_result result = gckpti_meet(e, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_sum_counts(e, own);
+    g->rows = g->totals[p->term_count].count;
+    result = gckpti_drain(e, GCKPT_OK);
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_share)",
+                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    result = gckpti_meet(e, result);
+    if (result == GCKPT_OK)
+        gckpti_set_round(e);
+    return result;
+}
+
+/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
+static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
+    gckpti_go_on(e, 0);
+    if (ins->kind == GCKPT_REDUCE)
+        return !g->last;
+    if (ins->kind == GCKPT_UPDATE ||
+        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
+        return 0;
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
+}
+
+/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
+ * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    float *sum = gckpti_at(e, o.gradient);
+    const size_t *waits = o.more + ins->uses - 1;
+    gckpti_go_on(e, 1);
+    if (g->hollow && !p->looped) /* no backward has begun it */
+        gckpti_on(e)->fill(&c, sum, 0, n);
+    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
+    for (; g->leaf >> level & 1; level++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
+    if (!last)
+        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
+    else if (p->ranks > 1) {
+        g->shard = gckpti_at(e, o.shard);
+        g->reducing = 1;
+        gckpti_tree_begin(&g->peers,
+                          e->desc.fast_reduce ? GCKPTI_ENGINE
+                          : ins->accumulate   ? GCKPTI_SCATTER
+                                              : GCKPTI_SUM_ALL,
+                          sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+    }
+}
+
+/* Brings the shares of n floats together. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on(e, 1);
+    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
+    gckpti_tree_poll(&e->crew->peers, &c, 1);
+}
+
+/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
+static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
+{
+    if (!gckpti_is_gathered_here(e, q))
+        return 0;
+    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
+                       (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements);
+    return 1;
+}
+
+/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
+ * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
+ * further accumulators are whole, so they are read from the share on. */
+static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const int64_t first = q->p.first;
+    size_t shard = GCKPTI_NONE, x = 0;
+    gckpti_operands o;
+    if (!gckpti_is_cut(e->store, q->p.elements))
+        return;
+    for (; x < p->length && shard == GCKPTI_NONE; x++)
+        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
+            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
+            shard = o.shard;
+        }
+    pass->elements = q->p.count;
+    pass->gradient += shard == GCKPTI_NONE ? first : 0;
+    pass->base = e->arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+}
+
+/* What the ranks have updated, where each has all values. */
+static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+{
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
+static void gckpti_gather_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    size_t bytes = e->square_count * sizeof(float);
+    void *out = g->peers.out;
+    float *squares = (float *)out;
+    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
+        return;
+    g->squared = 1;
+    gckpti_go_on(e, 1);
+    b->copy_out(b->context, squares, e->squares, bytes);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        if (!gckpti_is_cut(e->store, q->p.elements))
+            last = g->peers.rank ? 0 : n;
+        for (int64_t k = 0; k < n && p->params[i].trained; k++)
+            if (k < first || k >= last)
+                squares[e->params[i].square + (size_t)k] = 0;
+    }
+    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    b->copy_in(b->context, e->squares, squares, bytes);
+}
+

@@ -1,0 +1,215 @@
+/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
+ * done, others may come. */
+static gckpt_result gckpti_next_rows(gckpt_exec *e)
+{
+    if (e->row == e->row_end)
+        return GCKPT_OK;
+    e->row += gckpti_micro_rows(e);
+    if (e->row == e->row_end)
+        return e->state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
+    e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
+    e->next_death = 0;
+    gckpti_feed_rows(e);
+    return GCKPT_OK;
+}
+
+/* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
+ * regulariser's gradient waits for a count, the backend is not asked. */
+static int gckpti_repeat(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_moment m = {
+        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
+        e->step, e->scales, (int)p->term_count
+    };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->terms[0].expected < 0)
+            return 0;
+        e->scales[i].id = p->terms[i].id;
+        e->scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->recording = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
+    e->pc = e->recording ? p->body : p->epilogue;
+    return !e->recording;
+}
+
+/* After its last instruction. */
+static void gckpti_recorded(gckpt_exec *e)
+{
+    e->recording = 0;
+    if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
+        e->repeats = e->repeating = 0;
+        e->pc = e->plan->body;
+    }
+}
+
+/* The user's callback may cancel the step. */
+static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    if (!e->desc.progress)
+        return GCKPT_OK;
+    gckpt_progress progress = {
+        e->pc,      (int)p->length,        e->row,
+        e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
+    };
+    if (!e->desc.progress(e->desc.user, &progress) || e->updating)
+        return GCKPT_OK;
+    gckpt_result result = gckpti_error(e, GCKPT_CANCELLED,
+                                       "cancelled by the progress callback before instruction %i; "
+                                       "nothing was changed",
+                                       e->pc);
+    if (gckpti_ranking_of(p))
+        result = gckpti_ranking_of(p)->failed(e, result);
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
+}
+
+/* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
+ * all of these and the norm (else that is only reported: one pass is enough). */
+static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
+{
+    int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
+    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result == GCKPT_OK && finite && early)
+        result = gckpti_check_update(e, ins, 0);
+    if (gckpti_ranking_of(e->plan) && !e->updating)
+        result = gckpti_ranking_of(e->plan)->meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    e->updating = 1;
+    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
+}
+
+/* Where the stack is short its call is there only now: updates need theirs for another one. */
+GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    gckpt_call own;
+    c = GCKPTI_LEAN ? &own : c;
+    if (ins->kind == GCKPT_FORWARD)
+        return gckpti_run_forward(e, ins, c);
+    gckpti_run_backward(e, ins, c);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    gckpti_look read = { 0, 0, -1, 0, 0, 0 };
+    gckpt_result result = GCKPT_OK;
+    int finite = gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
+    if (finite)
+        gckpti_see_operands(e, &read, ins, 0);
+    if (ins->kind <= GCKPT_BACKWARD)
+        result = gckpti_run_op(e, ins, GCKPTI_LEAN ? NULL : c);
+    else if (ins->kind == GCKPT_UPDATE)
+        result = gckpti_run_one_update(e, ins);
+    else if (ins->kind == GCKPT_REDUCE)
+        gckpti_ranking_of(e->plan)->reduce(e, ins);
+    else if (!GCKPTI_LEAN)
+        result = gckpti_run_copies(e, ins);
+    return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
+}
+
+/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
+typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
+
+/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
+ * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
+static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = GCKPT_OK;
+    if (!e->accumulators_cleared) /* here, where a team can do it */
+        gckpti_clear_accumulators(e, p->length);
+    e->accumulators_cleared = 1;
+    if (e->pc == p->epilogue)
+        result = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->next(e) : gckpti_next_rows(e);
+    if (e->pc >= (int)p->length || result != GCKPT_OK)
+        return result == GCKPT_MORE ? GCKPT_OK : result;
+    if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect(e);
+        return GCKPT_MORE;
+    }
+    const gckpti_ins *ins = &p->list[e->pc];
+    int skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+    if (!GCKPTI_LEAN && e->pc >= e->due)
+        gckpti_join(e);
+    if (ins->kind == GCKPT_UPDATE) {
+        result = gckpti_settle_counts(e);
+        if (gckpti_ranking_of(p))
+            result = gckpti_ranking_of(p)->failed(e, result);
+        if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
+            e->pc++;
+            if (e->pc == p->epilogue)
+                gckpti_collect(e);
+            return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
+        }
+    }
+    if (result == GCKPT_OK && !skipped) {
+        result = gckpti_ask(e, ins);
+        if (result != GCKPT_OK)
+            return result;
+        skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+    }
+    if (result == GCKPT_OK && !skipped)
+        result = gckpti_run_instruction(e, ins, c);
+    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
+        gckpti_join(e);
+        gckpti_paint_dead(e);
+    }
+    e->pc++;
+    if (e->pc == p->epilogue) /* the next micro-batch begins anew */
+        gckpti_join(e);
+    if (!GCKPTI_LEAN && e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
+        gckpti_recorded(e);
+    if (e->pc == p->epilogue && result == GCKPT_OK)
+        gckpti_collect(e);
+    if (gckpti_ranking_of(p))
+        result = gckpti_ranking_of(p)->failed(e, result);
+    if (result != GCKPT_OK)
+        e->state = GCKPTI_IDLE;
+    return result == GCKPT_OK ? GCKPT_MORE : result;
+}
+
+typedef struct {
+    gckpt_exec *e;
+    int64_t instructions; /* at most */
+    gckpti_extent extent;
+    gckpt_result result;
+} gckpti_running;
+
+static void gckpti_run_here(void *context)
+{
+    gckpti_running *r = (gckpti_running *)context;
+    gckpt_call c;
+    if (!GCKPTI_LEAN)
+        gckpti_bare_call(r->e, &c);
+    for (int64_t i = 0; i < r->instructions && r->result == GCKPT_MORE; i++)
+        r->result = gckpti_advance(r->e, r->extent, &c);
+}
+
+/* As gckpti_advance, but many instructions, with a team. */
+static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
+{
+    gckpti_running r = { e, instructions, extent, GCKPT_MORE };
+    if (e->packs != e->store->packs) {
+        r.result = gckpti_error(
+            e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
+        if (gckpti_ranking_of(e->plan))
+            r.result = gckpti_ranking_of(e->plan)->failed(e, r.result);
+        if (r.result != GCKPT_OK) {
+            e->state = GCKPTI_IDLE;
+            return r.result;
+        }
+        r.result = GCKPT_MORE;
+    }
+    e->repeating = e->repeats && instructions == INT64_MAX;
+    gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
+    gckpti_join(e); /* what comes next may be another executor's, in the same arena */
+    e->repeating = 0;
+    return r.result;
+}
+

@@ -1,0 +1,149 @@
+/* ---- one instruction ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    if (gckpti_on(e)->own_memory)
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
+}
+
+static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
+{
+    GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
+    return offset == GCKPTI_NONE ? NULL : e->arena + offset;
+}
+
+static float *gckpti_at(const gckpt_exec *e, size_t offset)
+{
+    return (float *)gckpti_at_any(e, offset);
+}
+
+static uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
+{
+    return (uint16_t *)gckpti_at_any(e, offset);
+}
+
+/* A node's shape with the rows of this micro-batch. */
+static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+{
+    gckpt_shape s = node->shape;
+    if (!node->batchless && s.n && rows != e->plan->rows)
+        s.d[0] = s.d[0] / e->plan->rows * rows;
+    return s;
+}
+
+static int64_t gckpti_micro_rows(const gckpt_exec *e)
+{
+    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
+    return left < e->plan->rows ? left : e->plan->rows;
+}
+
+/* Rows of the step so far, those of all ranks. */
+static int64_t gckpti_step_rows(const gckpt_exec *e)
+{
+    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
+}
+
+/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
+static void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    unsigned char *caches = e->caches_of->caches;
+    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+}
+
+/* As a bare call, of one that an earlier instruction of this run has left, where `inputs` are set
+ * next: clearing all of it would take longer than many an op. */
+static void gckpti_call_clear(gckpt_call *c, int inputs)
+{
+    for (int i = inputs; i < c->inputs; i++)
+        memset(&c->in[i], 0, sizeof c->in[i]);
+    for (int i = 0; i < inputs; i++) {
+        gckpt_arg *arg = &c->in[i];
+        arg->data = NULL, arg->index = NULL, arg->grad = NULL, arg->low = NULL;
+        arg->accumulate = 0;
+        arg->bf16 = NULL, arg->grad_bf16 = NULL;
+    }
+    c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
+    c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
+    c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
+    c->rounded = 0, c->packed = NULL;
+}
+
+/* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
+static void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                             gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    if (GCKPTI_LEAN)
+        gckpti_bare_call(e, c);
+    else
+        gckpti_call_clear(c, node->inputs);
+    c->inputs = node->inputs;
+    c->shape = gckpti_node_shape(e, node, rows);
+    for (int i = 0; i < node->inputs; i++)
+        c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
+    c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
+    c->row = node->batchless ? 0 : e->row;
+    c->rows = node->batchless ? 1 : rows;
+    c->position = e->caches_of ? e->caches_of->position : 0;
+    c->id = id;
+    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
+    for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
+        c->rounded |=
+            p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
+    c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+}
+
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                              gckpt_call *c)
+{
+    if (!GCKPTI_LEAN)
+        gckpti_bare_call(e, c);
+    gckpti_call_next(e, node, id, rows, c);
+}
+
+/* The values of input i: in the arena, where it has been brought there, else a leaf's. */
+static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
+                              gckpt_arg *arg)
+{
+    int base = e->plan->nodes[node->in[i]].base;
+    const gckpti_node *q = &e->plan->nodes[base];
+    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
+    if (q->rounding & GCKPTI_NARROW_VALUE)
+        arg->bf16 = (const uint16_t *)data;
+    else if (q->type == GCKPT_I32)
+        arg->index = (const int32_t *)data;
+    else
+        arg->data = (const float *)data;
+}
+
+/* Where it is in no arena: the packed parameter that this op reads. */
+static void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                               gckpti_stored *stored)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+        if (q->kind != GCKPTI_PARAM || c->in[i].data)
+            continue;
+        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
+        stored->packing = e->plan->packing;
+        c->packed = stored;
+    }
+}
+
+/* What a loss adds to now; regularisers have no leaves. */
+static gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
+{
+    const gckpt_plan *p = e->plan;
+    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
+    return &e->losses[term * gckpti_own_leaves(p) + leaf];
+}
+
+static int gckpti_term_of(const gckpt_plan *p, int id)
+{
+    for (size_t i = 0; i < p->term_count; i++)
+        if (p->terms[i].id == id)
+            return (int)i;
+    return -1;
+}
+

@@ -1,0 +1,348 @@
+static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                              int portions)
+{
+    const gckpti_exec_node *n = &e->nodes[ins->id];
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
+    gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
+    if (!GCKPTI_LEAN && portions)
+        gckpti_run_portions(e, ins, c, kernel);
+    else if (GCKPTI_LEAN || kernel)
+        kernel(c);
+    else
+        gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
+}
+
+/* A parameter's version in the arena: a copy, or what packed values stand for. */
+static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
+{
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpt_backend *b = gckpti_on(e);
+    const float *here = gckpti_values_here(e, q, -1);
+    gckpt_unpacking u = gckpti_unpacking_of(q);
+    u.to = to;
+    if (b->own_memory && b->unpack) { /* the mirror of a block */
+        u.scales = u.scales ? here : NULL;
+        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
+    }
+    if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
+        return;
+    if (u.storage == GCKPT_STORED_F32) {
+        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
+        return;
+    }
+    gckpti_bare_call(e, c);
+    if (GCKPTI_LEAN)
+        e->plan->packing->unpack(c, &u);
+    else if (b->unpack)
+        b->unpack(c, &u);
+    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
+        n = gckpti_min(u.n - at, GCKPTI_JOB);
+        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->borrowed);
+        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
+    }
+}
+
+/* A parameter comes into the arena, or an op is computed. */
+static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpti_stored stored;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (node->kind == GCKPTI_PARAM) {
+        gckpti_run_stage(e, node, gckpti_at(e, o.out), c);
+        return GCKPT_OK;
+    }
+    int prologue = ins < p->list + p->body; /* which inference repeats */
+    int first = ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->row > 0));
+    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
+    void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
+    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
+    gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
+    int portions = 0;
+    c->out = (float *)out;
+    c->aux = gckpti_at(e, o.aux);
+    c->work = gckpti_at(e, o.work);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
+    if (p->packing)
+        gckpti_call_stored(e, node, c, &stored);
+    if (gckpti_is_mixed(c)) {
+        gckpti_copies copies;
+        gckpti_copies_at(e, ins, &o, &copies);
+        gckpti_widen_inputs(e, c, &copies);
+        if (narrow)
+            c->out = gckpti_copy_at(c, copies.value[0]);
+        c->out_bf16 = c->out ? NULL : narrow;
+        gckpti_own_work(c, &copies);
+        portions = copies.portions;
+    }
+    if (term >= 0) {
+        c->loss_sum = &gckpti_loss_at(e, term)->sum;
+        c->loss_count = &gckpti_loss_at(e, term)->count;
+    }
+    gckpti_run_kernel(e, ins, c, portions);
+    if (c->out && node->rounding & GCKPTI_ROUNDED)
+        gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
+    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
+}
+
+/* Waits, before what comes next, for moves that were begun. */
+static void gckpti_join(gckpt_exec *e)
+{
+    if (!GCKPTI_LEAN && e->due < INT32_MAX)
+        gckpti_on(e)->join(gckpti_on(e)->context);
+    e->due = INT32_MAX;
+}
+
+/* Begins a move, and finds the first instruction that must wait for it: one that may read what
+ * comes in, or that writes where something goes out from. */
+static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
+{
+    const gckpt_plan *p = e->plan;
+    void *host = e->far + far, *here = e->arena + offset;
+    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
+    if (!out)
+        e->due = e->pc + 1;
+    for (size_t i = 0; i < p->life_count; i++)
+        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
+            p->lives[i].offset + p->lives[i].size > offset)
+            gckpti_lower(&e->due, p->lives[i].start);
+    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
+        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
+            gckpti_lower(&e->due, x);
+    gckpti_lower(&e->due, (int)p->length);
+}
+
+/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
+static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
+                                    size_t bytes)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    const gckpt_exec_desc *d = &e->desc;
+    size_t done = bytes;
+    void *here = gckpti_at_any(e, offset);
+    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
+    if (e->moves) {
+        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+    } else if (ins->kind == GCKPT_OFFLOAD) {
+        if (host != here)
+            b->copy_out(b->context, host, here, bytes);
+        if (d->offload)
+            done = d->offload(d->user, far, host, bytes);
+    } else {
+        if (d->offload)
+            done = d->reload(d->user, far, host, bytes);
+        if (host != here && done == bytes)
+            b->copy_in(b->context, here, host, bytes);
+    }
+    return done == bytes ? GCKPT_OK
+                         : gckpti_error(e, GCKPT_E_FILE,
+                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
+                                        "changed",
+                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
+                                        gckpti_node_name(e->plan, ins->id), done, bytes);
+}
+
+/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
+static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int64_t rows = gckpti_micro_rows(e);
+    size_t value = gckpti_node_bytes(node);
+    gckpt_result result = GCKPT_OK;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (!node->batchless)
+        value = value / (size_t)p->rows * (size_t)rows;
+    if (o.out != GCKPTI_NONE)
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
+    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
+    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
+        return result;
+    gckpti_join(e);
+    gckpt_call c;
+    gckpti_call_start(e, node, ins->id, rows, &c);
+    c.out = gckpti_at(e, o.out);
+    c.aux = gckpti_at(e, o.aux);
+    return gckpti_compare(e, ins, &c,
+                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
+}
+
+/* Until all that was asked of the backend is done. */
+static gckpt_result gckpti_wait(gckpt_exec *e)
+{
+    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
+    return !problem ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
+}
+
+/* What the losses counted and summed up so far; the backend is waited for. */
+static gckpt_result gckpti_read_losses(gckpt_exec *e)
+{
+    gckpt_result result = gckpti_wait(e);
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        if (!gckpti_ranking_of(e->plan) ||
+            e->plan->terms[i].regulariser) /* else they are summed up already */
+            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
+                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
+    return GCKPT_OK;
+}
+
+/* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
+static int64_t gckpti_count(const gckpt_exec *e)
+{
+    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
+}
+
+/* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
+static float gckpti_loss_scale(gckpt_exec *e, int term)
+{
+    const gckpti_plan_term *t = &e->plan->terms[term];
+    float weight = gckpti_float(t->weight);
+    double own = (double)e->terms[term].expected;
+    if (term == 0)
+        return weight;
+    if (t->regulariser && e->terms[0].expected < 0)
+        (void)gckpti_read_losses(e); /* an error comes again before the first update */
+    if (t->regulariser)
+        return (float)((double)weight * (double)gckpti_count(e));
+    if (e->streamed) /* the same count */
+        return weight;
+    return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
+}
+
+/* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
+ * is passed on is the gradient that came in. */
+static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                  gckpti_copies *copies, gckpt_call *c, int i)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    gckpt_arg *arg = &c->in[i];
+    int64_t n = gckpti_elements(&arg->shape);
+    size_t low;
+    arg->accumulate = (ins->accumulate >> i) & 1;
+    arg->grad = gckpti_at(e, o->in[i].gradient);
+    int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
+    if (!GCKPTI_LEAN && copies->gradient[1 + i] != GCKPTI_NONE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
+        if (arg->accumulate)
+            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, n);
+        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
+                 gckpti_same_shape(&arg->shape, &c->shape))
+            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
+    } else if (!GCKPTI_LEAN && arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT &&
+               o->in[i].total == GCKPTI_NONE) {
+        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = NULL;
+    }
+    if ((ins->zero >> i) & 1)
+        gckpti_on(e)->fill(c, arg->grad, 0, n);
+    if (sums == GCKPTI_SUM_HERE) {
+        gckpti_copy_add(copies, &low, n);
+        arg->low = gckpti_copy_at(c, low);
+        gckpti_on(e)->fill(c, arg->low, 0, n);
+    } else if (arg->grad && sums == GCKPTI_SUM_ON)
+        arg->low = arg->grad + n;
+}
+
+/* What remains to do with it: rounding, and adding what was computed apart. */
+static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                gckpt_call *c, int i)
+{
+    if (e->plan->precision == GCKPT_FP32 && o->in[i].total == GCKPTI_NONE)
+        return;
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    int64_t n = gckpti_elements(&c->in[i].shape);
+    float *x = c->in[i].grad;
+    size_t to = o->in[i].total != GCKPTI_NONE ? o->in[i].total : o->in[i].gradient;
+    uint16_t *narrow = q->rounding & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, to) : NULL;
+    if (o->in[i].total != GCKPTI_NONE && narrow) {
+        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+    } else if (o->in[i].total != GCKPTI_NONE) {
+        gckpti_on(e)->add(c, gckpti_at(e, to), x, n);
+        x = gckpti_at(e, to);
+    }
+    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
+        gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
+}
+
+/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
+static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpti_copies copies;
+    gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    gckpti_copies_at(e, ins, &o, &copies);
+    c->out = gckpti_at(e, o.out);
+    c->aux = gckpti_at(e, o.aux);
+    c->work = gckpti_at(e, o.work);
+    float *grad_out = gckpti_at(e, o.gradient);
+    for (int u = 1; u < ins->uses; u++)
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+    c->grad_out = grad_out;
+    GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
+    if (gckpti_is_mixed(c)) {
+        int64_t n = gckpti_elements(&c->shape);
+        gckpti_widen_inputs(e, c, &copies);
+        if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
+            const uint16_t *narrow = gckpti_at_bf16(e, o.out);
+            c->out = gckpti_widen_copy(e, c, copies.value[0], &narrow, n);
+            c->out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
+        }
+        if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
+            c->grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
+            c->grad_out = gckpti_widen_copy(e, c, copies.gradient[0], &c->grad_out_bf16, n);
+        }
+    }
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_gradient_start(e, ins, &o, &copies, c, i);
+    gckpti_own_work(c, &copies);
+    if (node->op->flags & GCKPT_LOSS) {
+        int term = gckpti_term_of(p, ins->id);
+        c->loss_scale = gckpti_loss_scale(e, term);
+        c->loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
+    }
+    gckpti_run_kernel(e, ins, c, copies.portions);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_gradient_end(e, ins, &o, c, i);
+}
+
+/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[user];
+    const gckpti_ins *ins = p->list;
+    gckpti_operands o;
+    gckpt_call c;
+    int reads = 0;
+    for (int i = 0; i < node->inputs && node->op; i++)
+        reads = reads || p->nodes[node->in[i]].base == id;
+    for (size_t x = 0; x < p->length && reads; x++, ins++)
+        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
+            break;
+    if (!reads || ins == p->list + p->length)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_at(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+    }
+}
+

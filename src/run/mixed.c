@@ -1,0 +1,145 @@
+/* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
+static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                         const uint16_t *from, float *x, int64_t n)
+{
+    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
+    gckpti_on(e)->convert(c, &widening);
+}
+
+/* to NULL: in place. */
+static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                         uint16_t *to, int64_t n)
+{
+    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
+    gckpti_on(e)->convert(c, &rounding);
+}
+
+/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
+ * streams below 2^31. */
+static uint32_t gckpti_stream(int id, int which)
+{
+    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
+static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
+{
+    const gckpti_node *q = &p->nodes[node->in[i]];
+    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
+                           p->looped);
+}
+
+/* Where the copies of this instruction are. Without bf16 there are none, and asking for them takes
+ * as long as many an op. */
+static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                             gckpti_copies *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    c->bytes = 0;
+    c->portions = 0;
+    for (int i = 0; i <= node->inputs && !GCKPTI_LEAN; i++)
+        c->value[i] = c->gradient[i] = GCKPTI_NONE;
+    if (GCKPTI_LEAN || p->precision == GCKPT_FP32)
+        return;
+    int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
+    int64_t n[1 + GCKPT_MAX_INPUTS];
+    unsigned reads = backward && o->out != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0;
+    rounding[0] = node->rounding;
+    n[0] = gckpti_elements(&node->shape);
+    for (int i = 0; i < node->inputs; i++) {
+        rounding[1 + i] = p->nodes[p->nodes[node->in[i]].base].rounding;
+        n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
+        if (backward && o->in[i].value != GCKPTI_NONE)
+            reads |= GCKPT_IN(i);
+        if (backward && o->in[i].gradient != GCKPTI_NONE && o->in[i].total == GCKPTI_NONE)
+            wanted |= 1u << i;
+    }
+    gckpti_copies_of(node->op, node->inputs, rounding, n, gckpti_last(&node->shape), p->made_for,
+                     e->nodes[ins->id].precision, backward, reads, wanted, c);
+}
+
+static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
+{
+    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
+    return (float *)p;
+}
+
+/* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
+static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                const uint16_t **narrow, int64_t n)
+{
+    float *copy = gckpti_copy_at(c, offset);
+    if (copy) {
+        gckpti_widen(e, c, GCKPT_WIDEN, *narrow, copy, n);
+        *narrow = NULL;
+    }
+    return copy;
+}
+
+static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+{
+    for (int i = 0; i < c->inputs; i++)
+        if (c->in[i].bf16)
+            c->in[i].data = gckpti_widen_copy(e, c, copies->value[1 + i], &c->in[i].bf16,
+                                              gckpti_elements(&c->in[i].shape));
+}
+
+/* The op's own workspace begins behind all copies. */
+static void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+{
+    if (c->work)
+        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
+}
+
+/* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
+static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    const unsigned char *next = (const unsigned char *)at;
+    int64_t size = narrow ? 2 : 4;
+    for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
+        float wide[64];
+        uint16_t half[64];
+        piece = gckpti_min(left, 64);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               (size_t)(piece * size));
+        for (int64_t i = 0; i < piece && narrow; i++)
+            wide[i] = gckpti_from_bf16(half[i]);
+        hash = gckpti_hash_floats(hash, wide, piece);
+    }
+    return hash | 1;
+}
+
+/* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
+static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                   const uint16_t *narrow)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const void *data[2] = { NULL, NULL };
+    int64_t n[2];
+    data[0] = narrow ? (const void *)narrow : c->out;
+    data[1] = c->aux;
+    n[0] = gckpti_elements(&c->shape);
+    n[1] = (int64_t)(node->aux_bytes / 4);
+    if (!node->batchless)
+        n[1] = n[1] / e->plan->rows * c->rows;
+    for (int k = 0; k < 2; k++) {
+        uint64_t *seen = &e->hashes[2 * ins->id + k];
+        if (ins->first)
+            *seen = 0;
+        if (!data[k])
+            continue;
+        uint64_t hash = gckpti_hash_value(e, data[k], n[k], narrow && k == 0);
+        if (*seen && *seen != hash)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
+                k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
+                ins->id,
+                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
+                                          : "the op is not a function of its inputs");
+        *seen = hash;
+    }
+    return GCKPT_OK;
+}
+

@@ -1,0 +1,247 @@
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+static void gckpti_uncount_updates(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
+}
+
+/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
+ * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+ * (manual, 5f). A REDUCE has added up the body's uses. */
+static void gckpti_add_uses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
+        int id = p->nodes[p->picks[k].id].base, done = 0;
+        float *sum = gckpti_at(e, p->picks[k].offset);
+        for (size_t i = 0; i < k; i++) /* picked twice */
+            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
+        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
+            e->picked[k].ready < (int)p->length)
+            continue;
+        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            if (p->nodes[user].batchless == (i >= p->node_count))
+                gckpti_add_use(e, user, id, sum);
+        }
+    }
+}
+
+/* The end of a step: waits for the backend, adds up the losses, counts the step. */
+static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
+{
+    const gckpt_plan *p = e->plan;
+    double loss = 0;
+    e->state = GCKPTI_IDLE;
+    if (p->picking)
+        p->picking->add_uses(e);
+    gckpt_result result = gckpti_read_losses(e);
+    if (result == GCKPT_OK)
+        result = gckpti_check_counts(e);
+    if (result == GCKPT_OK)
+        result = gckpti_measure_end(e);
+    int64_t count = p->term_count ? e->terms[0].seen.count : 0;
+    if (gckpti_ranking_of(p) && p->mode != GCKPT_INFERENCE && count > 0)
+        gckpti_ranking_of(p)->squares(e);
+    if (gckpti_ranking_of(p))
+        result = gckpti_ranking_of(p)->meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    e->finished = gckpti_step_rows(e) > 0;
+    for (size_t i = 0; i < p->term_count; i++) {
+        double weight = (double)gckpti_float(p->terms[i].weight);
+        const gckpti_loss_total *seen = &e->terms[i].seen;
+        if (p->terms[i].regulariser)
+            loss += weight * seen->sum;
+        else if (seen->count > 0)
+            loss += weight * (seen->sum / (double)seen->count);
+    }
+    const gckpti_plan_param *bad = NULL;
+    if (p->mode != GCKPT_INFERENCE && count > 0) {
+        bad = gckpti_total_norm(e);
+        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
+        if (bad && e->nonfinite)
+            gckpti_uncount_updates(e);
+        e->store->step += e->updating && !bad;
+    }
+    if (report) {
+        report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
+        report->grad_norm = count > 0 ? e->grad_norm : 0;
+        report->count = count;
+        report->step = e->store->step;
+    }
+    return !bad ? GCKPT_OK
+                : gckpti_error(e, GCKPT_SKIPPED,
+                               "step: skipped, nothing was changed: the gradient of \"%s\", or "
+                               "its norm, is not finite (loss %g); if that goes on, lower lr, or "
+                               "set clip",
+                               p->names + bad->name, loss);
+}
+
+/* Whether caches have room for what a forward of so many rows adds. */
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_exec *c = e->caches_of;
+    if (e->plan->leaves > 1)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
+                            "plan with desc.leaves 1",
+                            e->plan->leaves);
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+            "other rows, the plan's %I at most)",
+            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+    if (e->news > e->capacity - c->position)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: it adds %I positions to the %I that the caches hold; there is "
+            "room for %I in all (gckpt_rewind makes room)",
+            e->news, c->position, e->capacity);
+    return GCKPT_OK;
+}
+
+/* Where there are other ranks, a step cannot be left. */
+static int gckpti_is_under_way(gckpt_exec *e)
+{
+    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and the other ranks are within it: end it first");
+    return 1;
+}
+
+/* Everything before the first instruction of a step or forward over `rows` rows. */
+static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
+                                   const gckpt_hyper *hyper, int inference)
+{
+    int64_t own = rows;
+    if (!e || gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
+    gckpt_result result = gckpti_begin(e, hyper, inference);
+    if (result == GCKPT_OK)
+        result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && e->plan->caching)
+        result = e->plan->caching->check(e, rows);
+    if (result == GCKPT_OK && ranking)
+        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK && own)
+        result = gckpti_take_feeds(e, feeds, count, own);
+    if (result == GCKPT_OK) {
+        e->row_end += own;
+        gckpti_start_counts(e);
+        gckpti_expect_counts(e, own);
+    }
+    if (ranking)
+        result = ranking->begin(e, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_start_step(e);
+    e->state = GCKPTI_RUNNING;
+    if (ranking)
+        ranking->round(e);
+    else
+        gckpti_feed_rows(e);
+    return GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                        int64_t rows, const gckpt_hyper *hyper)
+{
+    return gckpti_prepare(exec, feeds, count, rows, hyper, 0);
+}
+
+GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->state != GCKPTI_RUNNING)
+        return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
+    gckpti_ok(exec); /* of what was fetched too early */
+    gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
+    return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
+}
+
+GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
+{
+    gckpt_instruction next = { GCKPT_FORWARD, -1 };
+    if (!exec || exec->state == GCKPTI_IDLE)
+        return next;
+    const gckpti_crew *g = exec->crew;
+    int more = exec->pc == exec->plan->epilogue &&
+               (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
+                  : exec->row_end - exec->row > exec->plan->rows);
+    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->pc, &next);
+    return next;
+}
+
+static gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
+{
+    gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, hyper, 0);
+    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                     int64_t rows, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
+    if (result == GCKPT_OK)
+        result = gckpti_run_all(exec, report);
+    if (result == GCKPT_OK && exec->capacity) {
+        exec->caches_of->position += exec->news;
+        exec->caches_of->cache_rows = rows;
+    }
+    return result;
+}
+
+/* Everything before the first instruction of a step that ends before its updates; */
+static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows)
+{
+    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+}
+
+/* and its end, when all micro-batches have run, or failed with `result`. */
+static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
+{
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
+    e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
+    if (ranking)
+        result = ranking->failed(e, result);
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    if (ranking)
+        result = ranking->meet(e, result);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report)
+{
+    if (exec && exec->plan->update_in_backward)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "gradients: this plan updates in the backward "
+                            "(desc.update_in_backward); make one that does not");
+    gckpt_result result = gckpti_start_gradients(exec, feeds, count, rows);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(exec, INT64_MAX, GCKPTI_GRADIENTS);
+    return gckpti_end_gradients(exec, result, report);
+}
+

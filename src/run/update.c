@@ -1,0 +1,167 @@
+/* =================================================================================================
+ * >>training: division, norm, clipping, optimisers, steps
+ * ============================================================================================== */
+/* Of gckpt_hyper: 0 is the default, negative is none. */
+static float gckpti_setting(float value, float fallback)
+{
+    return value < 0 ? 0 : value > 0 ? value : fallback;
+}
+
+/* The gradients an update finds: sums in their accumulators, or divided already. */
+typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
+
+/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
+ * measured, from sums weighted by rows to the mean. */
+static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpti_plan_param *q = &e->plan->params[ins->id];
+    gckpti_operands o;
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
+    memset(pass, 0, sizeof *pass);
+    pass->elements = q->elements;
+    pass->gradient = gckpti_at(e, o.gradient);
+    pass->base = e->arena;
+    pass->more = o.more;
+    pass->adds = ins->uses - 1;
+    pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
+    pass->write_back = e->writes_back;
+    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
+    pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
+    if (gckpti_ranking_of(e->plan))
+        gckpti_ranking_of(e->plan)->share(e, ins, pass);
+}
+
+/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
+GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpt_call c;
+    gckpt_pass pass;
+    gckpti_call_between(e, &c);
+    gckpti_pass_start(e, ins, &pass);
+    gckpti_on(e)->update(&c, &pass);
+}
+
+/* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
+static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
+{
+    gckpt_update u;
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
+    memset(&u, 0, sizeof u);
+    gckpti_pull(e->store, q);
+    u.name = q->p.name;
+    u.elements = pass.elements;
+    u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.values = gckpti_array(q, -1) + (pass.values - gckpti_values_here(e, q, -1));
+    u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
+    for (int i = 0; i < e->plan->state_slots; i++)
+        u.state[i] = gckpti_array(q, i);
+    u.clip_scale = e->clip_scale;
+    u.lr_scale = q->p.lr_scale;
+    u.decay_scale = q->p.decay_scale;
+    u.step = step;
+    u.hyper = &e->hyper;
+    e->desc.own_optimiser(e->desc.user, &u);
+    gckpti_changed(e->store, q, GCKPTI_HOST);
+    (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
+}
+
+/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
+ * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
+                              uint64_t step, gckpt_pass *pass)
+{
+    const gckpt_hyper *h = &e->hyper;
+    gckpt_rates *a = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
+          beta2 = gckpti_setting(h->beta2, 0.999f);
+    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_setting(h->momentum, 0.9f);
+    a->scale = param->measured ? 1 : e->clip_scale;
+    a->decay =
+        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    a->rate = param->measured ? -a->decay : lr;
+    if (pass->optimiser != GCKPT_ADAMW)
+        return;
+    a->beta1 = beta1;
+    a->rest1 = (float)(1 - (double)beta1);
+    a->beta2 = beta2;
+    a->rest2 = (float)(1 - (double)beta2);
+    a->eps = gckpti_setting(h->eps, 1e-8f);
+    if (e->unbiased != step) { /* most parameters have the same */
+        e->unbiased = step;
+        e->rest[0] = 1 - gckpti_powi((double)beta1, step);
+        e->rest[1] = 1 - gckpti_powi((double)beta2, step);
+    }
+    a->rate = (float)((double)lr / e->rest[0]);
+    a->correct2 = (float)(1 / e->rest[1]);
+}
+
+/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+GCKPTI_APART static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                           gckpti_gradients_are are)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_param *param = &p->params[ins->id];
+    gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    uint64_t step = e->step + 1;
+    gckpt_call c;
+    gckpt_pass pass;
+    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
+        step = q->optimiser ? q->updates + 1 : 1;
+        q->optimiser = (unsigned char)(p->optimiser + 1);
+        q->updates = step;
+    }
+    if (!GCKPTI_LEAN && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+        if (are == GCKPTI_SUMS)
+            gckpti_finish_gradient(e, ins);
+        gckpti_own_update(e, ins, q, step);
+        if (gckpti_ranking_of(p))
+            gckpti_ranking_of(p)->updated(e, q);
+        return;
+    }
+    gckpti_call_between(e, &c);
+    gckpti_pass_start(e, ins, &pass);
+    if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
+        pass.adds = 0;
+        pass.squares = NULL;
+        pass.count = e->writes_back ? 0 : pass.count;
+    }
+    pass.update = 1;
+    pass.unless = e->nonfinite;
+    for (int i = 0; i < p->state_slots && param->trained; i++)
+        pass.state[i] = gckpti_values_here(e, q, i);
+    gckpti_pass_rates(e, param, q, step, &pass);
+    gckpti_on(e)->update(&c, &pass);
+    gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    if (gckpti_ranking_of(p))
+        gckpti_ranking_of(p)->updated(e, q);
+}
+
+static int gckpti_finite(double x) { return x - x == 0; }
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
+    double sum = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
+        size_t n =
+            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        double own = 0;
+        for (size_t b = 0; b < n && p->params[param].trained; b++)
+            own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
+        sum += own;
+    }
+    e->grad_norm = gckpti_sqrt_double(sum);
+    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
+                        ? (float)((double)e->hyper.clip / e->grad_norm)
+                        : 1;
+    return bad;
+}
+

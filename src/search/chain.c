@@ -1,0 +1,251 @@
+/* ---- the table ---- */
+/* Steps for some bytes; a small part of a step does not count. */
+static int gckpti_steps(const gckpti_chain *c, int64_t bytes)
+{
+    int64_t n = bytes <= 0 ? 0 : (bytes + c->step - 1 - c->step / 16) / c->step;
+    return n > c->steps ? c->steps + 1 : (int)n;
+}
+
+static size_t gckpti_cells(const gckpti_chain *c, int rows)
+{
+    return (size_t)rows * ((size_t)c->steps + 1);
+}
+
+/* Steps that a run which ends with stage k has more than one that ends with b. */
+static int gckpti_more_steps(const gckpti_chain *c, int k, int b)
+{
+    int64_t more = c->stage[b].waits - c->stage[k].waits;
+    return more < 0                    ? -gckpti_steps(c, -more)
+           : more / c->step > c->steps ? c->steps
+                                       : (int)(more / c->step);
+}
+
+/* One way to run stages a to b: the i-th option of a; or, behind these, one for each stage to keep
+ * what enters it. In m steps, at least `need`, it costs `work` and, by rows of the table, what
+ * `later` does in m - kept and `sooner` in m + more. */
+typedef struct {
+    int a, b, i, need, kept, more;
+    const uint64_t *later, *sooner;
+    uint64_t work, ahead;
+    int64_t through; /* most bytes on the way forward */
+} gckpti_way;
+
+/* The next way to run w->a to w->b; 0: no more. Begins with i = -1. */
+static int gckpti_next_way(const gckpti_chain *c, gckpti_way *w)
+{
+    const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].owner];
+    const gckpti_option *o = &c->option[q->option];
+    const uint64_t *none = c->cost + gckpti_cells(c, c->rows);
+    int wide = c->n + 1, k = w->a;
+    do
+        w->i++;
+    while (w->i < q->options && o[w->i].dropped);
+    w->later = w->sooner = none;
+    w->kept = w->more = 0;
+    if (w->i < q->options) {
+        int behind =
+            gckpti_steps(c, o[w->i].bytes[GCKPTI_BEHIND] + stage[k].waits - stage[w->b].waits);
+        w->need = (int)o[w->i].steps[GCKPTI_BEFORE];
+        w->need = behind > w->need ? behind : w->need;
+        w->work = o[w->i].cost;
+        k++;
+        if (k > w->b)
+            return 1;
+        w->kept = (int)o[w->i].steps[GCKPTI_KEPT];
+    } else {
+        k += w->i - q->options + 1;
+        if (k > w->b)
+            return 0;
+        const gckpti_stage *last = &stage[stage[k - 1].owner];
+        int64_t run = c->crossing[w->a * wide + k - 1] + last->pass;
+        w->through = run > w->through ? run : w->through;
+        w->work = w->ahead += last->cost;
+        w->need = gckpti_steps(c, w->through);
+        w->kept = gckpti_steps(c, c->crossing[w->a * wide + k]);
+        w->more = gckpti_more_steps(c, k - 1, w->b);
+        int row = c->row[w->a * wide + k - 1 - w->a];
+        w->sooner = c->cost + gckpti_cells(c, row);
+        w->need = c->first[row] - w->more > w->need ? c->first[row] - w->more : w->need;
+    }
+    int row = c->row[k * wide + w->b - k];
+    w->later = c->cost + gckpti_cells(c, row);
+    w->need = c->first[row] + w->kept > w->need ? c->first[row] + w->kept : w->need;
+    return 1;
+}
+
+/* Fills in the row of stages a to b: checkpoints only where options take more than least work. */
+static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
+{
+    uint64_t *cost = c->cost + gckpti_cells(c, row), least = 0;
+    gckpti_way w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    int top = c->steps + 1, *first = &c->first[row], options = c->stage[c->stage[a].owner].options;
+    for (int m = 0; m <= c->steps; m++)
+        cost[m] = GCKPTI_NEVER;
+    for (int k = a; k <= b; k++)
+        least += c->stage[c->stage[k].owner].least;
+    while (gckpti_next_way(c, &w)) {
+        if (w.i == options)
+            for (top = 0; top <= c->steps && cost[top] > least;)
+                top++;
+        for (int m = w.need; m < top; m++) {
+            int sooner = m + w.more < c->steps ? m + w.more : c->steps;
+            uint64_t sum = w.work + w.later[m - w.kept] + w.sooner[sooner];
+            cost[m] = sum < cost[m] ? sum : cost[m];
+        }
+    }
+    for (*first = 0; *first <= c->steps && cost[*first] == GCKPTI_NEVER;)
+        ++*first;
+}
+
+/* A step for up to `most` bytes: the grain, if few sizes differ; else it divides the smallest large
+ * result. The options in these steps; what another is as good as drops out. */
+static void gckpti_choose_step(gckpti_chain *c, int64_t most)
+{
+    const gckpti_planner *p = c->s->p;
+    int64_t grain = c->s->grain, large = most;
+    c->step = most / GCKPTI_STEPS > grain ? most / GCKPTI_STEPS : grain;
+    for (int u = p->prologue; u < p->units; u++)
+        large = p->unit[u].out > most / 100 && p->unit[u].out < large ? p->unit[u].out : large;
+    c->step = large > c->step ? large / (large / c->step) : c->step;
+    c->step = most / grain <= GCKPTI_FINE ? grain : c->step;
+    c->steps = (int)(most / c->step);
+    for (int a = 0; a < c->n; a++)
+        for (int i = 0; c->stage[a].owner == a && i < c->stage[a].options; i++) {
+            gckpti_option *first = c->option + c->stage[a].option, *o = first + i;
+            for (int k = 0; k < GCKPTI_FIGURES; k++)
+                o->steps[k] = gckpti_steps(c, o->bytes[k]);
+            o->dropped = 0;
+            for (int k = 0; k < i && !o->dropped; k++) {
+                o->dropped = !first[k].dropped &&
+                             gckpti_as_good(first[k].steps, first[k].cost, o->steps, o->cost);
+                first[k].dropped |=
+                    !o->dropped && gckpti_as_good(o->steps, o->cost, first[k].steps, first[k].cost);
+            }
+        }
+}
+
+/* Makes the schedule of all stages in m steps. */
+static void gckpti_emit_table(gckpti_chain *c, int m)
+{
+    gckpti_planner *p = c->s->p;
+    struct {
+        int a, b, m; /* b < 0: what stage a does behind the rest by option m */
+    } todo[2 * GCKPTI_STAGES + 3], now = { 0, c->n - 1, m };
+    todo[0] = now;
+    for (int count = 1; count > 0;) {
+        now = todo[--count];
+        const gckpti_stage *q = &c->stage[now.a], *owner = &c->stage[q->owner];
+        if (now.b < 0) {
+            gckpti_list_stage(c, q, c->level + c->option[owner->option + now.m].level);
+            for (int x = q->end - q->first + 1; x < c->length; x++)
+                gckpti_emit(p, c->item[x]);
+            continue;
+        }
+        gckpti_way w = { now.a, now.b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+        uint64_t cost =
+            c->cost[gckpti_cells(c, c->row[now.a * (c->n + 1) + now.b - now.a]) + (size_t)now.m];
+        int sooner = 0;
+        while (gckpti_next_way(c, &w)) {
+            sooner = now.m + w.more < c->steps ? now.m + w.more : c->steps;
+            if (w.need <= now.m && w.work + w.later[now.m - w.kept] + w.sooner[sooner] == cost)
+                break;
+        }
+        int k = w.i < owner->options ? now.a + 1 : now.a + 1 + w.i - owner->options;
+        for (int u = q->first; u < c->stage[k - 1].end; u++)
+            gckpti_emit(p, u);
+        todo[count].a = now.a;
+        todo[count].b = w.i < owner->options ? -1 : k - 1;
+        todo[count++].m = w.i < owner->options ? w.i : sooner;
+        now.a = k;
+        now.m -= w.kept;
+        if (k <= now.b)
+            todo[count++] = now;
+    }
+}
+
+/* The schedules for amounts of memory from `least` up to `most` become seeds. */
+static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
+{
+    gckpti_search *s = c->s;
+    gckpti_choose_step(c, most);
+    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one of zeros */
+    int rows = 0, small = s->p->units <= GCKPTI_SMALL;
+    gckpti_want(&c->scratch, &c->cost, cells, sizeof *c->cost);
+    gckpti_want(&c->scratch, &c->first, (size_t)c->rows, sizeof(int));
+    if (!s->p->failed)
+        memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
+    for (int length = 1; length <= c->n && !s->p->failed; length++)
+        for (int a = 0; a + length <= c->n; a++)
+            if (c->row[a * (c->n + 1) + length - 1] == rows) {
+                gckpti_fill_row(c, a, a + length - 1, rows);
+                rows++;
+            }
+    s->items += (int64_t)cells * c->n / 24;
+    int spaced = GCKPTI_SEEDS / s->p->units;
+    spaced = spaced < 8 ? 8 : spaced > 50 ? 50 : spaced;
+    uint64_t last = UINT64_MAX;
+    for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
+        uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
+        int again = small && c->step == s->grain && cost == last; /* it may lie in fewer bytes */
+        if (cost == GCKPTI_NEVER || (cost >= last && !again) ||
+            (!small && (int64_t)(m - before) * spaced < before))
+            continue;
+        last = cost;
+        before = m;
+        gckpti_emit_table(c, m);
+        gckpti_seed(s);
+    }
+}
+
+/* The programme on the stages of one way to cut: seeds. 0: there are no stages. */
+static int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
+{
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->units;
+    gckpti_chain c;
+    memset(&c, 0, sizeof c);
+    if (most < s->grain || !gckpti_find_borders(s))
+        return 0;
+    c.s = s;
+    c.scratch = gckpti_scratch_new(p->memory, &p->failed);
+    for (int stages = GCKPTI_STAGES; !p->failed; stages /= 2) {
+        gckpti_find_stages(&c, how, stages);
+        n = ((size_t)c.n + 1) * ((size_t)c.n + 1);
+        c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, n, sizeof(int64_t));
+        c.row = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
+        c.rows = 0;
+        if (!p->failed)
+            gckpti_compare_stages(&c);
+        if (stages < 64 || (int64_t)c.rows * c.n <= GCKPTI_ROWS)
+            break;
+    }
+    if (c.n < 2 || (how == GCKPTI_AT_NARROW && c.borders > c.n)) {
+        gckpti_scratch_free(&c.scratch);
+        return c.n > 1;
+    }
+    int64_t units = 0, trials = GCKPTI_TRIALS;
+    for (int a = 0; a < c.n; a++) {
+        int size = c.stage[a].end - c.stage[a].first;
+        c.room = size > c.room ? size : c.room;
+        units += c.stage[a].owner == a ? size : 0;
+    }
+    n = (size_t)p->units;
+    c.trial = (unsigned char *)gckpti_scratch_take(&c.scratch, (size_t)c.room, 1);
+    c.room = 5 * c.room + 64;
+    c.item = (int *)gckpti_scratch_take(&c.scratch, (size_t)c.room * 2, sizeof(int));
+    c.has = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
+    c.wants = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
+    c.runs = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
+    for (int a = 0; a < c.n && !p->failed; a++)
+        if (c.stage[a].owner == a) {
+            int64_t size = c.stage[a].end - c.stage[a].first, before = s->looked;
+            gckpti_find_options(&c, &c.stage[a], trials * size / units);
+            trials -= s->looked - before;
+            units -= size;
+        }
+    for (int part = 1; part <= 16 && !p->failed; part *= 4)
+        gckpti_seed_table(&c, part < 16 ? most / part / 4 : 0, most / part);
+    gckpti_scratch_free(&c.scratch);
+    return 1;
+}
+

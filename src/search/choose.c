@@ -1,0 +1,289 @@
+/* ---- exact bytes ---- */
+/* Drafts and places a slot's schedule: slot->arena, p->draft. */
+static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+{
+    gckpti_planner *p = s->p;
+    gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
+    int large = gckpti_too_large(p, result);
+    if (result == GCKPT_OK)
+        result = gckpti_place_draft(p);
+    slot->arena = large ? SIZE_MAX : p->draft.arena;
+    slot->moved = p->draft.moved;
+    return large ? GCKPT_OK : result;
+}
+
+/* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
+ * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
+static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
+{
+    const gckpti_slot *old = &s->winner;
+    gckpt_result result = GCKPT_OK;
+    if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
+        return GCKPT_OK;
+    int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
+    int equal =
+        old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
+    if (slot->arena == 0 && (equal || least > (int64_t)most))
+        return GCKPT_OK;
+    if (slot->arena == 0)
+        result = gckpti_lay(s, slot);
+    int better = !old->length ||
+                 (s->hunting ? slot->arena < old->arena
+                             : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
+    if (result == GCKPT_OK && slot->arena >= floor && slot->arena <= most && better)
+        s->winner = *slot;
+    return result;
+}
+
+/* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
+static size_t gckpti_below(const gckpti_search *s, int k)
+{
+    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
+}
+
+/* Solves rung k and places what it has: its schedule and, when that has a larger arena than the
+ * limit, the same squeezed a little further. */
+static gckpt_result gckpti_lay_rung(gckpti_search *s, int k)
+{
+    gckpti_solve(s, k);
+    gckpti_slot *slot = &s->slot[k];
+    gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    if (result == GCKPT_OK && slot->length && slot->arena == 0)
+        result = gckpti_lay(s, slot);
+    if (slot->arena > (size_t)slot->limit && slot->arena < SIZE_MAX && !slot->tight) {
+        int64_t limit = 2 * slot->limit - (int64_t)slot->arena;
+        s->items = s->looked = 0;
+        slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
+        if (slot->tight && gckpti_slot_load(s, slot) && gckpti_squeeze(s, limit, 0)) {
+            gckpti_polish(s, limit, 0);
+            gckpti_settle(s);
+            gckpti_slot_store(s, slot->tight, &s->now);
+            result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, slot->tight);
+        }
+    }
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Whether what rung k has, which is laid, fits into its own limit. */
+static int gckpti_serves(const gckpti_search *s, int k)
+{
+    const gckpti_slot *slot = &s->slot[k], *tight = slot->tight ? slot->tight : slot;
+    const size_t most = (size_t)(slot->limit - s->bound->spare);
+    return (slot->length && slot->arena <= most) || (tight->length && tight->arena <= most);
+}
+
+/* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
+ * and that of the next rung has not. */
+static gckpt_result gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
+{
+    gckpt_result result = GCKPT_OK;
+    if (s->seeds == 0)
+        gckpti_find_seeds(s);
+    for (int i = 0; i < s->seeds && result == GCKPT_OK && !s->p->failed; i++)
+        if (s->whole || (s->seed[i].peak <= s->slot[k].limit &&
+                         (!alone || k + 1 == s->slots || s->seed[i].peak > s->slot[k + 1].limit)))
+            result = gckpti_consider(s, &s->seed[i], 0, most);
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
+ * better or what is all but the best possible; and, where it is not certified or is one of the
+ * lowest, the seeds between the two. */
+static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
+{
+    gckpt_result result = gckpti_lay_rung(s, k);
+    gckpti_slot *slot = &s->slot[k];
+    const size_t below = gckpti_below(s, k);
+    if (result == GCKPT_OK)
+        result = gckpti_consider(s, slot, below, most);
+    if (result == GCKPT_OK && slot->tight)
+        result = gckpti_consider(s, slot->tight, below, most);
+    if (result == GCKPT_OK && (s->whole || lowest || !gckpti_certified(s, slot)))
+        result = gckpti_consider_seeds(s, k, 1, most);
+    return result;
+}
+
+/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
+ * the first time later, what gckpt_recompute lets go, and what is offloaded with its other part. */
+static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+{
+    int64_t bytes = 0;
+    for (int u = p->prologue; u < p->units; u++)
+        if (p->when[u] > rank || p->unit[u].recompute ||
+            (p->unit[u].offloads && p->unit[u].out && p->unit[u].aux))
+            bytes += p->unit[u].out + p->unit[u].aux;
+    return bytes;
+}
+
+/* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
+ * work that may lie within `most` bytes. */
+static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
+{
+    const gckpti_instant *t = &s->bound->instant[at];
+    const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    const int64_t absent = gckpti_absent(s->p, t->rank);
+    const int64_t room = limit - t->gradients + (tries ? 0 : absent);
+    gckpti_known *known = s->known[at];
+    gckpt_result result = GCKPT_OK;
+    if (!known && all->n > 0)
+        s->known[at] = known =
+            (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
+    tries = tries ? tries : INT32_MAX;
+    for (int e = gckpti_cut_within(all, room);
+         known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
+        if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
+            break;
+        if (known[e].arena > most || known[e].peak > limit)
+            continue;
+        gckpti_cut_mark(s->bound, &t->all, e);
+        known[e].peak = gckpti_try_late(s, s->bound->again);
+        if (!s->late && s->now.extra < gckpti_cut_work(t, e))
+            known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
+        tries--;
+        if (known[e].peak > limit || s->p->failed)
+            continue;
+        gckpti_slot slot = s->trial;
+        gckpti_slot_store(s, &slot, &s->now);
+        int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
+        result = s->p->failed ? GCKPT_E_MEMORY /* in fewer it would not be looked at */
+                              : gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
+        known[e].arena = slot.arena;
+        s->trial = slot;
+        if (s->winner.item == slot.item)
+            memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
+    }
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Considers cuts of all instants that decide for some budget. */
+static gckpt_result gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
+{
+    gckpt_result result = GCKPT_OK;
+    for (int at = 0; at < s->bound->instants && result == GCKPT_OK; at++)
+        if (s->deciders >> at & 1)
+            result = gckpti_consider_cuts(s, at, most, tries);
+    return result;
+}
+
+/* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
+ * the first that serves. That is `low` or behind rung i. What has no less work than a rung proves
+ * needs no seeds of that. */
+static gckpt_result gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
+{
+    gckpt_result result = GCKPT_OK;
+    for (int at; i < s->slots && result == GCKPT_OK; i++) {
+        result = gckpti_lay_rung(s, i);
+        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
+        if (low == i && s->winner.length &&
+            s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
+            return result;
+    }
+    return result == GCKPT_OK ? gckpti_consider_seeds(s, low, 0, most) : result;
+}
+
+/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
+ * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
+ * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
+ * bound is not. */
+static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
+{
+    gckpt_result result = GCKPT_OK;
+    int k = 0, at;
+    most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    memset(&s->winner, 0, sizeof s->winner);
+    s->hunting = 0;
+    while (k < s->slots && s->slot[k].limit > limit)
+        k++;
+    k = s->whole || k == 0 ? 0 : k - 1;
+    uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
+    if (bound < UINT64_MAX)
+        result = gckpti_consider_instants(s, most, 8);
+    if (result == GCKPT_OK) /* has the work of some that have larger arenas */
+        result = gckpti_consider(s, &s->all, 0, most);
+    int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
+    for (; i < s->slots && !proven && result == GCKPT_OK && !s->p->failed; i++) {
+        if (s->slot[i].limit <= limit)
+            bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
+        if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
+            break;
+        result = gckpti_consider_rung(s, i, 0, most);
+        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
+    }
+    if (result == GCKPT_OK && !proven && !s->whole)
+        result = gckpti_consider_lowest(s, low, i, most);
+    if (result == GCKPT_OK)
+        result = gckpti_consider_instants(s, most, 0);
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
+ * it is not. */
+static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
+{
+    gckpt_result result = GCKPT_OK;
+    const size_t most = SIZE_MAX / 4;
+    int lowest = 1;
+    memset(&s->winner, 0, sizeof s->winner);
+    s->hunting = 1;
+    for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
+        if (gckpti_below(s, k) >= enough)
+            break;
+        result = gckpti_consider_rung(s, k, lowest, most);
+        lowest = lowest && result == GCKPT_OK && !gckpti_serves(s, k);
+        if (s->winner.length && !s->whole &&
+            (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
+            break;
+    }
+    if (s->winner.length && result == GCKPT_OK)
+        result = gckpti_consider_instants(s, s->winner.arena - 1, 0);
+    *least = s->winner.length ? s->winner.arena : SIZE_MAX;
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
+static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
+{
+    size_t n = (size_t)p->units;
+    memset(s, 0, sizeof *s);
+    s->p = p;
+    s->scratch = gckpti_scratch_new(p->memory, &p->failed);
+    s->barred = -1;
+    s->attempt = -1;
+    for (int u = p->prologue; u < p->units; u++)
+        s->late = s->late || p->when[u] > 0;
+    s->whole = p->units <= GCKPTI_LITTLE;
+    s->enough = s->whole ? 0 : p->least_work / 1000;
+    gckpt_result result = p->most > 0 ? GCKPT_OK : gckpti_draft_mode(p, GCKPT_STORE_ALL, 0);
+    if (p->most > GCKPTI_SEARCHED && p->most <= (double)GCKPTI_ADDRESSABLE)
+        return gckpti_error(p->g, GCKPT_E_MEMORY,
+                            "plan: %g bytes without recomputing are too many to search below; "
+                            "use fewer rows",
+                            p->most);
+    if (p->failed || p->most > GCKPTI_SEARCHED ||
+        (result != GCKPT_OK && !gckpti_too_large(p, result)))
+        return GCKPT_E_MEMORY;
+    gckpti_search_sizes(s);
+    s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
+    s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpti_open_bounds(p);
+    s->bound = p->bound;
+    memset(s->more, 0, n);
+    int64_t most = p->failed ? 0 : gckpti_try_late(s, s->more);
+    if (!p->failed)
+        gckpti_make_rungs(s, most);
+    if (!p->failed)
+        gckpti_offer(s, &s->slot[0]);
+    p->made_length = 0;
+    gckpti_make_store_all(p);
+    if (!p->failed && gckpti_take_made(s))
+        gckpti_slot_store(s, &s->all, &s->now);
+    if (!p->failed && s->whole)
+        gckpti_find_seeds(s);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+

@@ -1,0 +1,117 @@
+/* ---- offers and seeds ---- */
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
+ * (number by number: as bytes the order would depend on the machine). */
+static int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    int x = 0;
+    (void)context;
+    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
+        x++;
+    return a->arena != b->arena     ? a->arena < b->arena
+           : a->extra != b->extra   ? a->extra < b->extra
+           : a->length != b->length ? a->length < b->length
+                                    : x < a->length && a->item[x] < b->item[x];
+}
+
+/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
+static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+{
+    const gckpti_schedule *t = &s->now;
+    gckpti_settle(s);
+    int better = slot->length == 0 || t->extra < slot->extra ||
+                 (t->extra == slot->extra && t->peak < slot->peak);
+    if (t->peak <= slot->limit && better && !s->p->failed)
+        gckpti_slot_store(s, slot, t);
+}
+
+/* Orders seeds: by live bytes, then work. */
+static int gckpti_seed_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    return a->peak != b->peak     ? a->peak < b->peak
+           : a->extra != b->extra ? a->extra < b->extra
+                                  : gckpti_slot_before(a, b, context);
+}
+
+/* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
+static void gckpti_sink_seeds(gckpti_search *s)
+{
+    const gckpti_planner *p = s->p;
+    uint64_t least = UINT64_MAX;
+    for (int i = 0, tried = 0, n = s->seeds; i < n && tried < GCKPTI_SINKS && !p->failed; i++) {
+        if (s->seed[i].extra / 8 * 7 >= least || s->seed[i].extra < p->least_work / 4 ||
+            s->seed[i].extra / 4 > p->least_work)
+            continue;
+        least = s->seed[i].extra < least ? s->seed[i].extra : least;
+        tried++;
+        s->items = s->looked = 0;
+        int64_t limit = s->seed[i].peak - (s->seed[i].peak - s->gradient_between[0]) / 1000 - 1;
+        if (!gckpti_slot_load(s, &s->seed[i]) || !gckpti_squeeze(s, limit, 0))
+            continue;
+        gckpti_polish(s, limit, 0);
+        gckpti_settle(s);
+        gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
+        if (slot)
+            gckpti_slot_store(s, slot, &s->now);
+    }
+    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
+}
+
+/* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
+ * the user's and the chain's for backwards in order 0. */
+static void gckpti_find_seeds(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    s->items = s->looked = 0;
+    p->made_length = 0;
+    gckpti_make_store_all(p);
+    gckpti_seed(s);
+    int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
+    gckpti_make_late(p, 0);
+    gckpti_seed(s);
+    for (size_t i = 0; i <= groups && !p->failed; i++) {
+        if ((i >= n && p->variant.order) || (i < groups && gckpti_part_repeats(p, i)))
+            continue;
+        gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
+        gckpti_seed(s);
+    }
+    for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
+        if (how == GCKPTI_AT_UNITS && p->units > (finer ? GCKPTI_SMALL : GCKPTI_POOR))
+            break;
+        finer = gckpti_seed_chain(s, how, most);
+    }
+    if (s->p->units <= GCKPTI_POOR && !p->failed) {
+        gckpti_make_late(p, -1);
+        gckpti_seed(s);
+    }
+    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
+    gckpti_sink_seeds(s);
+}
+
+/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
+ * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
+ * savings, anew after each success. */
+static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+{
+    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
+        uint64_t before = slot->extra;
+        if (!gckpti_slot_load(s, slot))
+            return;
+        gckpti_find_repeats(s, INT64_MAX);
+        if (i >= s->moves || s->p->failed)
+            return;
+        s->barred = s->move[i].unit;
+        gckpti_try_without(s, &i, 1);
+        gckpti_accept(s);
+        int fits = gckpti_squeeze(s, slot->limit, exact);
+        s->barred = -1;
+        if (!fits)
+            continue;
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
+        i = slot->extra < before ? -1 : i;
+    }
+}
+

@@ -1,0 +1,246 @@
+/* ---- room below the limit by position: a tree of minima. What a node holds is relative to its
+ * parent; leaf size + 1 + x is position x ---- */
+static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
+{
+    int64_t left = INT64_MAX / 2, right = left;
+    int a = s->leaves + from, b = s->leaves + to + 2;
+    for (; (a ^ b) > 1; a /= 2, b /= 2) {
+        left = !(a & 1) && s->room[a ^ 1] < left ? s->room[a ^ 1] : left;
+        right = b & 1 && s->room[b ^ 1] < right ? s->room[b ^ 1] : right;
+        left += s->room[a / 2];
+        right += s->room[b / 2];
+    }
+    for (left = left < right ? left : right; (a /= 2) > 0;)
+        left += s->room[a];
+    return left;
+}
+
+/* Makes a node hold the least of its children's. */
+static void gckpti_room_lift(int64_t *room, int node)
+{
+    int64_t a = room[2 * node], b = room[2 * node + 1], least = a < b ? a : b;
+    room[2 * node] -= least;
+    room[2 * node + 1] -= least;
+    room[node] += least;
+}
+
+static void gckpti_room_add(gckpti_search *s, int from, int to, int64_t bytes)
+{
+    int a = s->leaves + from, b = s->leaves + to + 2;
+    for (; (a ^ b) > 1; a /= 2, b /= 2) {
+        s->room[a ^ 1] += a & 1 ? 0 : bytes;
+        s->room[b ^ 1] += b & 1 ? bytes : 0;
+        gckpti_room_lift(s->room, a / 2);
+        gckpti_room_lift(s->room, b / 2);
+    }
+    while ((a /= 2) > 0)
+        gckpti_room_lift(s->room, a);
+}
+
+static int gckpti_room_build(gckpti_search *s, int64_t limit)
+{
+    for (s->leaves = 2; s->leaves < s->now.length + 2;)
+        s->leaves *= 2;
+    if (!gckpti_want(&s->scratch, &s->room, 2 * (size_t)s->leaves, sizeof *s->room))
+        return 0;
+    memset(s->room, 0, 2 * (size_t)s->leaves * sizeof *s->room);
+    for (int x = 0; x < s->now.length; x++)
+        s->room[s->leaves + 1 + x] = limit - s->now.live[x];
+    for (int node = s->leaves - 1; node > 0; node--)
+        gckpti_room_lift(s->room, node);
+    return 1;
+}
+
+/* Gives or takes back the bytes of what only the repeated forward still keeps. */
+static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
+{
+    for (int k = m->set; k < m->set + m->units; k += 2)
+        gckpti_room_add(s, s->set[k + 1], m->to, sign * s->note[s->set[k]].out);
+}
+
+/* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
+ * take: takes them. */
+static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
+{
+    const gckpti_schedule *t = &s->now;
+    int fits = 1;
+    gckpti_free_inputs(s, m, 1);
+    for (int aux = 0; aux < 2 && fits; aux++) {
+        const int *end = aux ? t->aux_end : t->value_end;
+        int from = (end[m->start] > m->start ? end[m->start] : m->start) + 1;
+        int64_t size = aux ? m->aux : m->value;
+        if (end[m->to] < 0 || from >= m->to || size == 0)
+            continue;
+        fits = gckpti_room_least(s, from, m->to - 1) >= size;
+        if (fits && take)
+            gckpti_room_add(s, from, m->to - 1, -size);
+    }
+    if (!fits || !take)
+        gckpti_free_inputs(s, m, -1);
+    s->looked += 16 * (1 + m->units);
+    return fits;
+}
+
+/* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
+static void gckpti_try_without(gckpti_search *s, const int *move, int n)
+{
+    int length = s->now.length;
+    if (!gckpti_search_room(s, &s->next, length))
+        return;
+    memcpy(s->next.item, s->now.item, (size_t)length * sizeof(int));
+    for (int i = 0; i < n; i++)
+        s->next.item[s->move[move[i]].to] = INT32_MAX; /* goes */
+    s->next.length = 0;
+    for (int x = 0; x < length; x++)
+        if (s->next.item[x] != INT32_MAX)
+            s->next.item[s->next.length++] = s->next.item[x];
+    gckpti_evaluate(s, &s->next);
+}
+
+/* Work of an offload and a reload of what is read of unit u's version that begins at x. */
+static uint64_t gckpti_there_and_back(const gckpti_search *s, int u, int x)
+{
+    return 2 * gckpti_parts_work(s->p, u, gckpti_parts(s->now.value_end[x], s->now.aux_end[x]));
+}
+
+/* Notes what only the repeated item at m->to still keeps: pairs of a unit and the position from
+ * which its value goes, too. */
+static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links, int count)
+{
+    m->set = s->sets;
+    if (!gckpti_want(&s->scratch, &s->set, (size_t)s->sets + 2 * GCKPT_MAX_INPUTS, sizeof(int)))
+        return;
+    for (int k = 0; k < count; k++) {
+        const gckpti_note *q = &s->note[links[k]];
+        if (q->value_end != m->to)
+            continue;
+        s->set[s->sets++] = links[k];
+        s->set[s->sets++] = q->from + (q->from > q->start || s->saving[q->start] == 0);
+    }
+    m->units = s->sets - m->set;
+}
+
+/* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
+ * is the version before; with a limit only those whose bytes fit below it. What only a repeated
+ * forward reads goes with it; such forwards are a tree, so each is counted once. */
+static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
+{
+    if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
+        !gckpti_want(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
+        return;
+    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_step(s, x++)) {
+        int i = s->now.item[x], count, self = gckpti_unit_of(s->p, i), reloads = i > self;
+        const int *links = gckpti_reads(s->p, i, &count);
+        if (i < 0)
+            continue;
+        s->saving[x] = s->note[self].runs > 0 ? s->p->unit[self].cost : 0;
+        if (reloads)
+            s->saving[x] = gckpti_there_and_back(s, self, x);
+        for (int k = 0; k < count && s->note[self].runs > 0; k++) {
+            const gckpti_note *q = &s->note[links[k]];
+            if (q->value_end == x && q->from == q->start && q->aux_end < 0)
+                s->saving[x] += s->saving[q->start];
+        }
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self, s->now.value_end[x]) ||
+            gckpti_is_stale(s, self, s->now.aux_end[x]))
+            continue;
+        gckpti_move m;
+        memset(&m, 0, sizeof m);
+        m.key = UINT64_MAX - s->saving[x];
+        m.unit = self;
+        m.start = s->note[self].start;
+        m.to = x;
+        m.value = s->note[self].out;
+        m.aux = s->note[self].aux;
+        gckpti_note_freed(s, &m, links, count);
+        if (limit == INT64_MAX || gckpti_stretch(s, &m, 0))
+            gckpti_add_move(s, &m);
+    }
+    gckpti_sort_moves(s);
+}
+
+/* Takes out the one repeated forward that leaves least work, by trying all. Returns 0 when none may
+ * go. */
+static int gckpti_polish_single(gckpti_search *s, int64_t limit)
+{
+    uint64_t least = s->now.extra;
+    int best = -1;
+    for (int m = 0; m < s->moves && !s->p->failed; m++) {
+        gckpti_try_without(s, &m, 1);
+        if (s->next.peak <= limit && s->next.extra < least) {
+            least = s->next.extra;
+            best = m;
+        }
+    }
+    if (best < 0 || s->p->failed)
+        return 0;
+    gckpti_try_without(s, &best, 1);
+    gckpti_accept(s);
+    return 1;
+}
+
+/* Takes out all repeated forwards whose predecessors' bytes fit, one after another; half of these
+ * until it helps. Returns 0 when none may go. */
+static int gckpti_polish_many(gckpti_search *s, int64_t limit)
+{
+    int n = 0;
+    if (!gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+        return 0;
+    for (int m = 0; m < s->moves; m++)
+        if (gckpti_stretch(s, &s->move[m], 1))
+            s->chosen[n++] = m;
+    for (; n > 0 && !s->p->failed; n /= 2) {
+        gckpti_try_without(s, s->chosen, n);
+        if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
+            gckpti_accept(s);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Reloads what is computed again with more work, all of it or, where that does not fit, the half
+ * that saves most, and so on. */
+static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
+{
+    const gckpti_planner *p = s->p;
+    int n = 0;
+    gckpti_find_repeats(s, INT64_MAX);
+    if (p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+        return;
+    for (int m = 0; m < s->moves; m++) {
+        int x = s->move[m].to, u = s->move[m].unit;
+        if (s->now.item[x] == u && p->unit[u].offloads &&
+            s->saving[x] > gckpti_there_and_back(s, u, x))
+            s->chosen[n++] = x;
+    }
+    for (; n > 0 && !p->failed; n /= 2) {
+        size_t length = (size_t)s->now.length;
+        if (!gckpti_search_room(s, &s->next, s->now.length))
+            return;
+        memcpy(s->next.item, s->now.item, length * sizeof(int));
+        s->next.length = s->now.length;
+        for (int k = 0; k < n; k++)
+            s->next.item[s->chosen[k]] += p->units;
+        gckpti_evaluate(s, &s->next);
+        if (s->next.peak <= limit && s->next.extra < s->now.extra) {
+            gckpti_accept(s);
+            return;
+        }
+    }
+}
+
+/* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
+ * work. */
+static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
+{
+    if (s->p->offloads && s->now.extra > 0)
+        gckpti_reload_repeats(s, limit);
+    for (int round = 0; (exact || round < 6) && s->now.extra > 0; round++) {
+        gckpti_find_repeats(s, exact ? INT64_MAX : limit);
+        if (s->p->failed || gckpti_spent(s) ||
+            !(exact ? gckpti_polish_single(s, limit) : gckpti_polish_many(s, limit)))
+            return;
+    }
+}
+

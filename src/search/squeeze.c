@@ -1,0 +1,379 @@
+/* ---- moves ---- */
+#define GCKPTI_TWICE (UINT64_C(1) << 32)
+/* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
+ * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
+static uint64_t gckpti_score(uint64_t cost, int64_t gain)
+{
+    uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
+    for (int k = 32; k > 0; k /= 2) { /* to 2^62 .. 2^63 */
+        if (a >> (63 - k) == 0) {
+            a <<= k;
+            exponent -= (uint64_t)k;
+        }
+        if (b >> (63 - k) == 0) {
+            b <<= k;
+            exponent += (uint64_t)k;
+        }
+    }
+    a /= b >> 33; /* 2^32 .. 2^34 */
+    while (a >= UINT64_C(1) << 33) {
+        a >>= 1;
+        exponent++;
+    }
+    return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
+}
+
+/* Whether the present schedule may offload some bytes of a unit more. */
+static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
+{
+    return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
+}
+
+/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
+static void gckpti_sort_moves(gckpti_search *s)
+{
+    size_t n = (size_t)s->moves;
+    if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
+        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        s->key[i].key = s->move[n - 1 - i].key;
+        s->key[i].item = (int)(n - 1 - i);
+    }
+    gckpti_sort_keys(s->key, s->key + n, n);
+    for (size_t i = 0; i < n; i++)
+        s->sorted[i] = s->move[s->key[i].item];
+    gckpti_move *swap = s->move;
+    s->move = s->sorted;
+    s->sorted = swap;
+}
+
+/* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
+ * m->cost. An input that is not live there is computed as well (or reloaded, if that is cheaper) or
+ * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept;
+ * 3: the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2
+ * where one is computed, 0: policies below 3 do not differ. */
+static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
+{
+    int choice = 0, h = first, end = first, x = m->to;
+    m->cost = 0;
+    m->penalty = 0;
+    if (!gckpti_want(&s->scratch, &s->set, (size_t)first + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS,
+                     sizeof(int)))
+        return 0;
+    s->note[m->unit].seen = ++s->stamp;
+    s->set[end++] = policy == 3 ? m->unit + s->p->units : m->unit;
+    if (policy == 3)
+        m->cost = 2 * gckpti_copy_work(s->p->desc->offload_work, m->value + m->aux);
+    for (h += policy == 3; h < end && end - first < GCKPTI_CLOSURE; h++) {
+        if (gckpti_reloads(s->p, s->set[h])) {
+            m->cost += 2 * gckpti_parts_work(s->p, s->set[h] - s->p->units, GCKPTI_VALUE);
+            continue;
+        }
+        const gckpti_unit *u = &s->p->unit[s->set[h]];
+        m->cost += u->cost;
+        s->looked += u->inputs;
+        for (int k = u->in; k < u->in + u->inputs; k++) {
+            int q = s->p->links[k];
+            gckpti_note *v = &s->note[q];
+            if (v->value_end >= x || v->seen == s->stamp ||
+                (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
+                continue;
+            int reload = gckpti_may_offload(s, q, v->out) &&
+                         (s->p->unit[q].fixed ||
+                          2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
+            int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
+            int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
+            int stale = gckpti_is_stale(s, q, x - 1);
+            int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
+            v->seen = s->stamp;
+            choice |= kept ? 1 : stale ? 0 : 2;
+            if (kept)
+                m->penalty += excess * v->out;
+            else
+                s->set[end++] = reload ? q + s->p->units : q;
+        }
+    }
+    m->set = first;
+    m->units = end - first;
+    m->cut = h < end;
+    return choice;
+}
+
+/* Excess over positions low to x - 1 that `size` bytes less remove. */
+static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
+{
+    if (low >= x)
+        return 0;
+    int64_t sum = s->excess_sum[x] - s->excess_sum[low];
+    int64_t most = size * (s->excess_count[x] - s->excess_count[low]);
+    return sum < most ? sum : most;
+}
+
+static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
+{
+    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
+        s->move[s->moves++] = *m;
+}
+
+/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess: with its
+ * best policy, unless that is far worse than the best move so far; all: with each. */
+static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
+{
+    const gckpti_note *v = &s->note[unit];
+    gckpti_move best, m;
+    int fixed = s->p->unit[unit].fixed, reload;
+    if ((fixed && !s->p->unit[unit].offloads) || unit == s->barred)
+        return;
+    memset(&m, 0, sizeof m);
+    m.unit = unit;
+    m.start = v->start;
+    m.from = v->from;
+    m.to = x;
+    m.value = v->value_end >= x ? v->out : 0;
+    m.aux = v->aux_end >= x ? v->aux : 0;
+    int64_t gain = gckpti_gain(s, v->from + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.aux);
+    reload = gckpti_may_offload(s, unit, m.value + m.aux);
+    if (gain <= 0 || (!reload && gckpti_score(s->p->unit[unit].cost, gain) > s->worst))
+        return;
+    best.key = UINT64_MAX;
+    /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
+    for (int policy = fixed ? 3 : 0, choice = 3; policy < 4 && !s->p->failed; policy++) {
+        if (policy == 3 ? !reload : !(choice & (all ? 3 : 2)) || (policy == 1 && !all))
+            continue;
+        choice = gckpti_closure(s, &m, s->sets, policy);
+        m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
+        if (m.key >= best.key && !(all && m.key < UINT64_MAX))
+            continue;
+        best = m;
+        s->sets += m.units;
+        if (all)
+            gckpti_add_move(s, &m);
+    }
+    if (all || best.key == UINT64_MAX || best.key > s->worst)
+        return; /* a pinned value may have no way: slower memory is full */
+    if (!s->wide && best.key < s->worst - GCKPTI_TWICE)
+        s->worst = best.key + GCKPTI_TWICE;
+    gckpti_add_move(s, &best);
+}
+
+/* The gaps of the present schedule that would lower the excess, best first: those within twice the
+ * best; wide: all of them. */
+static void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
+{
+    int last = 0, kept = 0;
+    s->wide = wide;
+    if (!gckpti_index(s, limit))
+        return;
+    for (int x = 0; x < s->now.length; x++)
+        last = s->now.live[x] > limit ? x : last;
+    for (int x = 0; x < s->now.length && !s->p->failed; x++) {
+        int i = s->now.item[x], self = i < 0 && s->p->unit[~i].reads_aux ? ~i : -1, count;
+        const int *links = gckpti_reads(s->p, i, &count);
+        for (int k = 0; k < count && s->excess_count[x] > 0; k++) {
+            const gckpti_note *v = &s->note[links[k]];
+            self = links[k] == self ? -1 : self;
+            if (v->from < last || (v->start < last && v->aux_end >= x))
+                gckpti_try_gap(s, links[k], x, all);
+        }
+        if (self >= 0 && s->excess_count[x] > 0)
+            gckpti_try_gap(s, self, x, all);
+        gckpti_step(s, x);
+    }
+    for (int m = 0; m < s->moves; m++)
+        if (s->move[m].key <= s->worst)
+            s->move[kept++] = s->move[m];
+    s->moves = kept;
+    gckpti_sort_moves(s);
+}
+
+/* s->next = s->now with the forwards of n moves, without what nobody reads; evaluated. */
+static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
+{
+    const gckpti_schedule *t = &s->now;
+    size_t most = 0, k = 0, length = 0;
+    for (int i = 0; i < n; i++)
+        most += (size_t)s->move[move[i]].units;
+    if (!gckpti_want(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
+        !gckpti_search_room(s, &s->next, t->length + (int)most))
+        return;
+    for (int i = 0; i < n; i++) {
+        const gckpti_move *m = &s->move[move[i]];
+        for (int j = m->set; j < m->set + m->units; j++, k++) {
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
+            s->insert[k].item = s->set[j];
+        }
+        s->cut = s->cut || m->cut;
+    }
+    gckpti_sort_keys(s->insert, s->insert + most, most);
+    int *out = s->next.item, x = 0;
+    for (k = 0; k < most; k++) {
+        int to = (int)(s->insert[k].key >> 32);
+        memcpy(out + length, t->item + x, (size_t)(to - x) * sizeof *out);
+        length += (size_t)(to - x);
+        x = to;
+        if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
+            out[length++] = s->insert[k].item;
+    }
+    memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
+    s->next.length = (int)length + t->length - x;
+    gckpti_evaluate(s, &s->next);
+}
+
+static void gckpti_accept(gckpti_search *s)
+{
+    gckpti_schedule swap = s->now;
+    s->now = s->next;
+    s->next = swap;
+}
+
+/* Excess that `size` bytes less take off, of what moves have left over, at those positions above
+ * the limit that are number a to b - 1; in chunks of them, one each up to some hundreds. */
+static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int take)
+{
+    int64_t gain = 0;
+    for (int end; a < b; a = end) {
+        int c = a >> s->shift;
+        int64_t sum = s->chunk_left[c], most;
+        end = (c + 1) << s->shift;
+        end = end < b ? end : b;
+        most = size * (end - a);
+        if (end - a < 1 << s->shift) /* its share of the chunk */
+            sum = sum * (end - a) >> s->shift;
+        sum = sum < most ? sum : most;
+        gain += sum;
+        s->chunk_left[c] -= take ? sum : 0;
+        s->looked++;
+    }
+    s->excess_left -= take ? gain : 0;
+    return gain;
+}
+
+/* The same for all that a move takes off. */
+static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int take)
+{
+    const int *count = s->excess_count;
+    int from = m->from + 1 < m->to ? m->from + 1 : m->to;
+    return (m->aux ? gckpti_relief(s, count[m->start + 1], count[from], m->aux, take) : 0) +
+           gckpti_relief(s, count[from], count[m->to], m->value + m->aux, take);
+}
+
+/* Whether an item's unit or one of those it reads was touched; then notes that they all are. */
+static int gckpti_touch(gckpti_search *s, int item, int note)
+{
+    int unit = gckpti_unit_of(s->p, item), touched = s->note[unit].touched, count;
+    const int *links = gckpti_reads(s->p, item, &count);
+    s->note[unit].touched = touched || note;
+    for (int k = 0; k < count; k++) {
+        touched = touched || s->note[links[k]].touched;
+        s->note[links[k]].touched |= note;
+    }
+    return touched;
+}
+
+/* Cuts the positions above the limit into chunks and sums the excess of each, for gckpti_relief. */
+static int gckpti_cut_chunks(gckpti_search *s)
+{
+    int over = s->excess_count[s->now.length];
+    for (s->shift = 0; over >> s->shift > 512;)
+        s->shift++;
+    size_t chunks = (size_t)(over >> s->shift) + 1;
+    if (!gckpti_want(&s->scratch, &s->chunk_left, chunks, sizeof *s->chunk_left) ||
+        !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+        return 0;
+    memset(s->chunk_left, 0, chunks * sizeof *s->chunk_left);
+    for (int x = 0; x < s->now.length; x++)
+        s->chunk_left[s->excess_count[x] >> s->shift] += s->excess_sum[x + 1] - s->excess_sum[x];
+    s->excess_left = s->excess_sum[s->now.length];
+    return 1;
+}
+
+/* Chooses gaps to close from s->move, in order, that score within twice the best and touch no unit
+ * of another, until nothing is left over. Returns how many. */
+static int gckpti_choose_gaps(gckpti_search *s)
+{
+    int n = 0;
+    if (s->moves == 0 || !gckpti_cut_chunks(s))
+        return 0;
+    uint64_t worst = s->move[0].key + GCKPTI_TWICE;
+    for (int u = 0; u < s->p->units; u++)
+        s->note[u].touched = 0;
+    for (int i = 0; i < s->moves && s->move[i].key <= worst && s->excess_left > 0; i++) {
+        const gckpti_move *m = &s->move[i];
+        int clash = s->note[m->unit].touched;
+        for (int j = m->set; j < m->set + m->units && !clash; j++)
+            clash = gckpti_touch(s, s->set[j], 0);
+        int64_t gain = clash ? 0 : gckpti_move_relief(s, m, 0);
+        if (gain <= m->penalty || gckpti_score(m->cost, gain - m->penalty) > worst)
+            continue;
+        for (int j = m->set; j < m->set + m->units; j++)
+            gckpti_touch(s, s->set[j], 1);
+        gckpti_move_relief(s, m, 1);
+        s->chosen[n++] = i;
+    }
+    return n;
+}
+
+/* Tries moves one at a time, in order, and takes the one with least work per excess byte removed:
+ * of `most` that help, among the first `tries`. Returns 0 when none helps. */
+static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int most)
+{
+    int64_t excess = gckpti_excess(&s->now, limit);
+    uint64_t least = UINT64_MAX;
+    int best = -1, helped = 0;
+    for (int m = 0; m < s->moves && m < tries && helped < most && !s->p->failed; m++) {
+        gckpti_try_inserts(s, &m, 1);
+        int64_t now = gckpti_excess(&s->next, limit);
+        if (now >= excess)
+            continue;
+        uint64_t score = gckpti_score(
+            s->next.extra > s->now.extra ? s->next.extra - s->now.extra : 0, excess - now);
+        helped++;
+        if (score < least) {
+            least = score;
+            best = m;
+        }
+    }
+    if (best < 0)
+        return 0;
+    gckpti_try_inserts(s, &best, 1);
+    gckpti_accept(s);
+    return !s->p->failed;
+}
+
+/* Whether the search has counted as much as it may; then it ends, wherever it is. */
+static int gckpti_spent(gckpti_search *s)
+{
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int spent = s->items > most || s->looked > 4 * most ||
+                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
+    s->cut = s->cut || spent;
+    return spent;
+}
+
+/* Takes the present schedule below the limit. Returns 0 when it cannot. */
+static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
+{
+    for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
+        int64_t excess = gckpti_excess(&s->now, limit);
+        int helped = 0;
+        s->cut = s->cut || round > 300;
+        if (round > 300 || gckpti_spent(s))
+            return 0;
+        gckpti_find_gaps(s, limit, exact, exact);
+        for (int n = exact ? 0 : gckpti_choose_gaps(s); n > 0 && !helped && !s->p->failed; n /= 2) {
+            gckpti_try_inserts(s, s->chosen, n);
+            helped = gckpti_excess(&s->next, limit) < excess;
+        }
+        if (helped) {
+            gckpti_accept(s);
+            continue;
+        }
+        if (!exact)
+            gckpti_find_gaps(s, limit, 1, 0);
+        if (!gckpti_best_single(s, limit, exact ? s->moves : 200, exact ? s->moves : 8))
+            return 0;
+    }
+    return !s->p->failed;
+}
+

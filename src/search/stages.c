@@ -1,0 +1,214 @@
+/* ---- the chain programme ----
+ * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
+ * to keeping nothing: each of its units has a level, which says behind how many of its runs its
+ * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
+ * 1: they are held when they have run again; .. Options are looked for once for all stages that are
+ * the same: among those that differ in one level from an option that no other beats.
+ *
+ * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
+ * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
+ * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
+ * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
+ * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
+ * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
+ * evaluated like all others. */
+enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
+#define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
+#define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
+enum { GCKPTI_LEVELS = 4 };
+static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* are tried */
+
+/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
+typedef struct {
+    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
+    int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
+    uint64_t cost;
+    int level, flipped; /* where its levels begin; whether others were made of it */
+    int dropped;        /* in steps another is as good */
+} gckpti_option;
+
+typedef struct {
+    int first, end, back, back_end; /* units; ranks of their backwards */
+    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
+    int option, options; /* of the owner */
+    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
+    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
+    uint64_t cost, least; /* work of that; of its cheapest option */
+} gckpti_stage;
+
+typedef struct {
+    gckpti_search *s;
+    gckpti_scratch scratch;
+    gckpti_stage stage[GCKPTI_STAGES + 1];
+    int n, borders;    /* stages; borders that there were */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
+    gckpti_option *option;
+    int options, levels;
+    unsigned char *level, *trial; /* by unit of the stage: of options; of the one that is tried */
+    unsigned char *has, *wants;   /* by unit: results that are there; that backwards read */
+    int *runs;                    /* by unit: so far */
+    int *item, length, room;      /* a stage's list */
+    int *row, rows;               /* [a * (n + 1) + b - a]: the row of stages a to b */
+    int *first;                   /* by row: the fewest steps that do */
+    uint64_t *cost;               /* [row * (steps + 1) + m]: least work in m steps */
+    int steps;
+    int64_t step;
+} gckpti_chain;
+
+/* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
+ * where backwards do not come in the order of the units on both sides. */
+static int gckpti_find_borders(gckpti_search *s)
+{
+    const gckpti_planner *p = s->p;
+    size_t n = (size_t)p->units;
+    int count, last = -1, ranks = 0;
+    gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
+    if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
+        return 0;
+    for (int u = 0; u < p->units; u++) {
+        s->last_either[u] = u;
+        for (int way = 0; way < 1 + (p->unit[u].rank >= 0); way++)
+            for (const int *q = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; q++)
+                s->last_either[*q] = u;
+    }
+    memset(s->enters, 0, (n + 2) * sizeof *s->enters);
+    for (int u = p->prologue; u < p->units; u++) {
+        s->enters[u + 1] += p->unit[u].out;
+        s->enters[s->last_either[u] + 1] -= p->unit[u].out;
+    }
+    for (int u = 1; u < p->units; u++)
+        s->enters[u] += s->enters[u - 1];
+    for (int u = p->units; u-- > p->prologue;) {
+        last = p->unit[u].rank > last ? p->unit[u].rank : last;
+        ranks += p->unit[u].rank >= 0;
+        s->enters[u] = last + 1 == ranks ? s->enters[u] : INT64_MAX;
+    }
+    return 1;
+}
+
+/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
+ * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
+enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
+static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
+{
+    int segment[2];
+    for (int k = 0; k < 2; k++) {
+        segment[k] = s->p->g->tensors[s->p->unit[u - k].id]->segment;
+        while (segment[k] >= 0 && s->p->g->segments[segment[k]].parent >= 0)
+            segment[k] = s->p->g->segments[segment[k]].parent;
+    }
+    if (s->enters[u] == INT64_MAX)
+        return 0;
+    return how == GCKPTI_AT_UNITS ||
+           (how == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
+                                      : s->enters[u] <= widest && s->enters[u] < s->enters[u - 1] &&
+                                            s->enters[u] <= s->enters[u + 1]);
+}
+
+/* Makes stages of the body; when they are too many, at the cheapest border of each window. */
+static void gckpti_find_stages(gckpti_chain *c, int how, int most)
+{
+    const gckpti_search *s = c->s;
+    const gckpti_planner *p = s->p;
+    int64_t widest = p->g->outermost < 2 ? INT64_MAX : 0;
+    int borders = 1, window, seen = 0, best = -1, back = 0;
+    for (int u = p->prologue + 1; u < p->units; u++)
+        if (gckpti_is_border(s, GCKPTI_AT_SEGMENTS, u, 0) && s->enters[u] > widest)
+            widest = s->enters[u];
+    for (int u = p->prologue + 1; u < p->units; u++)
+        borders += gckpti_is_border(s, how, u, widest);
+    window = (borders + most - 1) / most;
+    c->borders = borders;
+    c->stage[0].first = p->prologue;
+    c->n = 1;
+    for (int u = p->prologue + 1; u < p->units; u++) {
+        if (!gckpti_is_border(s, how, u, widest))
+            continue;
+        best = best < 0 || s->enters[u] < s->enters[best] ? u : best;
+        if (++seen % window == 0) {
+            c->stage[c->n++].first = best;
+            best = -1;
+        }
+    }
+    for (int k = c->n; k-- > 0;) {
+        gckpti_stage *q = &c->stage[k];
+        q->end = k + 1 < c->n ? c->stage[k + 1].first : p->units;
+        q->back = back;
+        while (back < p->body_ranks && p->backward[back] >= q->first)
+            back++;
+        q->back_end = back;
+        q->waits = s->gradient_between[q->back] - s->gradient_between[0];
+    }
+}
+
+/* Whether two runs of links lead to the same places of their stages, or out of them. */
+static int gckpti_same_links(const int *a, int first_a, const int *b, int first_b, int n)
+{
+    int k = 0;
+    while (k < n && (a[k] - first_a == b[k] - first_b || (a[k] < first_a && b[k] < first_b)))
+        k++;
+    return k == n;
+}
+
+/* Whether two stages are the same inside. */
+static int gckpti_same_stage(const gckpti_search *s, const gckpti_stage *a, const gckpti_stage *b)
+{
+    const gckpti_planner *p = s->p;
+    int same =
+        b->end - b->first == a->end - a->first && b->back_end - b->back == a->back_end - a->back;
+    int64_t more = b->waits - a->waits;
+    for (int i = 0; same && i < a->end - a->first; i++) {
+        const gckpti_unit *x = &p->unit[a->first + i], *y = &p->unit[b->first + i];
+        same =
+            x->out == y->out && x->aux == y->aux && x->work == y->work && x->cost == y->cost &&
+            x->inputs == y->inputs && x->in_place == y->in_place && x->fixed == y->fixed &&
+            x->reads_aux == y->reads_aux && (x->rank < 0) == (y->rank < 0) &&
+            (x->rank < 0 || (x->reads == y->reads && x->rank - a->back == y->rank - b->back)) &&
+            (s->last_either[a->first + i] < a->end) == (s->last_either[b->first + i] < b->end) &&
+            gckpti_same_links(p->links + x->in, a->first, p->links + y->in, b->first, x->inputs) &&
+            (x->rank < 0 || gckpti_same_links(p->links + x->read, a->first, p->links + y->read,
+                                              b->first, x->reads));
+    }
+    for (int i = a->back, k = b->back; same && i <= a->back_end; i++, k++)
+        same = s->gradient_between[k] - s->gradient_between[i] == more &&
+               (i == a->back_end || s->gradient_at[k] - s->gradient_at[i] == more);
+    return same;
+}
+
+/* What each run of stages sends on; which stages, and which runs of them, are the same. */
+static void gckpti_compare_stages(gckpti_chain *c)
+{
+    const int n = c->n, wide = n + 1;
+    int64_t *sends = c->crossing;
+    for (int a = 0; a < n; a++)
+        for (int u = c->stage[a].first; u < c->stage[a].end; u++)
+            for (int k = a + 1; k < n && c->stage[k].first <= c->s->last_either[u]; k++)
+                sends[a * wide + k] += c->s->p->unit[u].out;
+    for (int a = 0; a < n; a++) {
+        gckpti_stage *q = &c->stage[a];
+        for (q->owner = 0; q->owner < a; q->owner++)
+            if (c->stage[q->owner].owner == q->owner &&
+                gckpti_same_stage(c->s, &c->stage[q->owner], q))
+                break;
+        for (q->kind = q->owner; q->kind < a; q->kind++) {
+            int same = c->stage[q->kind].owner == q->owner && c->stage[q->kind].kind == q->kind;
+            for (int k = 1; same && q->kind + k < n; k++)
+                same = sends[q->kind * wide + q->kind + k] ==
+                       (a + k < n ? sends[a * wide + a + k] : 0);
+            if (same)
+                break;
+        }
+    }
+    for (int a = n - 1; a-- > 0;)
+        for (int k = a + 2; k < n; k++)
+            sends[a * wide + k] += sends[(a + 1) * wide + k];
+    for (int length = 1; length <= n; length++)
+        for (int a = 0; a + length <= n; a++) { /* the same but for its last stage, and there */
+            int k = 0, b = length - 1, *row = c->row + b;
+            while (k < a && (c->stage[k + b].kind != c->stage[a + b].kind ||
+                             (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
+                k++;
+            row[a * wide] = k < a ? row[k * wide] : c->rows++;
+        }
+}
+

@@ -1,0 +1,335 @@
+/* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
+/* A number and what follows it. */
+static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
+{
+    gckpti_print(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
+    gckpti_print(k, "%s", after);
+}
+
+static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, (const char *)data + 4 * i, 4);
+        gckpti_print(k, i % 8 ? " %zU," : "\n    %zU,", (size_t)word);
+    }
+}
+
+static int gckpti_c_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+static int gckpti_c_identifier(const char *s)
+{
+    int good = gckpti_c_letter(*s);
+    for (; *s; s++)
+        good = good && (gckpti_c_letter(*s) || (*s >= '0' && *s <= '9'));
+    return good;
+}
+
+/* A row of this header, gckpti_op_<name>, not the user's variable <name>, be it a copy of one. */
+static int gckpti_c_ours(const gckpt_op *op)
+{
+#define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+#undef GCKPTI_IS
+}
+
+/* Is it in the enum: an input or something to fetch? */
+static int gckpti_c_listed(const gckpt_plan *p, int id)
+{
+    int listed = p->nodes[id].kind == GCKPTI_INPUT;
+    for (size_t i = 0; i < p->pick_count && !listed; i++)
+        listed = p->picks[i].id == id;
+    return listed;
+}
+
+/* Its name with '_' for what an identifier cannot have. */
+static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
+{
+    const gckpti_node *q = &p->nodes[id];
+    const char *name =
+        q->kind == GCKPTI_PARAM ? p->names + p->params[q->index].name : gckpti_node_name(p, id);
+    gckpti_text t = { label, size - 1 };
+    *label = 0;
+    for (; *name; name++)
+        gckpti_text_put(&t, gckpti_c_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_",
+                        1);
+    if (t.at == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NAMELESS))
+        gckpti_text_add(&t, "_%i", id);
+}
+
+/* enum { NAME_tokens = 0, ... }; a second of the same name gets its id behind it. */
+static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    char label[128], other[128];
+    int n = (int)p->node_count, first = 1;
+    for (int id = 0; id < n; id++) {
+        if (!gckpti_c_listed(p, id))
+            continue;
+        gckpti_c_label(p, id, label, sizeof label);
+        int taken = !strcmp(label, "store_bytes") || !strcmp(label, "exec_bytes");
+        for (int i = 0; i < n && !taken; i++)
+            if (i != id && gckpti_c_listed(p, i)) {
+                gckpti_c_label(p, i, other, sizeof other);
+                taken = !strcmp(label, other);
+            }
+        gckpti_print(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
+        gckpti_print(k, taken ? "__%i = %i" : " = %i", id, id);
+        first = 0;
+    }
+    gckpti_print(k, first ? "" : "\n};\n");
+}
+
+/* The blocks that a device needs, by defaults. Structures are largest where pointers have 8 bytes,
+ * at most twice as large as where they have 4. */
+static void gckpti_c_needs(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const size_t times = sizeof(void *) < 8 ? 2 : 1;
+    gckpt_plan constant = *p;
+    constant.block = NULL; /* nobody copies it */
+    gckpti_print(k, "#define %s_store_bytes %z\n", name, gckpti_store_need(&constant, times));
+    gckpti_print(k, "#define %s_exec_bytes %z\n", name, gckpti_exec_need(&constant, NULL, times));
+}
+
+/* The tensors, and the data of those that are constants. */
+static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    for (size_t i = 0; i < p->node_count; i++)
+        if (p->nodes[i].kind == GCKPTI_CONSTANT) {
+            gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
+            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
+            gckpti_print(k, "\n};\n");
+        }
+    gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
+        gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
+        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_print(k, ", %z, { %i, {", q->aux_bytes, q->shape.n);
+        for (int d = 0; d < GCKPT_MAX_DIMS; d++)
+            gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
+        gckpti_print(k, " } }, %z, %z, ", (size_t)q->attributes, (size_t)q->attribute_bytes);
+        gckpti_print(k, q->name == GCKPTI_NAMELESS ? "(gckpti_nth)SIZE_MAX" : "%z",
+                     (size_t)q->name);
+        gckpti_print(k, ", %i, %i, {", q->base, q->index);
+        for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
+            gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
+        gckpti_print(k, " }, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type, q->batchless,
+                     q->rounding);
+    }
+    gckpti_print(k, "};\n");
+}
+
+/* Begins and ends an array; an empty one, which C does not allow, is not there. */
+static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, const char *array,
+                           size_t count)
+{
+    if (count)
+        gckpti_print(k, "static const %s gckpti_%s_%s[] = {\n", type, name, array);
+}
+
+static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
+
+/* What does not run, for builds that have it: GCKPT_SMALL has not. */
+static void gckpti_c_told(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    gckpti_print(k, "#ifndef GCKPT_SMALL\n");
+    gckpti_c_begin(k, "gckpti_told", name, "told", p->node_count);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_told *q = &p->told[i];
+        gckpti_print(k, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
+                     q->cost.backward);
+        gckpti_c_offset(k, q->far_value, ", ");
+        gckpti_c_offset(k, q->far_aux, ", ");
+        gckpti_print(k, "UINT64_C(%u) },\n", q->hash);
+    }
+    gckpti_c_end(k, p->node_count);
+    gckpti_c_begin(k, "size_t", name, "live", p->length);
+    for (size_t x = 0; x < p->length; x++)
+        gckpti_print(k, x % 8 == 7 ? "%z,\n" : "%z, ", p->live[x]);
+    gckpti_c_end(k, p->length);
+    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *b = &p->lives[i];
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
+                     b->offset, b->size, b->id, (int)b->kind);
+    }
+    gckpti_c_end(k, p->life_count);
+    gckpti_print(k, "#endif\n");
+}
+
+/* What else is an array of structs or offsets, in the order of the plan's fields. */
+static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_plan_param *q = &p->params[i];
+        gckpti_print(k, "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n",
+                     q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
+                     (size_t)q->momentum, (size_t)q->name, q->node, q->place, q->measured,
+                     q->trained, q->external, q->storage);
+    }
+    gckpti_c_end(k, p->param_count);
+    gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
+                     ins->accumulate, ins->zero, ins->id, ins->uses, (size_t)ins->operands);
+    }
+    gckpti_c_end(k, p->length);
+    gckpti_c_begin(k, "size_t", name, "operands", p->operand_count);
+    for (size_t i = 0; i < p->operand_count; i++)
+        gckpti_c_offset(k, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
+    gckpti_c_end(k, p->operand_count);
+    gckpti_c_begin(k, "gckpti_plan_term", name, "terms", p->term_count);
+    for (size_t i = 0; i < p->term_count; i++)
+        gckpti_print(k, "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n",
+                     p->terms[i].id, (size_t)p->terms[i].weight, p->terms[i].regulariser,
+                     p->terms[i].unit, p->terms[i].built.forward, p->terms[i].built.backward);
+    gckpti_c_end(k, p->term_count);
+    gckpti_c_begin(k, "gckpti_plan_pick", name, "picks", p->pick_count);
+    for (size_t i = 0; i < p->pick_count; i++) {
+        gckpti_print(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
+        gckpti_c_offset(k, p->picks[i].offset, " },\n");
+    }
+    gckpti_c_end(k, p->pick_count);
+}
+
+/* Attributes, aligned for any of them, and names: at least one of each. */
+static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    gckpti_print(k,
+                 "static const union {\n    uint32_t words[%z];\n"
+                 "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
+                 p->word_count + !p->word_count, name);
+    gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
+                   p->word_count + !p->word_count);
+    gckpti_print(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
+    for (size_t i = 0; i < p->name_bytes; i++) {
+        unsigned u = (unsigned char)p->names[i];
+        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
+                     (int)(u >> 3 & 7), (int)(u & 7));
+    }
+    gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
+}
+
+/* The plan itself, field by field. */
+static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const char *const arrays[] = { "nodes",    "told",  "params", "list", "live",
+                                   "operands", "terms", "picks",  "lives" };
+    const size_t counts[] = { p->node_count, p->node_count, p->param_count,
+                              p->length,     p->length,     p->operand_count,
+                              p->term_count, p->pick_count, p->life_count };
+    const size_t numbers[] = { p->node_count,    p->param_count, p->length,
+                               p->operand_count, p->term_count,  p->pick_count };
+    uint64_t work[2] = { 0, 0 }; /* of forwards: again, the first time */
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_FORWARD)
+            work[p->list[x].first] += p->told[p->list[x].id].cost.forward;
+    gckpti_print(k,
+                 "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
+                 "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), "
+                 "{ %i, %i, 0 },\n"
+                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
+                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
+                 p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
+                 p->update_in_backward, p->threads, p->made_for, p->state_slots);
+    gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
+                 p->batch, p->alignment, p->arena, p->bound);
+    for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
+        gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
+    gckpti_print(
+        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
+        work[0], work[1] ? work[1] : 1, p->work, p->least_work);
+    gckpti_print(k, "    UINT64_C(%u), UINT64_C(%u), %z, %z,\n   ", p->proven_work, p->offload_work,
+                 p->proven_bytes, p->offloaded);
+    for (int i = 0; i < 9; i++) {
+        int told = i == 1 || i == 4 || i == 8;
+        gckpti_print(k, told ? "\n#ifdef GCKPT_SMALL\n    NULL,\n#else\n   " : "");
+        gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
+        gckpti_print(k, told ? "\n#endif\n   " : "");
+    }
+    gckpti_print(k, " gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
+    for (int i = 0; i < 6; i++)
+        gckpti_print(k, " %z,", numbers[i]);
+    gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
+                 p->life_count, p->word_count, p->name_bytes);
+    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
+                 p->caching ? "&gckpti_cached" : "NULL");
+    gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
+                 p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
+}
+
+/* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
+static int gckpti_c_fits_small(const gckpt_plan *p)
+{
+    return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
+           p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
+           p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+}
+
+GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
+                                    void *user)
+{
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    const char *wrong = NULL;
+    size_t i = 0;
+    if (!plan || !plan->told || !name || !write)
+        return GCKPT_E_ARG;
+    if (plan->made_for > GCKPTI_FOR_PLAIN)
+        wrong = "#error \"plan: it was made for another backend than the processor\"\n";
+    else if (plan->ranks > 1)
+        wrong = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
+                "plans run on one\"\n";
+    else if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        wrong = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
+    for (const gckpt_op *op; i < plan->node_count && !wrong; i += !wrong) {
+        op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
+        if (op && !gckpti_c_ours(op) && !gckpti_c_identifier(op->name))
+            wrong = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
+                    "that holds its row\"\n";
+    }
+    if (wrong) {
+        gckpti_print(&k, wrong, name, i);
+        gckpti_sink_flush(&k);
+        return GCKPT_E_ARG;
+    }
+    gckpti_print(&k,
+                 "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
+                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
+                 name, plan->format, plan->contract, name);
+    gckpti_print(&k,
+                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                 "addresses\"\n#endif\n",
+                 gckpt_plan_bytes(plan), name);
+    if (!gckpti_c_fits_small(plan))
+        gckpti_print(
+            &k,
+            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that "
+            "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
+            "#endif\n",
+            name);
+    if (plan->made_for == GCKPTI_FOR_CPU)
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                     name);
+    gckpti_c_enum(&k, plan, name);
+    gckpti_c_needs(&k, plan, name);
+    gckpti_c_nodes(&k, plan, name);
+    gckpti_c_told(&k, plan, name);
+    gckpti_c_arrays(&k, plan, name);
+    gckpti_c_words_and_names(&k, plan, name);
+    gckpti_c_plan(&k, plan, name);
+    return gckpti_sink_flush(&k);
+}
+

@@ -1,0 +1,397 @@
+static uint64_t gckpti_get_number(gckpti_plan_reader *r)
+{
+    unsigned char little[8];
+    uint64_t value = 0;
+    if (r->ended || r->bad || r->read(r->user, little, 8) != 8) {
+        r->ended = r->ended || !r->bad;
+        return 0;
+    }
+    for (int i = 8; i-- > 0;)
+        value = value << 8 | little[i];
+    r->check = gckpti_fnv_number(r->check, value);
+    r->at += 8;
+    return value;
+}
+
+/* A number from 0 to limit - 1; 0 and `bad` when it is another one. */
+static int gckpti_get_below(gckpti_plan_reader *r, size_t limit)
+{
+    uint64_t value = gckpti_get_number(r);
+    if (value < limit && value < INT32_MAX)
+        return (int)value;
+    r->bad = 1;
+    return 0;
+}
+
+/* E_OK, or the error that reading met. */
+static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
+{
+    if (r->p.failed)
+        return gckpti_error(r->p.g, GCKPT_E_MEMORY, "load plan: no memory for it");
+    if (r->bad)
+        return gckpti_error(r->p.g, GCKPT_E_DATA,
+                            "load plan: the number at byte %z is out of range: the file is damaged",
+                            r->at - 8);
+    if (r->ended)
+        return gckpti_error(r->p.g, GCKPT_E_FILE,
+                            "load plan: it ends, or cannot be read, after %z bytes", r->at);
+    return GCKPT_OK;
+}
+
+/* Is it a plan, of this version, of this graph? */
+static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
+{
+    gckpt_graph *g = r->p.g;
+    uint64_t hash = GCKPTI_FNV_START;
+    if (gckpti_get_number(r) != GCKPTI_PLAN_MAGIC && !r->ended)
+        return gckpti_error(g, GCKPT_E_DATA, "load plan: this is not a plan of gradckpt.h");
+    int format = gckpti_get_below(r, INT32_MAX), contract = gckpti_get_below(r, INT32_MAX);
+    uint64_t tensors = gckpti_get_number(r);
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(g);
+    if (format != GCKPT_PLAN_FORMAT || contract != GCKPT_CONTRACT)
+        return gckpti_error(g, GCKPT_E_DATA,
+                            "load plan: saved by another version of gradckpt.h (format %i, "
+                            "contract %i; here %i, %i); make it again",
+                            format, contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+    for (size_t i = 0; i < g->count && i < tensors; i++) {
+        hash = gckpti_hash_tensor(hash, g->tensors[i]);
+        uint64_t saved = gckpti_get_number(r);
+        r->costs[i].forward = gckpti_get_number(r);
+        r->costs[i].backward = gckpti_get_number(r);
+        if (gckpti_reader_result(r) != GCKPT_OK)
+            return gckpt_error(g);
+        if (saved != hash)
+            return gckpti_error(g, GCKPT_E_ARG,
+                                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
+                                "attributes, shape, type, inputs or name",
+                                g->tensors[i], &g->tensors[i]->shape, (int)i);
+    }
+    return tensors == g->count
+               ? GCKPT_OK
+               : gckpti_error(g, GCKPT_E_ARG,
+                              "load plan: made for a graph of %u tensors; this one has %z", tensors,
+                              g->count);
+}
+
+/* The schedule, without what the library adds to any. */
+static void gckpti_read_list(gckpti_plan_reader *r)
+{
+    const gckpt_graph *g = r->p.g;
+    int length = gckpti_get_below(r, INT32_MAX);
+    r->list_hash = GCKPTI_FNV_START;
+    for (int x = 0; x < length && !r->p.failed; x++) {
+        int word = gckpti_get_below(r, 8 * g->count);
+        gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
+        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        if (r->ended || r->bad)
+            break; /* the id is none: there may be no tensor at all */
+        const gckpt_tensor *t = g->tensors[in.id];
+        if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
+            (t->batchless && t->kind == GCKPTI_OP))
+            continue;
+        r->d.stage_parameters =
+            r->d.stage_parameters || (t->kind == GCKPTI_PARAM && !gckpti_is_staged(&r->p, t));
+        if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
+            r->list[r->d.instructions++] = in;
+    }
+}
+
+/* What was asked for, and the list, as gckpt_plan_new takes them. */
+static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
+{
+    gckpt_graph *g = r->p.g;
+    gckpt_plan_desc *d = &r->d;
+    size_t n = g->count;
+    r->mode = (gckpt_mode)gckpti_get_below(r, GCKPT_INFERENCE + 1);
+    d->mode = r->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
+    d->optimiser = (gckpt_optimiser)gckpti_get_below(r, GCKPT_OWN_OPTIMISER + 1);
+    d->own_state = gckpti_get_below(r, 5);
+    d->update_in_backward = gckpti_get_below(r, 2);
+    d->threads = gckpti_get_below(r, 1025);
+    d->alignment = (size_t)gckpti_get_below(r, 65537);
+    r->bad = r->bad || (!r->ended && !d->alignment);
+    uint64_t batch = gckpti_get_number(r);
+    d->batch = batch < (uint64_t)GCKPTI_ADDRESSABLE ? (int64_t)batch : -1;
+    d->plain = gckpti_get_below(r, 2);
+    d->precision = (gckpt_precision)gckpti_get_below(r, GCKPT_BF16_STOCHASTIC + 1);
+    r->variant.form = gckpti_get_below(r, GCKPTI_FORMS);
+    r->least_work = gckpti_get_number(r);
+    r->proven_work = gckpti_get_number(r);
+    r->proven_bytes = gckpti_get_number(r);
+    uint64_t offloaded = gckpti_get_number(r);
+    r->bad = r->bad || offloaded > (uint64_t)GCKPTI_ADDRESSABLE;
+    d->offload_bytes = (size_t)offloaded;
+    d->offload_work = gckpti_get_number(r);
+    d->leaves = gckpti_get_below(r, GCKPTI_LEAVES + 1);
+    r->ranks = gckpti_get_below(r, INT32_MAX);
+    r->shard = (gckpt_shard)gckpti_get_below(r, GCKPT_SHARD_VALUES + 1);
+    r->link_work = gckpti_get_number(r); /* the costs have it already */
+    r->p.term_count = gckpti_get_below(r, n + 1);
+    for (int i = 0; i < r->p.term_count; i++) {
+        int id = gckpti_get_below(r, n);
+        r->terms[i].loss = g->tensors[id];
+        r->terms[i].weight = gckpti_float((uint32_t)gckpti_get_number(r));
+        r->terms[i].regulariser = gckpti_get_below(r, 2);
+        r->built[id].forward = gckpti_get_number(r);
+        r->built[id].backward = gckpti_get_number(r);
+    }
+    d->fetches = gckpti_get_below(r, 2 * n + 1);
+    for (int i = 0; i < d->fetches; i++) {
+        r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
+        r->picks[i].gradient = gckpti_get_below(r, 2);
+    }
+    r->p.desc = d;
+    gckpti_read_list(r);
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(g);
+    if (r->ranks != g->store->ranks || r->shard != g->store->shard)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: made for %i ranks that shard %s; the store is for %i that "
+                            "shard %s (gckpt_store_ranks)",
+                            r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
+                            gckpti_shard_name(g->store->shard));
+#ifdef GCKPT_NO_FAST
+    if (!d->plain)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: its workspace is that of the fast kernels, which this "
+                            "build (GCKPT_NO_FAST) does not have; make it with "
+                            "gckpt_plan_desc.plain = 1");
+#endif
+    d->costs = r->costs;
+    d->cost_count = (int)n;
+    d->fetch = r->picks;
+    d->schedule = r->list;
+    return GCKPT_OK;
+}
+
+/* Are the parameters trained that were when it was made? Their gradients are in the list. */
+static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
+{
+    const gckpt_graph *g = r->p.g;
+    uint64_t count = gckpti_get_number(r), seen = 0;
+    for (size_t i = 0; i < g->count; i++) {
+        if (g->tensors[i]->kind != GCKPTI_PARAM)
+            continue;
+        seen++;
+        int word = gckpti_get_below(r, 2 * (GCKPT_STORED_I8 + 1)), trained = word & 1;
+        gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
+        if (r->bad || r->ended)
+            break;
+        if (trained != gckpti_is_updated(&r->p, (int)i))
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was %s when the plan was made: freeze the same "
+                                "parameters, or make it again",
+                                g->tensors[i], trained ? "trained" : "not trained");
+        if (word / 2 != (int)storage)
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                                "pack it so, or make it again",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                                gckpti_storage_name(storage));
+    }
+    r->bad = r->bad || (!r->ended && count != seen);
+    return gckpti_reader_result(r);
+}
+
+/* Whether a buffer lies apart from those that live with it: `live`, by offset, which it joins. */
+static int gckpti_is_apart(const gckpt_buffer *all, int number, int *live, size_t *count)
+{
+    const gckpt_buffer *b = &all[number];
+    size_t kept = 0, at = 0, n = *count;
+    for (size_t k = 0; k < n; k++)
+        if (all[live[k]].end >= b->start)
+            live[kept++] = live[k];
+    while (at < kept && all[live[at]].offset < b->offset)
+        at++;
+    const gckpt_buffer *below = at > 0 ? &all[live[at - 1]] : NULL;
+    int apart = (!below || below->offset + below->size <= b->offset) &&
+                (at == kept || all[live[at]].offset >= b->offset + b->size);
+    memmove(live + at + 1, live + at, (kept - at) * sizeof *live);
+    live[at] = number;
+    *count = kept + 1;
+    return apart;
+}
+
+/* Takes the offsets instead of a layout's: aligned, addressable, without overlaps at any time. */
+static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
+{
+    gckpti_planner *p = &r->p;
+    gckpti_draft *d = &p->draft;
+    uint64_t hash = GCKPTI_FNV_START;
+    size_t n = d->buffer_count, count = 0;
+    for (size_t x = 0; x < d->length; x++)
+        hash = gckpti_fnv_number(hash, 8 * (uint64_t)d->ins[x].id + d->ins[x].kind);
+    uint64_t saved = gckpti_get_number(r);
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(p->g);
+    if (r->list_hash != hash || saved != n)
+        return gckpti_error(
+            p->g, GCKPT_E_DATA,
+            "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
+            "gckpt_recompute) than the plan, or the file is damaged; make it again");
+    const int *order = gckpti_buffers_by_end(p, d);
+    for (size_t i = 0; i < n && order; i++) {
+        gckpt_buffer *b = &d->buffers[order[i]];
+        uint64_t offset = gckpti_get_number(r);
+        if (offset > (uint64_t)GCKPTI_ADDRESSABLE - b->size)
+            return gckpti_error(p->g, GCKPT_E_DATA,
+                                "load plan: a buffer at %u is beyond what this machine addresses",
+                                offset);
+        r->bad = r->bad || offset % r->d.alignment;
+        b->offset = (size_t)offset;
+        d->arena = b->offset + b->size > d->arena ? b->offset + b->size : d->arena;
+    }
+    uint64_t check = r->check;
+    if (gckpti_get_number(r) != check && !r->bad && !r->ended)
+        return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
+    int *live = (int *)gckpti_scratch_take(&d->scratch, n + 1, sizeof(int)); /* by offset */
+    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++)
+        r->bad = r->bad || !gckpti_is_apart(d->buffers, (int)i, live, &count);
+    return gckpti_reader_result(r);
+}
+
+/* The steps of planning, with the file's decisions; NULL: the graph's error, or no memory. */
+static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
+{
+    gckpti_planner *p = &r->p;
+    size_t n = p->g->count;
+    r->costs = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n, sizeof *r->costs);
+    r->built = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n + 1, sizeof *r->built);
+    r->terms = (gckpt_term *)gckpti_scratch_take(&r->scratch, n, sizeof *r->terms);
+    r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
+    if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
+        return NULL;
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, r->variant) !=
+            GCKPT_OK ||
+        gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
+        return NULL;
+    r->bad = (r->variant.form && !p->offered) || r->least_work > p->least_work;
+    p->least_work = r->least_work;
+    for (int i = 0; i < p->n; i++) /* of what does not run as well */
+        r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];
+    p->built = r->built;
+    if (gckpti_reader_result(r) != GCKPT_OK ||
+        gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        return NULL;
+    gckpt_plan *plan = gckpti_encode(p, &p->draft, r->mode);
+    r->bad = plan && (r->proven_work > plan->work || r->proven_bytes > gckpt_plan_bytes(plan));
+    if (plan) {
+        plan->proven_work = r->proven_work;
+        plan->proven_bytes = (size_t)r->proven_bytes;
+        plan->link_work = r->link_work;
+    }
+    if (gckpti_reader_result(r) == GCKPT_OK)
+        return plan;
+    gckpt_plan_free(plan);
+    return NULL;
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
+                                      const gckpt_memory *memory)
+{
+    gckpti_plan_reader r;
+    gckpti_allocator a = gckpti_allocator_of(memory);
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    if (!read) {
+        gckpti_error(graph, GCKPT_E_ARG, "load plan: the callback is NULL");
+        return NULL;
+    }
+    memset(&r, 0, sizeof r);
+    r.read = read;
+    r.user = user;
+    r.check = GCKPTI_FNV_START;
+    r.p.g = graph;
+    r.p.memory = &a;
+    r.scratch = gckpti_scratch_new(&a, &r.p.failed);
+    gckpti_ok(graph);
+    gckpt_plan *plan = gckpti_read_plan(&r);
+    gckpti_planner_free(&r.p);
+    gckpti_scratch_free(&r.scratch);
+    if (!plan &&
+        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY)) {
+        gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
+        gckpti_tell_block(graph, "plan", &a, 0);
+    }
+    return gckpti_plan_settle(plan);
+}
+
+#ifndef GCKPT_NO_STDIO
+static gckpt_result gckpti_save_plan(const void *what, gckpt_write_fn write, void *user)
+{
+    return gckpt_plan_write((const gckpt_plan *)what, write, user);
+}
+
+GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
+{
+    if (!plan || !path)
+        return GCKPT_E_ARG;
+    gckpti_allocator memory = plan->memory;
+    return gckpti_save(NULL, &memory, path, gckpti_save_plan, plan);
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
+                                      const gckpt_memory *memory)
+{
+    gckpti_file file = { NULL, 0, NULL };
+    gckpt_plan *plan = NULL;
+    if (!graph || !path) {
+        gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
+        return NULL;
+    }
+    errno = 0;
+    file.f = fopen(path, "rb");
+    gckpti_file_try(&file, !file.f);
+    if (file.f) {
+        plan = gckpt_plan_read(graph, gckpti_file_read, &file, memory);
+        fclose(file.f);
+    }
+    if (!plan && file.error)
+        gckpti_error(graph, GCKPT_E_FILE, "load plan: %s: could not read \"%s\"",
+                     strerror(file.error), path);
+    return plan;
+}
+#endif
+
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
+{
+    if (!plan || !store)
+        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    gckpt_result result = gckpti_check_plan(store, plan);
+    size_t before = store->count;
+    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
+        const gckpti_plan_param *next = NULL;
+        for (size_t i = 0; i < plan->param_count; i++)
+            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
+                next = &plan->params[i];
+        if (!next)
+            return gckpti_ok(store);
+        done = next->place;
+        const char *name = plan->names + next->name;
+        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        int index = gckpti_find(store, name);
+        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
+                            gckpti_float(next->init[2]) };
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = (gckpt_storage)next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+            store->packing = plan->packing ? plan->packing : store->packing;
+        } else if (index < 0) {
+            result = gckpti_error(store, GCKPT_E_MEMORY,
+                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  next->elements, name);
+            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
+            result = gckpti_error(store, GCKPT_E_SHAPE,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  &store->params[index].p.shape);
+        }
+    }
+    gckpti_store_shrink(store, before);
+    return result;
+}
+

@@ -1,0 +1,116 @@
+/* =================================================================================================
+ * >>tables: plans as files and as C
+ *
+ * A file is a run of 64-bit numbers, little-endian:
+ *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
+ *     tensors; for each: the graph's hash up to it, work forward, work backward
+ *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain,
+ *     precision, form, least work of a step that computes nothing twice; work and bytes that are
+ *     proven; bytes of slower memory, work of 2^20 of them; leaves, ranks, what is sharded, work of
+ *     2^20 bytes that are gathered
+ *     terms; for each: id, bits of the weight, regulariser, work of its op as built
+ *     picks; for each: id, gradient
+ *     instructions; for each: 8 id of the tensor + kind
+ *     parameters; for each: 2 storage + trained
+ *     buffers, by end; for each: offset                          hash of all numbers before
+ * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
+ * by the code that plans.
+ * ============================================================================================== */
+#define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
+
+/* Numbers, and into the hash of all that were written. */
+static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
+{
+    for (int i = 0; i < n; i++) {
+        *check = gckpti_fnv_number(*check, numbers[i]);
+        gckpti_sink_number(k, numbers[i], 8);
+    }
+}
+
+static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t number)
+{
+    gckpti_put_numbers(k, check, &number, 1);
+}
+
+GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    uint64_t check = GCKPTI_FNV_START;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    gckpt_instruction in;
+    if (!plan || !plan->told || !write || plan->made_for > GCKPTI_FOR_PLAIN)
+        return GCKPT_E_ARG;
+    const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
+                              plan->node_count };
+    gckpti_put_numbers(&k, &check, head, 4);
+    for (size_t i = 0; i < plan->node_count; i++) {
+        const gckpt_cost *cost = &plan->told[i].cost;
+        const uint64_t tensor[] = { plan->told[i].hash, cost->forward, cost->backward };
+        gckpti_put_numbers(&k, &check, tensor, 3);
+    }
+    const uint64_t request[] = { (uint64_t)plan->mode,
+                                 (uint64_t)plan->optimiser,
+                                 (uint64_t)plan->state_slots,
+                                 plan->update_in_backward != 0,
+                                 (uint64_t)plan->threads,
+                                 plan->alignment,
+                                 (uint64_t)plan->batch,
+                                 (uint64_t)plan->made_for,
+                                 (uint64_t)plan->precision,
+                                 (uint64_t)plan->variant.form,
+                                 plan->least_work,
+                                 plan->proven_work,
+                                 plan->proven_bytes,
+                                 plan->offloaded,
+                                 plan->offload_work,
+                                 (uint64_t)plan->leaves,
+                                 (uint64_t)plan->ranks,
+                                 (uint64_t)plan->shard,
+                                 plan->link_work,
+                                 plan->term_count };
+    gckpti_put_numbers(&k, &check, request, 20);
+    for (size_t i = 0; i < plan->term_count; i++) {
+        const gckpti_plan_term *t = &plan->terms[i];
+        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built.forward,
+                                  t->built.backward };
+        gckpti_put_numbers(&k, &check, term, 5);
+    }
+    gckpti_put_number(&k, &check, plan->pick_count);
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        const uint64_t pick[] = { (uint64_t)plan->picks[i].id, plan->picks[i].gradient != 0 };
+        gckpti_put_numbers(&k, &check, pick, 2);
+    }
+    gckpti_put_number(&k, &check, plan->length);
+    for (int x = 0; gckpt_plan_get(plan, x, &in) == GCKPT_OK; x++)
+        gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
+    gckpti_put_number(&k, &check, plan->param_count);
+    for (size_t i = 0; i < plan->param_count; i++)
+        gckpti_put_number(&k, &check,
+                          2 * (uint64_t)plan->params[i].storage +
+                              (uint64_t)gckpti_updates(&plan->params[i]));
+    gckpti_put_number(&k, &check, plan->life_count);
+    for (size_t i = 0; i < plan->life_count; i++)
+        gckpti_put_number(&k, &check, plan->lives[i].offset);
+    gckpti_put_number(&k, &check, check);
+    return gckpti_sink_flush(&k);
+}
+
+typedef struct {
+    gckpt_read_fn read;
+    void *user;
+    uint64_t check, list_hash, proven_work, proven_bytes;
+    size_t at;      /* bytes read */
+    int ended, bad; /* nothing more to read; a number was out of range */
+    gckpti_planner p;
+    gckpti_variant variant;
+    uint64_t least_work, link_work;
+    gckpt_plan_desc d;
+    gckpt_mode mode;
+    int ranks;
+    gckpt_shard shard;
+    gckpt_cost *costs, *built;
+    gckpt_term *terms;
+    gckpt_pick *picks;
+    gckpt_instruction *list;
+    gckpti_scratch scratch; /* of the arrays above */
+} gckpti_plan_reader;
+
