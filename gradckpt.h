@@ -2134,7 +2134,6 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
 static void gckpti_text_add(gckpti_text *t, const char *format, ...);
 
 /* A shape that is being refused may have any number of axes; only six are there to be read. */
@@ -2148,8 +2147,12 @@ static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
     gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
 
-/* Directives: see gckpt_fail. */
-static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
+/* What %T puts: folder graph knows (gckpti_tensor_label). */
+typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
+
+/* Directives: see gckpt_fail; %T only with a labeller. */
+static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
+                               va_list args)
 {
     char label[64];
     for (const char *f = format; *f; f++) {
@@ -2167,7 +2170,7 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
         case 'g': gckpti_text_double(t, va_arg(args, double)); break;
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
         case 'T':
-            s = gckpti_tensor_label(va_arg(args, const gckpt_tensor *), label, sizeof label);
+            s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label);
             break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
@@ -2181,16 +2184,16 @@ static void gckpti_text_add(gckpti_text *t, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    gckpti_text_format(t, format, args);
+    gckpti_text_format(t, NULL, format, args);
     va_end(args);
 }
 
-static void gckpti_say(gckpti_object *o, const char *format, va_list args)
+static void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
     if (GCKPTI_TEXT > 1)
-        gckpti_text_format(&t, format, args);
+        gckpti_text_format(&t, labeller, format, args);
 }
 
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
@@ -2202,7 +2205,7 @@ static gckpt_result gckpti_error(void *object, gckpt_result result, const char *
     va_list args;
     va_start(args, format);
     o->last = result;
-    gckpti_say(o, format, args);
+    gckpti_say(o, NULL, format, args);
     va_end(args);
     return result;
 }
@@ -2298,7 +2301,7 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_text t = { line, sizeof line - 1 };
     va_list args;
     va_start(args, format);
-    gckpti_text_format(&t, format, args);
+    gckpti_text_format(&t, NULL, format, args);
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
 }
@@ -3584,6 +3587,48 @@ GCKPTI_INLINE int gckpti_self_test(void)
     return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
 }
 
+/* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
+GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
+{
+    for (const float *end = x + n; x < end; x++, d++)
+        *d = gckpti_fma(s, *x, *d);
+}
+
+/* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
+ * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
+ * stored. */
+static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride, int64_t n,
+                          int64_t k, float *d)
+{
+    for (int64_t j0 = 0; j0 < n; j0 += 4) {
+        const float *row[4];
+        float sum[4];
+        for (int i = 0; i < 4; i++) {
+            int64_t j = j0 + i < n ? j0 + i : n - 1;
+            row[i] = b + j * stride;
+            sum[i] = d[j];
+        }
+        const float *at = a, *end = row[0] + k;
+        for (; row[0] < end; at += a_step)
+            for (int i = 0; i < 4; i++)
+                sum[i] = gckpti_fma(*at, *row[i]++, sum[i]);
+        for (int i = 0; i < 4 && j0 + i < n; i++)
+            d[j0 + i] = sum[i];
+    }
+}
+
+static void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_from_bf16(x[i]);
+}
+
+static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_to_bf16(x[i]);
+}
+
 /* =================================================================================================
  * >>store: parameters and optimiser state
  * ============================================================================================== */
@@ -3635,6 +3680,23 @@ typedef struct gckpti_stored {
     gckpt_unpacking u;
     const gckpti_packing *packing;
 } gckpti_stored;
+
+/* Operands of a product (ops/products), in floats, in bf16, or as they are stored. */
+typedef struct gckpti_factor {
+    const float *f32;
+    const uint16_t *bf16;        /* one of the two, */
+    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
+    const gckpti_stored *stored; /* or this, of one matrix */
+} gckpti_factor;
+typedef struct gckpti_factors {
+    int64_t batch, m, n, k;
+    gckpti_factor a, b;
+    const float *start;
+    int accumulate;
+    float *c;
+    uint16_t *c_bf16; /* one of the two; rows of n */
+    void *room;       /* scratch of the fast kernels: call->work */
+} gckpti_factors;
 
 static const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
 {
@@ -4558,7 +4620,29 @@ static void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *
     gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
 }
 
-static void gckpti_fp32_stored(const struct gckpti_factors *t);
+/* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
+static void gckpti_fp32_stored(const gckpti_factors *t)
+{
+    const gckpt_unpacking *u = &t->b.stored->u;
+    const int links = t->b.row != 1; /* what lies side by side */
+    const int64_t width = links ? t->k : t->n;
+    float w[64];
+    for (int64_t i = 0; i < t->m * t->n; i++)
+        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
+    for (int64_t at = 0, n; at < u->n; at += n) {
+        const int64_t row = at / width, first = at % width;
+        n = gckpti_min(64, width - first);
+        t->b.stored->packing->read(u, at, n, w);
+        for (int64_t i = 0; i < t->m; i++) {
+            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
+            float *c = t->c + i * t->n + (links ? row : first);
+            if (!links)
+                gckpti_link(*a, w, n, c);
+            for (int64_t p = 0; links && p < n; p++)
+                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
+        }
+    }
+}
 
 static const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
                                               gckpti_packed_draw, gckpti_unpack,
@@ -5024,10 +5108,24 @@ static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char
         return NULL;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, format, args);
+    gckpti_say(&g->object, gckpti_tensor_label, format, args);
     va_end(args);
     g->object.sticky = result;
     return NULL;
+}
+
+/* gckpti_error of a text with %T. */
+static gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format, ...)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return result;
+    va_list args;
+    va_start(args, format);
+    o->last = result;
+    gckpti_say(o, gckpti_tensor_label, format, args);
+    va_end(args);
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
@@ -5037,7 +5135,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
         return result;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, format, args);
+    gckpti_say(&g->object, gckpti_tensor_label, format, args);
     va_end(args);
     return g->object.sticky = result;
 }
@@ -5058,6 +5156,8 @@ static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result resu
     (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
 #define gckpt_fail(call, result, ...)                                                              \
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#define gckpti_graph_error(object, result, ...)                                                    \
+    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
@@ -5474,9 +5574,11 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
 {
     gckpti_fail(g, result, "%s: shapes do not fit", op->name);
     gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
+    char label[64];
     t.left = sizeof g->object.text - 1 - strlen(g->object.text);
     for (int i = 0; i < n; i++)
-        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
+        gckpti_text_add(&t, i ? ", %s" : " (inputs %s",
+                        gckpti_tensor_label(in[i], label, sizeof label));
     gckpti_text_add(&t, ")");
     return NULL;
 }
@@ -5565,62 +5667,6 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
     return attribute_bytes && !t->attributes ? NULL : t;
 }
-
-#if GCKPTI_HAS_FAST
-/* What section kernels has for each instruction set; NULL: the processor lacks it. */
-typedef struct gckpti_kernels gckpti_kernels;
-struct gckpti_product;
-struct gckpti_windows;
-struct gckpti_columns;
-struct gckpti_heads;
-struct gckpti_classes;
-struct gckpti_errors;
-struct gckpti_cell;
-struct gckpti_pooling;
-struct gckpti_channel_pass;
-struct gckpti_mixed_kernels;
-static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
-struct gckpti_kernels {
-    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*divide)(float *x, float by, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                              int64_t first, float *room);
-    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                               float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
-    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
-    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
-    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
-    void (*gru_gates)(const struct gckpti_cell *cell);
-    void (*gru_slopes)(const struct gckpti_cell *cell);
-    void (*lstm_gates)(const struct gckpti_cell *cell);
-    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                       float *y, uint16_t *tap);
-    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
-};
-#endif
 
 /* =================================================================================================
  * >>ops: elementwise, broadcasting, shapes
@@ -6859,48 +6905,6 @@ static void gckpti_start(float *d, int64_t n, int accumulate)
         memset(d, 0, (size_t)n * sizeof *d);
 }
 
-/* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
-GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
-{
-    for (const float *end = x + n; x < end; x++, d++)
-        *d = gckpti_fma(s, *x, *d);
-}
-
-/* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
- * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
- * stored. */
-static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride, int64_t n,
-                          int64_t k, float *d)
-{
-    for (int64_t j0 = 0; j0 < n; j0 += 4) {
-        const float *row[4];
-        float sum[4];
-        for (int i = 0; i < 4; i++) {
-            int64_t j = j0 + i < n ? j0 + i : n - 1;
-            row[i] = b + j * stride;
-            sum[i] = d[j];
-        }
-        const float *at = a, *end = row[0] + k;
-        for (; row[0] < end; at += a_step)
-            for (int i = 0; i < 4; i++)
-                sum[i] = gckpti_fma(*at, *row[i]++, sum[i]);
-        for (int i = 0; i < 4 && j0 + i < n; i++)
-            d[j0 + i] = sum[i];
-    }
-}
-
-static void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gckpti_from_bf16(x[i]);
-}
-
-static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gckpti_to_bf16(x[i]);
-}
-
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
     return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
@@ -7016,21 +7020,6 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
-typedef struct gckpti_factor {
-    const float *f32;
-    const uint16_t *bf16;        /* one of the two, */
-    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
-    const gckpti_stored *stored; /* or this, of one matrix */
-} gckpti_factor;
-typedef struct gckpti_factors {
-    int64_t batch, m, n, k;
-    gckpti_factor a, b;
-    const float *start;
-    int accumulate;
-    float *c;
-    uint16_t *c_bf16; /* one of the two; rows of n */
-    void *room;       /* scratch of the fast kernels: call->work */
-} gckpti_factors;
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
@@ -7101,30 +7090,6 @@ static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gc
     gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
     run(call, t);
-}
-
-/* The same where b is read as it is stored, 64 elements of a row of it at a time. */
-static void gckpti_fp32_stored(const gckpti_factors *t)
-{
-    const gckpt_unpacking *u = &t->b.stored->u;
-    const int links = t->b.row != 1; /* what lies side by side */
-    const int64_t width = links ? t->k : t->n;
-    float w[64];
-    for (int64_t i = 0; i < t->m * t->n; i++)
-        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
-    for (int64_t at = 0, n; at < u->n; at += n) {
-        const int64_t row = at / width, first = at % width;
-        n = gckpti_min(64, width - first);
-        t->b.stored->packing->read(u, at, n, w);
-        for (int64_t i = 0; i < t->m; i++) {
-            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
-            float *c = t->c + i * t->n + (links ? row : first);
-            if (!links)
-                gckpti_link(*a, w, n, c);
-            for (int64_t p = 0; links && p < n; p++)
-                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
-        }
-    }
 }
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
@@ -11214,11 +11179,11 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
     } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
     if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
+        return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
     if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
         call.work_backward > PTRDIFF_MAX / 4)
-        return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+        return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
@@ -12132,13 +12097,13 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
     if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
-        return gckpti_error(p->g, GCKPT_E_ARG,
+        return gckpti_graph_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: backward of %T is there twice, or comes "
                             "before that of what reads it or of what adds to a gradient before it "
                             "(users in reverse order of creation)",
                             i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
-        return gckpti_error(p->g, GCKPT_E_ARG,
+        return gckpti_graph_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %T cannot be offloaded: no "
                             "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
                             "function of parameters only",
@@ -12179,11 +12144,11 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     }
     for (int r = 0; r < p->body_ranks && seen; r++)
         if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
                                 p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
+            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
                                 p->tensors[p->unit[u].id]);
     return GCKPT_OK;
 }
@@ -12401,7 +12366,7 @@ static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
     const int *links = gckpti_reads(p, item, &count);
     while (count-- > 0)
         missing = p->latest[links[count]] < 0 ? links[count] : missing;
-    return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+    return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                         item < 0                  ? "backward"
                         : gckpti_reloads(p, item) ? "reload"
                                                   : "forward",
@@ -16870,7 +16835,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 {
     const gckpt_tensor *t = terms[i].loss;
     if (!t && g->count)
-        return gckpti_error(g, GCKPT_E_ARG,
+        return gckpti_graph_error(g, GCKPT_E_ARG,
                             "plan: the loss of term %i is NULL, as calls are that get nothing but "
                             "NULL; the last tensor that was made in this graph is %T",
                             i, g->tensors[g->count - 1]);
@@ -16878,7 +16843,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
                             t ? "of another graph" : "NULL, and the graph has no tensor");
     if (!gckpti_is_loss(t))
-        return gckpti_error(g, GCKPT_E_ARG,
+        return gckpti_graph_error(g, GCKPT_E_ARG,
                             "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
                             t);
     if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
@@ -16887,13 +16852,13 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
     if (terms[i].regulariser && !t->batchless)
-        return gckpti_error(
+        return gckpti_graph_error(
             g, GCKPT_E_ARG,
             "plan: term %i: a regulariser may depend on parameters only, %T depends on "
             "inputs",
             i, t);
     if (!terms[i].regulariser && t->batchless)
-        return gckpti_error(g, GCKPT_E_ARG,
+        return gckpti_graph_error(g, GCKPT_E_ARG,
                             "plan: term %i: %T depends on parameters only; mark it as regulariser",
                             i, t);
     for (int k = 0; k < i; k++)
@@ -17017,12 +16982,12 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
     int leads = 0;
     if (p->inference)
-        return gckpti_error(p->g, GCKPT_E_ARG,
+        return gckpti_graph_error(p->g, GCKPT_E_ARG,
                             "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
                             "training, and gckpt_gradients changes nothing (%T)",
                             i, t);
     if (t->type == GCKPT_I32 || gckpti_is_loss(t))
-        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
+        return gckpti_graph_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
                             t->type == GCKPT_I32 ? "i32" : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
@@ -17034,7 +16999,7 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     }
     for (int k = 0; k < p->term_count; k++)
         leads = leads || seen[p->terms[k].loss->id];
-    return gckpti_error(p->g, GCKPT_E_ARG,
+    return gckpti_graph_error(p->g, GCKPT_E_ARG,
                         leads && end
                             ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
                               "loss passes ops without a backward, like %T"
@@ -17053,7 +17018,7 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                                 t ? "of another graph" : "NULL");
         if (!p->desc->fetch[i].gradient &&
             (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
-            return gckpti_error(
+            return gckpti_graph_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
                 "caller's, of parameters the store's, of losses the report's, of caches the "
@@ -17061,7 +17026,7 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_cut(p->g->store, gckpti_elements(&t->base->shape)))
-            return gckpti_error(p->g, GCKPT_E_ARG,
+            return gckpti_graph_error(p->g, GCKPT_E_ARG,
                                 "plan: fetch %i: each rank has its share of the gradient of %T "
                                 "only; GCKPT_SHARD_NONE leaves it whole",
                                 i, t);
@@ -24056,7 +24021,7 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
         gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
-    gckpti_text_format(&t, format, args);
+    gckpti_text_format(&t, NULL, format, args);
     va_end(args);
     if (result == GCKPT_E_MEMORY)
         gckpti_tell_block(l->store, "store", &l->store->memory, 0);
@@ -24951,7 +24916,6 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
     l.file = (const unsigned char *)file;
     return gckpti_load(store, &l, size, desc);
 }
-
 #ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
 #if GCKPTI_POSIX && !defined(__cplusplus)
@@ -25324,7 +25288,9 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 {
     return gckpt_store_load_as(store, path, NULL);
 }
+#endif
 
+#ifndef GCKPT_NO_STDIO
 /* ---- by all ranks: an index, and beside it a file of each rank ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
@@ -25674,7 +25640,9 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
     gckpti_parts_free(&x, &store->memory);
     return result;
 }
+#endif
 
+#ifndef GCKPT_NO_STDIO
 /* ---- a save by all ranks, step by step ---- */
 typedef struct {
     gckpt_store *store;
@@ -26011,7 +25979,7 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
     gckpti_rank_save_end(&x);
     return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
-#endif /* GCKPT_NO_STDIO */
+#endif
 
 /* =================================================================================================
  * >>tables: plans as files and as C
@@ -26193,7 +26161,7 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
         if (gckpti_reader_result(r) != GCKPT_OK)
             return gckpt_error(g);
         if (saved != hash)
-            return gckpti_error(g, GCKPT_E_ARG,
+            return gckpti_graph_error(g, GCKPT_E_ARG,
                                 "load plan: made for another graph: %T %S (tensor %i) differs: op, "
                                 "attributes, shape, type, inputs or name",
                                 g->tensors[i], &g->tensors[i]->shape, (int)i);
@@ -26310,12 +26278,12 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (r->bad || r->ended)
             break;
         if (trained != gckpti_is_updated(&r->p, (int)i))
-            return gckpti_error(r->p.g, GCKPT_E_ARG,
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
                                 g->tensors[i], trained ? "trained" : "not trained");
         if (word / 2 != (int)storage)
-            return gckpti_error(r->p.g, GCKPT_E_ARG,
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was stored as %s when the plan was made, now as %s: "
                                 "pack it so, or make it again",
                                 g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
@@ -26877,6 +26845,59 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #else
 #define GCKPTI_BF16 0
 #endif
+/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
+typedef struct gckpti_kernels gckpti_kernels;
+struct gckpti_product;
+struct gckpti_windows;
+struct gckpti_columns;
+struct gckpti_heads;
+struct gckpti_classes;
+struct gckpti_errors;
+struct gckpti_cell;
+struct gckpti_pooling;
+struct gckpti_channel_pass;
+struct gckpti_mixed_kernels;
+struct gckpti_kernels {
+    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+};
+
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
  * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
  * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
@@ -27150,7 +27171,9 @@ static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call
 {
     gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
+#endif
 
+#if GCKPTI_HAS_FAST
 /* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 typedef struct {
     const gckpt_call *call;
@@ -27525,7 +27548,9 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
     gckpti_linear_gradients(call, gckpti_fast_products(call));
 }
+#endif
 
+#if GCKPTI_HAS_FAST
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
 /* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
@@ -27747,7 +27772,9 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
     gckpti_fast_matmul_backward(call);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
+#endif
 
+#if GCKPTI_HAS_FAST
 /* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
  * results, of dw 64 channels ---- */
 typedef struct {
@@ -28180,7 +28207,9 @@ static void gckpti_fast_batchnorm_backward(const gckpt_call *call)
     gckpti_batchnorm_measured(call);
     gckpti_fast_groupnorm_backward(call);
 }
+#endif
 
+#if GCKPTI_HAS_FAST
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
@@ -28311,7 +28340,9 @@ static void gckpti_fast_gather_backward(const gckpt_call *call)
     if (call->in[0].grad)
         gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
 }
+#endif
 
+#if GCKPTI_HAS_FAST
 /* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
  * rows as the threads have at once, then what these add to dwh and dbias ---- */
 typedef struct {
@@ -28475,7 +28506,9 @@ static void gckpti_fast_lstm_backward(const gckpt_call *call)
 {
     gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
 }
+#endif
 
+#if GCKPTI_HAS_FAST
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
 #define GRADCKPT_FILE "gradckpt.h"
@@ -28648,7 +28681,9 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
+#endif
 
+#if GCKPTI_HAS_FAST
 /* ---- the fast backend: the plain one with these kernels ---- */
 static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -28711,7 +28746,7 @@ static const gckpt_backend gckpti_backend_fast = {
     gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, gckpti_fast_convert, gckpti_fast_update,
     gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
-#endif /* GCKPTI_HAS_FAST */
+#endif
 
 static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
 {
@@ -28860,6 +28895,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #ifdef GCKPT_NO_TEXT
 #undef gckpti_error
 #undef gckpti_fail
+#undef gckpti_graph_error
 #undef gckpti_tell_block
 #undef gckpt_fail
 #endif

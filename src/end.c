@@ -71,6 +71,7 @@
 #ifdef GCKPT_NO_TEXT
 #undef gckpti_error
 #undef gckpti_fail
+#undef gckpti_graph_error
 #undef gckpti_tell_block
 #undef gckpt_fail
 #endif

@@ -47,7 +47,7 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_text t = { line, sizeof line - 1 };
     va_list args;
     va_start(args, format);
-    gckpti_text_format(&t, format, args);
+    gckpti_text_format(&t, NULL, format, args);
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
 }

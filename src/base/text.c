@@ -69,7 +69,6 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
 static void gckpti_text_add(gckpti_text *t, const char *format, ...);
 
 /* A shape that is being refused may have any number of axes; only six are there to be read. */
@@ -83,8 +82,12 @@ static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
     gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
 
-/* Directives: see gckpt_fail. */
-static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
+/* What %T puts: folder graph knows (gckpti_tensor_label). */
+typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
+
+/* Directives: see gckpt_fail; %T only with a labeller. */
+static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
+                               va_list args)
 {
     char label[64];
     for (const char *f = format; *f; f++) {
@@ -102,7 +105,7 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
         case 'g': gckpti_text_double(t, va_arg(args, double)); break;
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
         case 'T':
-            s = gckpti_tensor_label(va_arg(args, const gckpt_tensor *), label, sizeof label);
+            s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label);
             break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
@@ -116,16 +119,16 @@ static void gckpti_text_add(gckpti_text *t, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    gckpti_text_format(t, format, args);
+    gckpti_text_format(t, NULL, format, args);
     va_end(args);
 }
 
-static void gckpti_say(gckpti_object *o, const char *format, va_list args)
+static void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
     if (GCKPTI_TEXT > 1)
-        gckpti_text_format(&t, format, args);
+        gckpti_text_format(&t, labeller, format, args);
 }
 
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
@@ -137,7 +140,7 @@ static gckpt_result gckpti_error(void *object, gckpt_result result, const char *
     va_list args;
     va_start(args, format);
     o->last = result;
-    gckpti_say(o, format, args);
+    gckpti_say(o, NULL, format, args);
     va_end(args);
     return result;
 }

@@ -1,3 +1,4 @@
+#if GCKPTI_HAS_FAST
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
@@ -128,4 +129,5 @@ static void gckpti_fast_gather_backward(const gckpt_call *call)
     if (call->in[0].grad)
         gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
 }
+#endif
 

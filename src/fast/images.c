@@ -1,3 +1,4 @@
+#if GCKPTI_HAS_FAST
 /* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
  * results, of dw 64 channels ---- */
 typedef struct {
@@ -430,4 +431,5 @@ static void gckpti_fast_batchnorm_backward(const gckpt_call *call)
     gckpti_batchnorm_measured(call);
     gckpti_fast_groupnorm_backward(call);
 }
+#endif
 

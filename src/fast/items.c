@@ -14,6 +14,59 @@
 #else
 #define GCKPTI_BF16 0
 #endif
+/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
+typedef struct gckpti_kernels gckpti_kernels;
+struct gckpti_product;
+struct gckpti_windows;
+struct gckpti_columns;
+struct gckpti_heads;
+struct gckpti_classes;
+struct gckpti_errors;
+struct gckpti_cell;
+struct gckpti_pooling;
+struct gckpti_channel_pass;
+struct gckpti_mixed_kernels;
+struct gckpti_kernels {
+    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+};
+
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
  * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
  * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
@@ -287,4 +340,5 @@ static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call
 {
     gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
+#endif
 

@@ -1,3 +1,4 @@
+#if GCKPTI_HAS_FAST
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
 #define GRADCKPT_FILE "gradckpt.h"
@@ -170,4 +171,5 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
+#endif
 

@@ -1,3 +1,4 @@
+#if GCKPTI_HAS_FAST
 /* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 typedef struct {
     const gckpt_call *call;
@@ -372,4 +373,5 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
     gckpti_linear_gradients(call, gckpti_fast_products(call));
 }
+#endif
 

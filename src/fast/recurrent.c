@@ -1,3 +1,4 @@
+#if GCKPTI_HAS_FAST
 /* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
  * rows as the threads have at once, then what these add to dwh and dbias ---- */
 typedef struct {
@@ -161,4 +162,5 @@ static void gckpti_fast_lstm_backward(const gckpt_call *call)
 {
     gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
 }
+#endif
 

@@ -1,3 +1,4 @@
+#if GCKPTI_HAS_FAST
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
 /* clang-format off */
 #define GCKPTI_CURVES(X)                                                                           \
@@ -219,4 +220,5 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
     gckpti_fast_matmul_backward(call);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
+#endif
 

@@ -76,7 +76,7 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
         gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
-    gckpti_text_format(&t, format, args);
+    gckpti_text_format(&t, NULL, format, args);
     va_end(args);
     if (result == GCKPT_E_MEMORY)
         gckpti_tell_block(l->store, "store", &l->store->memory, 0);

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
 #if GCKPTI_POSIX && !defined(__cplusplus)
 int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these */
@@ -369,4 +370,5 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 {
     return gckpt_store_load_as(store, path, NULL);
 }
+#endif
 

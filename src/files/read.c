@@ -138,5 +138,3 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
     l.file = (const unsigned char *)file;
     return gckpti_load(store, &l, size, desc);
 }
-
-#ifndef GCKPT_NO_STDIO

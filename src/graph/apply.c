@@ -53,9 +53,11 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
 {
     gckpti_fail(g, result, "%s: shapes do not fit", op->name);
     gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
+    char label[64];
     t.left = sizeof g->object.text - 1 - strlen(g->object.text);
     for (int i = 0; i < n; i++)
-        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
+        gckpti_text_add(&t, i ? ", %s" : " (inputs %s",
+                        gckpti_tensor_label(in[i], label, sizeof label));
     gckpti_text_add(&t, ")");
     return NULL;
 }
@@ -144,60 +146,4 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
     return attribute_bytes && !t->attributes ? NULL : t;
 }
-
-#if GCKPTI_HAS_FAST
-/* What section kernels has for each instruction set; NULL: the processor lacks it. */
-typedef struct gckpti_kernels gckpti_kernels;
-struct gckpti_product;
-struct gckpti_windows;
-struct gckpti_columns;
-struct gckpti_heads;
-struct gckpti_classes;
-struct gckpti_errors;
-struct gckpti_cell;
-struct gckpti_pooling;
-struct gckpti_channel_pass;
-struct gckpti_mixed_kernels;
-static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
-struct gckpti_kernels {
-    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*divide)(float *x, float by, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                              int64_t first, float *room);
-    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                               float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
-    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
-    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
-    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
-    void (*gru_gates)(const struct gckpti_cell *cell);
-    void (*gru_slopes)(const struct gckpti_cell *cell);
-    void (*lstm_gates)(const struct gckpti_cell *cell);
-    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                       float *y, uint16_t *tap);
-    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
-};
-#endif
 

@@ -91,10 +91,24 @@ static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char
         return NULL;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, format, args);
+    gckpti_say(&g->object, gckpti_tensor_label, format, args);
     va_end(args);
     g->object.sticky = result;
     return NULL;
+}
+
+/* gckpti_error of a text with %T. */
+static gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format, ...)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return result;
+    va_list args;
+    va_start(args, format);
+    o->last = result;
+    gckpti_say(o, gckpti_tensor_label, format, args);
+    va_end(args);
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
@@ -104,7 +118,7 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
         return result;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, format, args);
+    gckpti_say(&g->object, gckpti_tensor_label, format, args);
     va_end(args);
     return g->object.sticky = result;
 }
@@ -125,6 +139,8 @@ static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result resu
     (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
 #define gckpt_fail(call, result, ...)                                                              \
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#define gckpti_graph_error(object, result, ...)                                                    \
+    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)

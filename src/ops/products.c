@@ -44,21 +44,6 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
-typedef struct gckpti_factor {
-    const float *f32;
-    const uint16_t *bf16;        /* one of the two, */
-    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
-    const gckpti_stored *stored; /* or this, of one matrix */
-} gckpti_factor;
-typedef struct gckpti_factors {
-    int64_t batch, m, n, k;
-    gckpti_factor a, b;
-    const float *start;
-    int accumulate;
-    float *c;
-    uint16_t *c_bf16; /* one of the two; rows of n */
-    void *room;       /* scratch of the fast kernels: call->work */
-} gckpti_factors;
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
@@ -129,30 +114,6 @@ static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gc
     gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
     run(call, t);
-}
-
-/* The same where b is read as it is stored, 64 elements of a row of it at a time. */
-static void gckpti_fp32_stored(const gckpti_factors *t)
-{
-    const gckpt_unpacking *u = &t->b.stored->u;
-    const int links = t->b.row != 1; /* what lies side by side */
-    const int64_t width = links ? t->k : t->n;
-    float w[64];
-    for (int64_t i = 0; i < t->m * t->n; i++)
-        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
-    for (int64_t at = 0, n; at < u->n; at += n) {
-        const int64_t row = at / width, first = at % width;
-        n = gckpti_min(64, width - first);
-        t->b.stored->packing->read(u, at, n, w);
-        for (int64_t i = 0; i < t->m; i++) {
-            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
-            float *c = t->c + i * t->n + (links ? row : first);
-            if (!links)
-                gckpti_link(*a, w, n, c);
-            for (int64_t p = 0; links && p < n; p++)
-                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
-        }
-    }
 }
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's

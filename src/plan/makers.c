@@ -187,13 +187,13 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
     if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
-        return gckpti_error(p->g, GCKPT_E_ARG,
+        return gckpti_graph_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: backward of %T is there twice, or comes "
                             "before that of what reads it or of what adds to a gradient before it "
                             "(users in reverse order of creation)",
                             i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
-        return gckpti_error(p->g, GCKPT_E_ARG,
+        return gckpti_graph_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %T cannot be offloaded: no "
                             "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
                             "function of parameters only",
@@ -234,11 +234,11 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     }
     for (int r = 0; r < p->body_ranks && seen; r++)
         if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
                                 p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
+            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
                                 p->tensors[p->unit[u].id]);
     return GCKPT_OK;
 }

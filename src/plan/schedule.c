@@ -211,7 +211,7 @@ static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
     const int *links = gckpti_reads(p, item, &count);
     while (count-- > 0)
         missing = p->latest[links[count]] < 0 ? links[count] : missing;
-    return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+    return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
                         item < 0                  ? "backward"
                         : gckpti_reloads(p, item) ? "reload"
                                                   : "forward",

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_STDIO
 /* ---- by all ranks: an index, and beside it a file of each rank ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
@@ -347,4 +348,5 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
     gckpti_parts_free(&x, &store->memory);
     return result;
 }
+#endif
 

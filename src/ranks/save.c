@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_STDIO
 /* ---- a save by all ranks, step by step ---- */
 typedef struct {
     gckpt_store *store;
@@ -334,5 +335,5 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
     gckpti_rank_save_end(&x);
     return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
-#endif /* GCKPT_NO_STDIO */
+#endif
 

@@ -50,6 +50,23 @@ typedef struct gckpti_stored {
     const gckpti_packing *packing;
 } gckpti_stored;
 
+/* Operands of a product (ops/products), in floats, in bf16, or as they are stored. */
+typedef struct gckpti_factor {
+    const float *f32;
+    const uint16_t *bf16;        /* one of the two, */
+    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
+    const gckpti_stored *stored; /* or this, of one matrix */
+} gckpti_factor;
+typedef struct gckpti_factors {
+    int64_t batch, m, n, k;
+    gckpti_factor a, b;
+    const float *start;
+    int accumulate;
+    float *c;
+    uint16_t *c_bf16; /* one of the two; rows of n */
+    void *room;       /* scratch of the fast kernels: call->work */
+} gckpti_factors;
+
 static const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
 {
     return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;

@@ -169,7 +169,29 @@ static void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *
     gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
 }
 
-static void gckpti_fp32_stored(const struct gckpti_factors *t);
+/* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
+static void gckpti_fp32_stored(const gckpti_factors *t)
+{
+    const gckpt_unpacking *u = &t->b.stored->u;
+    const int links = t->b.row != 1; /* what lies side by side */
+    const int64_t width = links ? t->k : t->n;
+    float w[64];
+    for (int64_t i = 0; i < t->m * t->n; i++)
+        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
+    for (int64_t at = 0, n; at < u->n; at += n) {
+        const int64_t row = at / width, first = at % width;
+        n = gckpti_min(64, width - first);
+        t->b.stored->packing->read(u, at, n, w);
+        for (int64_t i = 0; i < t->m; i++) {
+            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
+            float *c = t->c + i * t->n + (links ? row : first);
+            if (!links)
+                gckpti_link(*a, w, n, c);
+            for (int64_t p = 0; links && p < n; p++)
+                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
+        }
+    }
+}
 
 static const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
                                               gckpti_packed_draw, gckpti_unpack,

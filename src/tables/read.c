@@ -62,7 +62,7 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
         if (gckpti_reader_result(r) != GCKPT_OK)
             return gckpt_error(g);
         if (saved != hash)
-            return gckpti_error(g, GCKPT_E_ARG,
+            return gckpti_graph_error(g, GCKPT_E_ARG,
                                 "load plan: made for another graph: %T %S (tensor %i) differs: op, "
                                 "attributes, shape, type, inputs or name",
                                 g->tensors[i], &g->tensors[i]->shape, (int)i);
@@ -179,12 +179,12 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (r->bad || r->ended)
             break;
         if (trained != gckpti_is_updated(&r->p, (int)i))
-            return gckpti_error(r->p.g, GCKPT_E_ARG,
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
                                 g->tensors[i], trained ? "trained" : "not trained");
         if (word / 2 != (int)storage)
-            return gckpti_error(r->p.g, GCKPT_E_ARG,
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was stored as %s when the plan was made, now as %s: "
                                 "pack it so, or make it again",
                                 g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
