@@ -1,12 +1,17 @@
-# find_package(gradckpt), and FetchContent by the CMakeLists.txt beside this file: the target
-# gradckpt::gradckpt, which is an include directory; nothing is linked. Threads are OpenMP's: link
-# OpenMP::OpenMP_C (find_package(OpenMP)) as well. gradckpt::cuda is the backend for CUDA devices,
-# if CUDA was among the project's languages before this file was read.
+# find_package(gradckpt), and FetchContent by the CMakeLists.txt beside this file:
 #
-# The root is three levels up, of the repository (examples/packaging/cmake) as of what `make install`
-# made (share/cmake/gradckpt): so both may be moved.
-if(NOT TARGET gradckpt::gradckpt)
-    get_filename_component(gradckpt_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+#     gradckpt::gradckpt   the header and its bodies, compiled once: where `make install` put a library, that one, else
+#                          in the build that asks for it, with OpenMP where CMake finds it
+#     gradckpt::header     the header alone: one file of the program has the bodies
+#     gradckpt::cuda       the backend for CUDA devices, if CUDA was a language of the project before this was read
+#
+# The root is three levels up, of the repository (examples/packaging/cmake) as of a package (share/cmake/gradckpt);
+# `make install` writes where it is, and how its library is linked, into a file beside this one.
+if(NOT TARGET gradckpt::header)
+    set(gradckpt_root "${CMAKE_CURRENT_LIST_DIR}/../../..")
+    unset(gradckpt_archive)
+    include("${CMAKE_CURRENT_LIST_DIR}/gradckptInstalled.cmake" OPTIONAL)
+    get_filename_component(gradckpt_root "${gradckpt_root}" ABSOLUTE)
     set(gradckpt_INCLUDE_DIR "${gradckpt_root}")
     set(gradckpt_cuda_source "${gradckpt_root}/gradckpt_cuda.cu")
     if(NOT EXISTS "${gradckpt_INCLUDE_DIR}/gradckpt.h")
@@ -14,9 +19,36 @@ if(NOT TARGET gradckpt::gradckpt)
         set(gradckpt_cuda_source "${gradckpt_root}/share/gradckpt/gradckpt_cuda.cu")
     endif()
 
-    add_library(gradckpt::gradckpt INTERFACE IMPORTED GLOBAL)
-    set_target_properties(gradckpt::gradckpt PROPERTIES
+    add_library(gradckpt::header INTERFACE IMPORTED GLOBAL)
+    set_target_properties(gradckpt::header PROPERTIES
         INTERFACE_INCLUDE_DIRECTORIES "${gradckpt_INCLUDE_DIR}")
+
+    if(gradckpt_archive)
+        get_filename_component(gradckpt_archive "${gradckpt_archive}" ABSOLUTE)
+        add_library(gradckpt::gradckpt STATIC IMPORTED GLOBAL)
+        set_target_properties(gradckpt::gradckpt PROPERTIES IMPORTED_LOCATION "${gradckpt_archive}")
+        set_target_properties(gradckpt::gradckpt PROPERTIES
+            INTERFACE_LINK_LIBRARIES "gradckpt::header;${gradckpt_link}")
+    elseif(CMAKE_C_COMPILER OR CMAKE_CXX_COMPILER)
+        set(gradckpt_language C)
+        if(NOT CMAKE_C_COMPILER)
+            set(gradckpt_language CXX)
+            set_source_files_properties("${CMAKE_CURRENT_LIST_DIR}/gradckpt.c" PROPERTIES LANGUAGE CXX)
+        endif()
+        add_library(gradckpt_library STATIC EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/gradckpt.c")
+        add_library(gradckpt::gradckpt ALIAS gradckpt_library)
+        set_target_properties(gradckpt_library PROPERTIES OUTPUT_NAME gradckpt POSITION_INDEPENDENT_CODE ON)
+        target_link_libraries(gradckpt_library PUBLIC gradckpt::header)
+        find_package(OpenMP QUIET)
+        if(TARGET OpenMP::OpenMP_${gradckpt_language})
+            target_link_libraries(gradckpt_library PRIVATE OpenMP::OpenMP_${gradckpt_language})
+        endif()
+        # Without a build type CMake optimises nothing: that is nobody's wish for these kernels.
+        if(NOT "${CMAKE_${gradckpt_language}_FLAGS}" MATCHES "(^| )[-/]O")
+            target_compile_options(gradckpt_library PRIVATE "$<$<STREQUAL:$<CONFIG>,>:-O2>")
+        endif()
+        unset(gradckpt_language)
+    endif()
 
     if(CMAKE_CUDA_COMPILER)
         add_library(gradckpt_cuda STATIC EXCLUDE_FROM_ALL "${gradckpt_cuda_source}")
@@ -26,15 +58,8 @@ if(NOT TARGET gradckpt::gradckpt)
         target_link_libraries(gradckpt_cuda PUBLIC gradckpt::gradckpt)
         add_library(gradckpt::cuda ALIAS gradckpt_cuda)
     endif()
-
-    # CMake's own default is no optimisation at all.
-    get_property(gradckpt_multi GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
-    if(NOT gradckpt_multi AND NOT CMAKE_BUILD_TYPE AND NOT gradckpt_FIND_QUIETLY AND
-       NOT "${CMAKE_C_FLAGS} ${CMAKE_CXX_FLAGS}" MATCHES "(^| )[-/]O")
-        message("gradckpt: no CMAKE_BUILD_TYPE, so its kernels are compiled without optimisation and are slow;"
-                " configure with -DCMAKE_BUILD_TYPE=Release")
-    endif()
-    unset(gradckpt_multi)
     unset(gradckpt_root)
+    unset(gradckpt_archive)
+    unset(gradckpt_link)
     unset(gradckpt_cuda_source)
 endif()

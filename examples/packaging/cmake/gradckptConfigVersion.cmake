@@ -1,6 +1,8 @@
 # The version stands in the header. Before 1.0, a minor version is a promise of its own.
+set(gradckpt_root "${CMAKE_CURRENT_LIST_DIR}/../../..")
+include("${CMAKE_CURRENT_LIST_DIR}/gradckptInstalled.cmake" OPTIONAL)
 foreach(gradckpt_header gradckpt.h include/gradckpt.h)
-    set(gradckpt_header "${CMAKE_CURRENT_LIST_DIR}/../../../${gradckpt_header}")
+    set(gradckpt_header "${gradckpt_root}/${gradckpt_header}")
     if(EXISTS "${gradckpt_header}")
         file(STRINGS "${gradckpt_header}" gradckpt_lines LIMIT_COUNT 3
              REGEX "define GCKPT_VERSION_(MAJOR|MINOR|REVISION)")

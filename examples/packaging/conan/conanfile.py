@@ -1,4 +1,5 @@
-# Conan 2: `conan create examples/packaging/conan`. The version stands in the header.
+# Conan 2: `conan create examples/packaging/conan`. The version stands in the header. The package is of files that suit
+# every compiler and machine: its CMake package compiles them once, in the build that asks for it.
 import os
 import re
 
@@ -25,12 +26,18 @@ class Gradckpt(ConanFile):
     def export_sources(self):
         for name in "gradckpt.h", "gradckpt_cuda.cu", "LICENSE":
             copy(self, name, self.root, self.export_sources_folder)
+        copy(self, "gradckpt*", os.path.join(self.recipe_folder, "..", "cmake"),
+             os.path.join(self.export_sources_folder, "cmake"))
 
     def package(self):
         copy(self, "gradckpt.h", self.source_folder, os.path.join(self.package_folder, "include"))
         copy(self, "gradckpt_cuda.cu", self.source_folder, os.path.join(self.package_folder, "share", "gradckpt"))
+        copy(self, "*", os.path.join(self.source_folder, "cmake"),
+             os.path.join(self.package_folder, "share", "cmake", "gradckpt"))
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
 
     def package_info(self):
         self.cpp_info.bindirs = []
         self.cpp_info.libdirs = []
+        self.cpp_info.builddirs = [os.path.join("share", "cmake", "gradckpt")]
+        self.cpp_info.set_property("cmake_find_mode", "none")

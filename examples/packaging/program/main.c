@@ -1,5 +1,4 @@
-/* What uses the package in tests/test_packaging.sh: a tiny training, and what it ends with. */
-#define GRADCKPT_IMPLEMENTATION
+/* What uses the package in tests/packaging/test_packaging.sh: a tiny training, and what it ends with. */
 #include <gradckpt.h>
 #include <stdio.h>
 
