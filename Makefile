@@ -1,5 +1,5 @@
-# gradckpt.h is one header; nothing needs building to use it. This file builds the examples and tests, and
-# puts the header together from src/ (make header).
+# gradckpt.h is one header; nothing needs building to use it. This file builds the examples and tests, the header
+# as a library (make lib, make install), and puts the header together from src/ (make header).
 # `make help` lists what there is. A C compiler, make and sh are enough, except for `make check`.
 
 CC = cc
@@ -7,6 +7,7 @@ CFLAGS = -O2 -std=gnu99
 WARNINGS = -Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion \
            -Wcast-qual -Wcast-align -Wundef -Wstrict-prototypes
 PREFIX = /usr/local
+LIBDIR = $(PREFIX)/lib
 DESTDIR =
 
 # -fopenmp where a program built with it runs; OPENMP= switches it off. Results are the same bits.
@@ -24,18 +25,15 @@ BLAS_LIBS := $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)
 endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
-# Two ways not to compile the whole header again: a program of public names is linked with
-# build/gradckpt.o (GRADCKPT_IMPLEMENTED: the bodies are elsewhere); a test that looks inside with
-# build/inside/gradckpt.o, whose functions are all extern, and reads bodies without compiling them
-# (tests/inside.sed). That takes a linker and gnu_inline as gcc and clang have them. A test that sets
-# macros for the implementation has its own copy, of which it keeps what it uses (GCKPT_STATIC).
+# A program of public names sees the API alone (build/api/gradckpt.h) and is linked with build/gradckpt.o, the bodies
+# (GRADCKPT_IMPLEMENTED: these are elsewhere). A test that looks inside includes doors of src/ and is linked with what the
+# files there give, each compiled by itself. A change in a file of src/ compiles that file, and what is put together.
 LINKED = $(COMPILE) -DGRADCKPT_IMPLEMENTED
-OWN = $(subst -O2,-O1,$(COMPILE)) -DGCKPT_STATIC
-ELSEWHERE = extern inline __attribute__((gnu_inline))
-LOOK = $(CC) -Ibuild/inside $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. '-DGCKPTI_TABLES=__attribute__((weak))'
-LOOKING = $(LOOK) -O0 '-DGCKPTI_INSIDE=$(ELSEWHERE)' '-DGCKPT_API=$(ELSEWHERE)'
-LOOKS := $(shell d=$$(mktemp -d) && printf '$(ELSEWHERE) int f(void) { return 0; }\nint main(void) { return f(); }\n' \
-    > $$d/t.c && $(CC) -O0 -c $$d/t.c -o $$d/t.o 2>/dev/null && ! $(CC) $$d/t.o -o $$d/t 2>/dev/null && echo 1; rm -rf "$$d")
+# Where to, and how fast: tests/check_all.sh has others.
+AT = build
+LEVEL = -O1
+ROOM = $(subst -O2,$(LEVEL),$(COMPILE)) -Isrc
+DEPENDS = -MMD -MP -MT $@ -MF $@.d
 
 MPICC = mpicc
 # The CUDA backend: by nvcc an object to link with -lcudart -lstdc++; its tests need only a C++ compiler.
@@ -45,14 +43,17 @@ CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
 SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
 SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
 
+SPACE := $(subst ,, )
+FLOORS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/ORDER)
 EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
-CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
-TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
-SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs build/test_course
-INSIDE := $(patsubst tests/%.c,build/%,$(filter-out tests/test_cuda.c,\
-    $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c)))
-OWNED := $(if $(LOOKS),$(patsubst tests/%.c,build/%,$(shell grep -l 'include "../gradckpt.h"' tests/test_*.c)),$(INSIDE))
-LOOKED = $(filter-out $(OWNED),$(INSIDE))
+# Tests stand by floor: tests/plan/test_draft.c.
+vpath %.c $(wildcard tests/*/)
+vpath test_%.sh $(wildcard tests/*/)
+CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
+TESTS = $(patsubst %.c,build/%,$(sort $(notdir $(filter-out tests/cuda/%,$(wildcard tests/*/test_*.c)))))
+SCRIPTS = build/test_programs build/test_finetune build/test_firmware build/test_small build/test_docs build/test_course build/test_house
+INSIDE := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
+    $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(FLOORS)))/|backend.h)' tests/*/test_*.c))))
 # Those that take long begin first, then what needs no object.
 LONG = $(SCRIPTS) build/test_kernels build/test_core build/test_bf16 build/test_fit build/test_plan
 LOGS = $(addsuffix .log,$(LONG) $(filter-out $(LONG),$(INSIDE) $(filter-out $(INSIDE),$(TESTS))))
@@ -94,10 +95,11 @@ help:
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c, digits.c and what they print into README.md'
-	@echo 'make install   header, pkg-config file and CMake package under DESTDIR and PREFIX (now $(PREFIX))'
+	@echo 'make lib       build/libgradckpt.a, the header compiled once'
+	@echo 'make install   header, library, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
 	@echo 'make dist      build/gradckpt-$(VERSION).tar.gz'
 	@echo 'make clean     remove build/'
-	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS))'
+	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS)); V=1 shows what is run'
 
 examples: $(EXAMPLES)
 
@@ -112,13 +114,13 @@ shakespeare: build/gpt
 	    --micro-batch auto --budget 16MB --steps 3000 --lr 3e-3 --min-lr 1e-4 --dropout 0.05 --eval-every 500 \
 	    --save build/shakespeare.safetensors --sample 500 --prompt 'ROMEO:'
 
-# Each log is a target: tests run beside each other and beside compilers; run.sh adds up.
+# Each log is a target: tests run beside each other and beside compilers; run.sh prints a line of each, and adds up.
 test:
 	@rm -f $(LOGS)
 	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
-	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' LOOKS='$(LOOKS)' build/gradckpt.o \
-	    $(LOGS) || true
-	@sh tests/run.sh $(LOGS)
+	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' V='$(V)' \
+	    build/gradckpt.o $(LOGS) || true
+	@sh tests/run.sh sum $(LOGS)
 
 check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
@@ -131,18 +133,18 @@ CUDA_RUNS = $(foreach s,0 1 2 3,$(patsubst %,build/shim/%.$(s).log,$(CUDA_TESTS)
 test-cuda:
 	@rm -f $(CUDA_RUNS)
 	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
-	    OPENMP='$(OPENMP)' CXX='$(CXX)' SHIM_FLAGS='$(SHIM_FLAGS)' WARNINGS='$(WARNINGS)' $(CUDA_RUNS) || true
-	@sh tests/run.sh $(CUDA_RUNS)
+	    OPENMP='$(OPENMP)' CXX='$(CXX)' SHIM_FLAGS='$(SHIM_FLAGS)' WARNINGS='$(WARNINGS)' V='$(V)' $(CUDA_RUNS) || true
+	@sh tests/run.sh sum $(CUDA_RUNS)
 
 cuda: build/gradckpt_cuda.o
 
 gpu: gpu-programs
-	sh tests/gpu.sh
+	sh tests/cuda/gpu.sh
 
 gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetune-cuda build/predict-cuda build/bench-cuda
 
 mpi: mpi-programs
-	@sh tests/test_mpi.sh
+	@sh tests/ranks/test_mpi.sh
 
 mpi-programs: build/gpt build/gpt-mpi build/mpi_engine build/accumulation-mpi
 
@@ -157,10 +159,10 @@ coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
 
 small: build/gradckpt.o
-	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' SHOW=1 sh tests/test_small.sh
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' SHOW=1 sh tests/examples/test_small.sh
 
 mcu: build/gradckpt.o
-	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' JOBS='$(JOBS)' SHOW=1 sh tests/test_mcu.sh
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' JOBS='$(JOBS)' SHOW=1 sh tests/firmware/test_mcu.sh
 
 bench: build/bench
 	build/bench --markdown build/bench.md
@@ -201,7 +203,7 @@ stack: build/stack
 	build/stack
 
 size: | build
-	@CC='$(CC)' sh tests/size.sh > build/size.md || { cat build/size.md; exit 1; }
+	@CC='$(CC)' sh tests/firmware/size.sh > build/size.md || { cat build/size.md; exit 1; }
 	@cat build/size.md
 	@! grep -q '| ? |' build/size.md && sh tests/table.sh 'make size' build/size.md docs/device.md
 
@@ -234,6 +236,11 @@ curves: build/accumulation
 readme: build/quickstart build/digits
 	sh tests/readme.sh
 
+# Compile lines are shown by V=1.
+ifneq ($(V),1)
+.SILENT:
+endif
+
 build:
 	@mkdir -p build
 
@@ -243,84 +250,102 @@ header: | build
 	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
 
 # Changes when compiler or options do; then everything is built again.
-build/options: always | build
+$(AT)/options: always
+	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' > $@
 
-build/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options
-	$(COMPILE) -c -o $@ $<
+# Of the library, too: -fPIC, so that it can go into a shared one, takes no time that could be measured.
+build/gradckpt.o: tests/compile/implementation.c gradckpt.h $(AT)/options
+	@[ ! -d src ] || sh src/header.sh src 2> /dev/null | cmp -s - gradckpt.h || \
+	    echo 'note: gradckpt.h is not what src/ gives: make header would overwrite it; it is built as it is'
+	@echo 'compiling gradckpt.h, some 40 s'
+	$(COMPILE) -fPIC -c -o $@ $<
 
-build/plan_check.o: tests/compile/plan_check.c tests/plan_check.h gradckpt.h build/options
-	$(LINKED) -DPLAN_CHECK_LINKED -c -o $@ $<
+lib: build/libgradckpt.a
+build/libgradckpt.a: build/gradckpt.o
+	rm -f $@
+	$(AR) rcs $@ $<
 
-build/inside/gradckpt.h: gradckpt.h tests/inside.sed | build/inside
-	sed -f tests/inside.sed gradckpt.h > $@
-build/inside/gradckpt.o: tests/compile/implementation.c build/inside/gradckpt.h build/options
-	$(subst -O2,-O1,$(LOOK)) -DGCKPTI_INSIDE= -c -o $@ $<
+build/api/gradckpt.h: src/api.h
+	@mkdir -p $(@D)
+	cp $< $@
+build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(AT)/options
+	$(LINKED) -Ibuild/api $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 
-$(EXAMPLES): build/%: examples/%.c $(wildcard examples/*.h) build/gradckpt.o
-	$(LINKED) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+# The files of src/, each by itself: in $(AT)/rooms.a.
+ISAS = 0 1 2 3
+KERNELS := $(ISAS:%=$(AT)/src/kernels/%.o)
+ROOMS := $(patsubst %.c,$(AT)/src/%.o,$(shell awk '$$1 ~ /\/.*\.c$$/ && $$1 !~ /^kernels/ { print $$1 }' src/ORDER))
+$(AT)/rooms.a: $(ROOMS) $(KERNELS)
+	@rm -f $@
+	$(AR) rcs $@ $^
+$(KERNELS): $(AT)/src/kernels/%.o: src/kernels/all.c $(AT)/options
+	@mkdir -p $(@D)
+	$(ROOM) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
+$(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
+	@mkdir -p $(@D)
+	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/host.o,$@),echo 'compiling src/, some 50 s'))
+	$(ROOM) $(DEPENDS) -c -o $@ $<
 
-$(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h build/options
-	$(if $(filter $@,$(LOOKED)),$(LOOKING),$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED))) \
-	    $(if $(filter build/plan_check.o,$^),-DPLAN_CHECK_LINKED) -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) $(LIBS)
+$(EXAMPLES): build/%: examples/%.c build/gradckpt.o build/api/gradckpt.h
+	$(LINKED) -Ibuild/api $(DEPENDS) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 
+$(TESTS): build/%: %.c build/plan_check.o build/api/gradckpt.h $(AT)/options
+	$(if $(filter $@,$(INSIDE)),$(subst -O2,-O0,$(COMPILE)) -Isrc,$(LINKED)) -Ibuild/api -Itests $(DEPENDS) \
+	    -DPLAN_CHECK_LINKED -o $@ $< $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
 $(TESTS): LIBS = -lm
-$(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o build/plan_check.o
-$(LOOKED): build/inside/gradckpt.o build/plan_check.o
-build/test_ops: tests/ref.c
-build/test_power: $(wildcard examples/mcu/*.h)
-build/test_user_ops: examples/convolution.h
-build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
-build/test_frontier build/test_graph build/test_timeline: examples/pictures.h
-build/test_adapters build/test_gpt2 build/test_methods build/test_dataset build/test_train: $(wildcard examples/*.h)
+$(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
+$(INSIDE): $(AT)/rooms.a
+build/test_ops: build/ref.o
+build/ref.o: tests/ops/ref.c $(AT)/options
+	$(COMPILE) $(DEPENDS) -c -o $@ $<
 build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
 build/test_simulate: LIBS = -lm -pthread
-build/test_simulate: examples/simulate.h
-# What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
-build/test_refusals build/test_resume: OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
+-include $(wildcard build/*.d $(AT)/src/*/*.d)
 
 $(TESTS:=.log): build/%.log: build/%
-	@./$< > $@ 2>&1; echo "exit status $$?" >> $@
-$(SCRIPTS:=.log): build/%.log: tests/%.sh tests/checks.sh $(EXAMPLES)
+	@./$< > $@ 2>&1; echo "exit status $$?" >> $@; sh tests/run.sh each $@
+$(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES)
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
-	    echo "exit status $$?" >> $@
+	    echo "exit status $$?" >> $@; sh tests/run.sh each $@
 
-build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h build/options
+build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(AT)/options
 	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall \
 	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -c -o $@ $<
 
 # Of the tests, each as its own object; those that use public names only share one of the header.
-build/shim build/cuda build/inside:
+build/shim build/cuda:
 	@mkdir -p $@
 
-build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda_shim.h build/options | build/shim
-	$(SHIMMED) -include tests/cuda_shim.h -x c++ -c -o $@ $<
+build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda/cuda_shim.h $(AT)/options | build/shim
+	$(SHIMMED) -include tests/cuda/cuda_shim.h -x c++ -c -o $@ $<
 
-build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options | build/shim
+build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h $(AT)/options | build/shim
 	$(filter-out -fopenmp,$(COMPILE)) -c -o $@ $<
 
-INSIDE_CUDA = $(shell grep -l 'gckpti_\|GRADCKPT_IMPLEMENTATION' $<)
-OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. $(if $(INSIDE_CUDA),\
-    -DGCKPT_STATIC $(if $(shell grep -l 'define  *GRADCKPT_IMP' $<),,-DGRADCKPT_IMPLEMENTATION),\
-    -DGRADCKPT_IMPLEMENTED)
-$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c tests/test_methods.c $(wildcard examples/*.h) gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
-	$(OF_CUDA) -DGCKPT_CUDA_SHIM -c -o $@.o $<
+INSIDE_CUDA = $(shell grep -lE '^$(HASH)include "($(subst $(SPACE),|,$(FLOORS)))/|run/test_backend.c' $<)
+OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. -Itests \
+    $(if $(INSIDE_CUDA),-Isrc,-DGRADCKPT_IMPLEMENTED)
+$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/cuda/%.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o build/rooms.a
+	$(OF_CUDA) $(DEPENDS) -DGCKPT_CUDA_SHIM -c -o $@.o $<
 	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
-	    $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) -lm -pthread
+	    $(if $(INSIDE_CUDA),build/rooms.a $(OPENMP),build/shim/gradckpt.o) -lm -pthread
+-include $(wildcard build/shim/*.d)
 
-build/shim/test_cuda_shim: tests/test_cuda_shim.cpp tests/cuda_shim.h tests/check.h build/options | build/shim
+build/shim/test_cuda_shim: tests/cuda/test_cuda_shim.cpp tests/cuda/cuda_shim.h tests/check.h $(AT)/options | build/shim
 	$(CXX) -std=c++17 $(SHIM_FLAGS) $(LINK_FLAGS) -Itests -o $@ $<
 
 # NAME.0.log .. NAME.3.log: by schedule; eager streams in the even ones
 define SHIM_RUN
 build/shim/%.$(1).log: build/shim/%
-	@CUDA_SHIM_SCHEDULE=$(1) CUDA_SHIM_LAZY=$$$$(($(1) % 2)) ./$$< > $$@ 2>&1; echo "exit status $$$$?" >> $$@
+	@CUDA_SHIM_SCHEDULE=$(1) CUDA_SHIM_LAZY=$$$$(($(1) % 2)) ./$$< > $$@ 2>&1; \
+	    echo "exit status $$$$?" >> $$@; sh tests/run.sh each $$@
 endef
 $(foreach s,0 1 2 3,$(eval $(call SHIM_RUN,$(s))))
 
 # On a device.
-$(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/%.c $(wildcard tests/*.h) gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o | build/cuda
-	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) \
+$(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o build/rooms.a | build/cuda
+	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(INSIDE_CUDA),build/rooms.a $(OPENMP),build/shim/gradckpt.o) \
 	    $(CUDA_LIBS) -lm -pthread
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
@@ -331,7 +356,7 @@ build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/bench/*.h) build/gradckpt.o
-build/mpi_engine build/mpi_predict: build/%: tests/%.c
+build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/scaling: tests/bench/scaling.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
@@ -340,39 +365,52 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-build/accuracy build/bench build/depth build/fastest build/generate build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
+build/accuracy build/bench build/depth build/fastest build/generate build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h $(AT)/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
 
 build/bench build/generate: tests/bench/peak.h examples/convolution.h
 
-build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h build/options
+build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(AT)/options
 	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<
-build/small_models: tests/bench/small_models.c tests/bench/model.h build/by_hand.o gradckpt.h build/options
+build/small_models: tests/bench/small_models.c tests/bench/model.h build/by_hand.o gradckpt.h $(AT)/options
 	$(COMPILE) -o $@ $< build/by_hand.o $(BLAS_LIBS) -lm
 
-build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h build/options
+build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h $(AT)/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
-build/fits: tests/bench/fits.c gradckpt.h build/options
+build/fits: tests/bench/fits.c gradckpt.h $(AT)/options
 	$(COMPILE) -o $@ $<
 
-build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h build/options
+build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h $(AT)/options
 	$(COMPILE) -o $@ $< $(BLAS_LIBS)
 
-# The CMake package finds the header from where it lies itself (examples/packaging/cmake).
 VERSION = $(shell awk '/define GCKPT_VERSION_/ { v = v s $$3; s = "." } END { print v }' gradckpt.h)
-SHARE = $(DESTDIR)$(PREFIX)/share
-install:
-	mkdir -p '$(DESTDIR)$(PREFIX)/include' '$(SHARE)/pkgconfig' '$(SHARE)/cmake/gradckpt' '$(SHARE)/gradckpt'
-	cp gradckpt.h '$(DESTDIR)$(PREFIX)/include/gradckpt.h'
-	cp gradckpt_cuda.cu '$(SHARE)/gradckpt/gradckpt_cuda.cu'
+INCLUDE = $(DESTDIR)$(PREFIX)/include
+LIBRARIES = $(DESTDIR)$(LIBDIR)
+SHARE = $(DESTDIR)$(PREFIX)/share/gradckpt
+# Where LIBDIR is below PREFIX, the CMake package finds all from where it lies itself, and may be moved. Who links
+# needs what the object was compiled with: OPENMP, BLAS_LIBS.
+install: build/libgradckpt.a
+	mkdir -p '$(INCLUDE)' '$(SHARE)' '$(LIBRARIES)/pkgconfig' '$(LIBRARIES)/cmake/gradckpt'
+	cp gradckpt.h '$(INCLUDE)'
+	cp gradckpt_cuda.cu '$(SHARE)'
+	cp build/libgradckpt.a '$(LIBRARIES)'
 	cp examples/packaging/cmake/gradckptConfig.cmake examples/packaging/cmake/gradckptConfigVersion.cmake \
-	    '$(SHARE)/cmake/gradckpt'
-	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' '' 'Name: gradckpt' \
+	    '$(LIBRARIES)/cmake/gradckpt'
+	prefix='$(PREFIX)' && libdir='$(LIBDIR)' && root=$$prefix && below=$${libdir#"$$prefix"/} && \
+	if [ "$$below" != "$$libdir" ]; then \
+	    libdir='$${prefix}'/$$below && \
+	    root='$${gradckpt_here}/../../'$$(echo "$$below" | sed 's,[^/][^/]*,..,g'); \
+	fi && \
+	printf '%s\n' "prefix=$$prefix" 'includedir=$${prefix}/include' "libdir=$$libdir" '' 'Name: gradckpt' \
 	    'Description: trains neural networks inside a byte budget, to the same bits' \
-	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' > '$(SHARE)/pkgconfig/gradckpt.pc'
-	chmod 644 '$(DESTDIR)$(PREFIX)/include/gradckpt.h' '$(SHARE)/gradckpt/gradckpt_cuda.cu' \
-	    '$(SHARE)/pkgconfig/gradckpt.pc' '$(SHARE)'/cmake/gradckpt/*.cmake
+	    'Version: $(VERSION)' 'Cflags: -I$${includedir}' \
+	    'Libs: $(strip -L$${libdir} -lgradckpt $(OPENMP) $(BLAS_LIBS))' > '$(LIBRARIES)/pkgconfig/gradckpt.pc' && \
+	printf '%s\n' 'get_filename_component(gradckpt_here "$${CMAKE_CURRENT_LIST_DIR}" REALPATH)' \
+	    "set(gradckpt_root \"$$root\")" 'set(gradckpt_archive "$${gradckpt_here}/../../libgradckpt.a")' \
+	    'set(gradckpt_link "$(strip $(OPENMP) $(BLAS_LIBS))")' > '$(LIBRARIES)/cmake/gradckpt/gradckptInstalled.cmake'
+	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(LIBRARIES)/libgradckpt.a' \
+	    '$(LIBRARIES)/pkgconfig/gradckpt.pc' '$(LIBRARIES)'/cmake/gradckpt/*.cmake
 
 # What git tracks, as it is now (`stash create` fails where files have new times only: hence the refresh); outside a
 # repository, as in what such an archive unpacks to, all of it.
@@ -392,4 +430,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples header run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme install dist clean
+.PHONY: always all help examples header run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean

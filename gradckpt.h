@@ -26,33 +26,45 @@
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
  *
- * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                     1435
- *     >>base       configuration, errors, memory, shapes, threads                       1020
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           720
- *     >>store      parameters and optimiser state                                       1350
- *     >>graph      tensors, views, segments, gckpt_apply                                 700
- *     >>ops        elementwise, broadcasting, shapes: a block an op                     1120
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1970
- *     >>ops-images convolutions, pools, norms of images, gather, recurrent layers         1380
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  3500
- *     >>bound      work and bytes that no schedule can do without                        520
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2480
- *     >>plan-tells what a plan tells                                                     280
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1270
- *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
- *     >>cpu        the processor as a backend                                            240
- *     >>ranks      sums and values of several processes, by exchanges                     240
- *     >>exec       runs a plan over one arena                                           1900
- *     >>training   division, norm, clipping, optimisers, steps                          1630
- *     >>crew       a step in leaves, and by several ranks                             550
- *     >>check      gradients against finite differences                                  700
- *     >>files      safetensors                                                          2470
- *     >>tables     plans as files and as C constants                                     850
- *     >>fast       fast ops: work cut into items for threads                            2010
- *     >>kernels    what is done with an item, for each instruction set                  3360
- *     manual       this comment                                                          430
- *                  in all                                                              32230
+ * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1122
+ *                 error, text, sink, memory, shape, threads
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                786
+ *                 arithmetic, math, random, halves, sums, chains
+ *     >>store     parameters and optimiser state, however they are stored                     1507
+ *                 params, packed, mirror, names, notes, values, calls
+ *     >>graph     tensors, views, segments, gckpt_apply                                        687
+ *                 tensor, segments, apply
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4606
+ *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
+ *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
+ *                 gather, recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2309
+ *                 plain, items, products, rows, images, attention, recurrent, kernels,
+ *                 backend, calls
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3687
+ *                 types, leaves, scratch, planner, mixed, forms, model, order, gradients,
+ *                 makers, schedule, draft, live, place, encode
+ *     >>search    what no schedule can do without; the least work for every budget            3054
+ *                 cuts, bound, search, squeeze, polish, slots, stages, options, chain, offers,
+ *                 again, ladder, choose
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1805
+ *                 tells, checks, open, request, frontier, fit, pictures
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     3843
+ *                 exchange, exec, bind, host, backend, memory, open, call, mixed, portions,
+ *                 instruction, update, finite, paint, feeds, advance, step, stream, picks,
+ *                 values
+ *     >>check     gradients against finite differences; what ops cost here; races              702
+ *                 gradients, calibrate, race
+ *     >>files     safetensors                                                                 1836
+ *                 write, header, places, data, read, path
+ *     >>ranks     a step in leaves and by several ranks; their files                          1264
+ *                 crew, rounds, load, save
+ *     >>tables    plans as files and as C constants                                            858
+ *                 write, read, c
+ *     >>kernels   what is done with an item, for each instruction set                         3376
+ *                 vectors, products, row, piece, math, curves, rows, bf16, sums, attention,
+ *                 words, online, word_attention, losses, cells
  *
  * == MANUAL =======================================================================================
  *
@@ -86,7 +98,8 @@
  *    first, so give each its own statement where two arguments would both create something (w1 and
  *    b1 above). examples/layers.h and train.h: layers and a training loop of such calls, to copy.
  *    The two lines at the top are best a file of their own, gradckpt.c, which is compiled once, by
- *    `cc -O2 -c gradckpt.c`; a program then by `cc -O2 program.c gradckpt.o -o program`.
+ *    `cc -O2 -c gradckpt.c`; a program then by `cc -O2 program.c gradckpt.o -o program`. `make
+ *    install` does that, too, for pkg-config (--cflags --libs gradckpt) and CMake.
  *
  * 2. Errors
  *    Nothing aborts and nothing needs checking on each line. Building: the first error stays on the
@@ -419,6 +432,7 @@
  *    index, and beside it a file of each rank: keep them together), on as many ranks as there are
  *    now. docs/distributed.md has the design, and what it costs.
  */
+
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
 
@@ -1857,9 +1871,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 
 #if defined(GRADCKPT_IMPLEMENTATION) && !defined(GRADCKPT_IMPLEMENTED)
 #define GRADCKPT_IMPLEMENTED
-/* =================================================================================================
- * >>base: configuration, errors, memory, shapes, threads
- * ============================================================================================== */
+
 #include <float.h>
 #include <stdarg.h>
 #include <string.h>
@@ -1997,6 +2009,9 @@ extern "C" {
 #define GCKPTI_DEVICE
 #define GCKPTI_TABLE static const
 #endif
+/* What other files of src/ may use, by a door or among the files of a folder. */
+#define GCKPTI_FN   static
+#define GCKPTI_DATA static
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
@@ -2022,16 +2037,254 @@ extern "C" {
 #else
 #define GCKPTI_APART
 #endif
+/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
+ * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
+#ifndef GCKPTI_TEAMS
+#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#define GCKPTI_TEAMS 1
+#else
+#define GCKPTI_TEAMS 0
+#endif
+#endif
 
+/* =================================================================================================
+ * >>base: configuration, errors, texts, memory, shapes, threads
+ *
+ * What knows nothing of tensors. base/config.h has all that depends on compiler, system and
+ * macros, and includes the system's headers; no other file does.
+ *
+ * Every object that a user can ask for an error begins with a gckpti_object, which gckpti_error
+ * fills. gckpti_allocator is the one way to memory, the user's functions, a block of his, or the
+ * heap; gckpti_grow the one growing array. gckpti_text and gckpti_sink put characters where they
+ * fit, and bytes where a callback takes them. gckpti_job runs items of work on the threads of a
+ * gckpti_runner: a pool of the program's own, or OpenMP's.
+ * ============================================================================================== */
+
+/* ---- base/error.c ---- */
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
  * while building stays; `last` is replaced by each later call. */
 #define GCKPTI_MAGIC 0x67636b70u
+
 typedef struct {
     uint32_t magic;
     gckpt_result sticky, last;
     char text[GCKPTI_TEXT];
 } gckpti_object;
 
+/* ---- base/text.c ---- */
+typedef struct {
+    char *at;
+    size_t left;
+} gckpti_text; /* left: room, the final zero not counted */
+
+GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
+GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value);
+
+/* What %T puts: folder graph knows (gckpti_tensor_label). */
+typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
+
+/* Directives: see gckpt_fail; %T only with a labeller. */
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
+                                  va_list args);
+GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
+GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
+                          va_list args);
+
+/* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
+GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
+#ifdef GCKPT_NO_TEXT
+/* Results without texts: what makes these counts as used, but is never called. */
+GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
+#define gckpti_error(object, result, ...)                                                          \
+    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
+GCKPTI_FN gckpt_result gckpti_ok(void *object);
+
+/* Fields of a desc and what is allowed. */
+typedef struct {
+    const char *name;
+    int64_t value, least, most;
+} gckpti_range;
+
+/* 0: one of n is not, and the object says which. */
+GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n);
+
+/* ---- base/sink.c ---- */
+typedef struct {
+    gckpt_write_fn write; /* NULL: only count */
+    void *user;
+    size_t total, used;
+    int failed;
+    unsigned char block[GCKPTI_LEAN ? 64 : 1024];
+} gckpti_sink;
+
+GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k);
+
+/* Takes n bytes; a full block goes to the callback. */
+GCKPTI_FN void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n);
+
+/* The low `bytes` bytes of a number, little-endian. */
+GCKPTI_FN void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes);
+
+/* At most 511 bytes a call; directives: see gckpt_fail. */
+GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...);
+
+/* ---- base/memory.c ---- */
+typedef struct {
+    gckpt_memory desc;
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
+     * it last refused */
+    size_t used, names, wanted;
+} gckpti_allocator;
+
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory);
+GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
+
+/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
+ * can grow in place or be given back; it is meant for objects that live as long as it does. What
+ * this takes is what gckpti_count_piece adds up. */
+GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
+
+/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
+GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
+GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
+
+/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size);
+
+/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+GCKPTI_FN size_t gckpti_count_block(size_t used);
+
+/* A name, copied. In a block it goes to the end, so that an array to which things with names are
+ * added can grow where it is. NULL: no memory. */
+GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
+
+/* In a block, the newest first. */
+GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
+
+/* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
+GCKPTI_FN void gckpti_tell_block(void *object, const char *whose, const gckpti_allocator *a,
+                                 size_t would);
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_tell_block(object, whose, a, would)                                                 \
+    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
+#endif
+
+/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
+ * they have (overcommit) still refuse what could never be there; many pieces they would promise,
+ * and end the program when it writes to them. */
+GCKPTI_FN int gckpti_has_room(gckpti_allocator *a, size_t bytes);
+
+/* The next capacity of a growing array: as the last piece of a block it grows in place. */
+GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
+
+/* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
+GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
+                          size_t size);
+
+/* ---- base/shape.c ---- */
+typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
+GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+                           const void *context);
+GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
+
+/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
+GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
+{
+    int64_t n = 1;
+    for (int i = 0; i < axes; i++)
+        n *= s->d[i];
+    return n;
+}
+
+GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
+GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
+GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
+GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
+
+/* What is wrong with one that does not fit, for a text. */
+GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
+
+/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
+GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s);
+
+/* An input gradient's element: add to it or store it first (manual, 5f). */
+GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
+
+/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
+ * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
+GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
+{
+    float y = low ? x - *low : x, s = *d + y;
+    if (low)
+        *low = (s - *d) - y;
+    *d = s;
+}
+
+/* ---- base/threads.c ---- */
+/* How calls start threads. */
+typedef struct {
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                         void *context); /* the program's own */
+    void *user;
+    struct gckpti_team *team; /* NULL: none, or not needed */
+} gckpti_runner;
+
+static inline int gckpti_is_mixed(const gckpt_call *call)
+{
+    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+}
+
+enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
+
+/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
+GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                          void *context);
+
+/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
+GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
+                                void *context);
+
+/* What the files of base share; no other folder uses it. */
+
+/* ---- base/threads.c ---- */
+#if GCKPTI_HAS_FAST
+#if GCKPTI_TEAMS
+/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
+ * too. `left` counts the items nobody has claimed, `open` those that are not finished.
+ *
+ * Why a thread that comes late, or sleeps anywhere in here, does no harm:
+ * - An item is claimed by taking one from `left`, and is one's own if something was left. What
+ *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
+ *   ended and another began meanwhile, it has claimed an item of the other.
+ * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
+ *   only when no item is open. So body, context and n stay as they are while they are read.
+ * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
+ * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
+ *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
+ * Thread 0 waits for items that a thread has claimed, and for nothing else. */
+typedef struct gckpti_team {
+    void (*body)(void *context, int64_t i);
+    void *context;
+    int64_t n;
+    int busy; /* a job is under way */
+    int over; /* no more jobs */
+    int gone; /* threads that have seen it */
+    char apart[64];
+    int64_t left;
+    char apart2[64]; /* cache lines of their own */
+    int64_t open;
+    char apart3[64];
+} gckpti_team;
+
+#endif
+#endif
+
+/* In gradckpt.h they stand in order. */
+
+/* >>base/error */
 GCKPT_API gckpt_result gckpt_error(const void *object)
 {
     const gckpti_object *o = (const gckpti_object *)object;
@@ -2063,13 +2316,10 @@ GCKPT_API const char *gckpt_error_text(const void *object)
                                                                         : gckpt_result_text(result);
 }
 
+/* >>base/text */
 /* ---- text without stdio ---- */
-typedef struct {
-    char *at;
-    size_t left;
-} gckpti_text; /* left: room, the final zero not counted */
 
-static void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
+GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
 {
     if (n > t->left)
         n = t->left;
@@ -2090,7 +2340,7 @@ static void gckpti_text_uint(gckpti_text *t, uint64_t value)
     gckpti_text_put(t, digits + n, (size_t)(20 - n));
 }
 
-static void gckpti_text_int(gckpti_text *t, int64_t value)
+GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value)
 {
     if (value < 0)
         gckpti_text_put(t, "-", 1);
@@ -2134,8 +2384,6 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-static void gckpti_text_add(gckpti_text *t, const char *format, ...);
-
 /* A shape that is being refused may have any number of axes; only six are there to be read. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
@@ -2147,12 +2395,8 @@ static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
     gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
 
-/* What %T puts: folder graph knows (gckpti_tensor_label). */
-typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
-
-/* Directives: see gckpt_fail; %T only with a labeller. */
-static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
-                               va_list args)
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
+                                  va_list args)
 {
     char label[64];
     for (const char *f = format; *f; f++) {
@@ -2169,9 +2413,7 @@ static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const c
         case 'u': gckpti_text_uint(t, va_arg(args, uint64_t)); break;
         case 'g': gckpti_text_double(t, va_arg(args, double)); break;
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
-        case 'T':
-            s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label);
-            break;
+        case 'T': s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label); break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
         }
@@ -2180,7 +2422,7 @@ static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const c
     }
 }
 
-static void gckpti_text_add(gckpti_text *t, const char *format, ...)
+GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -2188,7 +2430,8 @@ static void gckpti_text_add(gckpti_text *t, const char *format, ...)
     va_end(args);
 }
 
-static void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format, va_list args)
+GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
+                          va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
@@ -2196,8 +2439,7 @@ static void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *f
         gckpti_text_format(&t, labeller, format, args);
 }
 
-/* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
-static gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (!o || o->sticky != GCKPT_OK)
@@ -2211,19 +2453,16 @@ static gckpt_result gckpti_error(void *object, gckpt_result result, const char *
 }
 
 #ifdef GCKPT_NO_TEXT
-/* Results without texts: what makes these counts as used, but is never called. */
-static gckpt_result gckpti_result(void *object, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (o && o->sticky == GCKPT_OK)
         o->last = result;
     return result;
 }
-#define gckpti_error(object, result, ...)                                                          \
-    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
-static gckpt_result gckpti_ok(void *object)
+GCKPTI_FN gckpt_result gckpti_ok(void *object)
 {
     gckpti_object *o = (gckpti_object *)object;
     o->last = GCKPT_OK;
@@ -2232,14 +2471,7 @@ static gckpt_result gckpti_ok(void *object)
     return GCKPT_OK;
 }
 
-/* Fields of a desc and what is allowed. */
-typedef struct {
-    const char *name;
-    int64_t value, least, most;
-} gckpti_range;
-
-/* 0: one of n is not, and the object says which. */
-static int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n)
+GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (r[i].value < r[i].least || r[i].value > r[i].most) {
@@ -2252,16 +2484,10 @@ static int gckpti_in_range(void *object, const char *who, const gckpti_range *r,
     return 1;
 }
 
+/* >>base/sink */
 /* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
-typedef struct {
-    gckpt_write_fn write; /* NULL: only count */
-    void *user;
-    size_t total, used;
-    int failed;
-    unsigned char block[GCKPTI_LEAN ? 64 : 1024];
-} gckpti_sink;
 
-static gckpt_result gckpti_sink_flush(gckpti_sink *k)
+GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k)
 {
     if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
         k->failed = 1;
@@ -2269,8 +2495,7 @@ static gckpt_result gckpti_sink_flush(gckpti_sink *k)
     return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
-/* Takes n bytes; a full block goes to the callback. */
-static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+GCKPTI_FN void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
     k->total += n;
@@ -2285,8 +2510,7 @@ static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
     }
 }
 
-/* The low `bytes` bytes of a number, little-endian. */
-static void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
+GCKPTI_FN void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
 {
     unsigned char little[8];
     for (int i = 0; i < bytes; i++)
@@ -2294,8 +2518,7 @@ static void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
     gckpti_sink_put(k, little, (size_t)bytes);
 }
 
-/* At most 511 bytes a call; directives: see gckpt_fail. */
-static void gckpti_print(gckpti_sink *k, const char *format, ...)
+GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
 {
     char line[512];
     gckpti_text t = { line, sizeof line - 1 };
@@ -2306,17 +2529,10 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_sink_put(k, line, (size_t)(t.at - line));
 }
 
+/* >>base/memory */
 /* ---- memory: the one allocation site ---- */
-typedef struct {
-    gckpt_memory desc;
-    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
-     * it last refused */
-    size_t used, names, wanted;
-} gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
-
-static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
+GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
 {
     gckpti_allocator a;
     memset(&a, 0, sizeof a);
@@ -2325,7 +2541,7 @@ static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
     return a;
 }
 
-static size_t gckpti_round_up(size_t n, size_t alignment)
+GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment)
 {
     return (n + (alignment - 1)) / alignment * alignment;
 }
@@ -2362,10 +2578,7 @@ static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t siz
     return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
 }
 
-/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; it is meant for objects that live as long as it does. What
- * this takes is what gckpti_count_piece adds up. */
-static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
+GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
         return NULL;
@@ -2401,8 +2614,7 @@ static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size
     return NULL;
 }
 
-/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
-static void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
+GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
 {
     if (size && n > (size_t)PTRDIFF_MAX / size)
         return NULL;
@@ -2413,30 +2625,26 @@ static void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
     return p;
 }
 
-static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
+GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
 {
     size_t bytes = n * size;
     if (ptr)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
-/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
-static void gckpti_count_piece(size_t *used, size_t n, size_t size)
+GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size)
 {
     const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
     if (n && size)
         *used = n < most / size && n * size < most - at ? at + n * size : most;
 }
 
-/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
-static size_t gckpti_count_block(size_t used)
+GCKPTI_FN size_t gckpti_count_block(size_t used)
 {
     return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
 }
 
-/* A name, copied. In a block it goes to the end, so that an array to which things with names are
- * added can grow where it is. NULL: no memory. */
-static char *gckpti_name_new(gckpti_allocator *a, const char *name)
+GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 {
     size_t n = strlen(name) + 1;
     char *copy = NULL;
@@ -2452,8 +2660,7 @@ static char *gckpti_name_new(gckpti_allocator *a, const char *name)
     return copy ? (char *)memcpy(copy, name, n) : NULL;
 }
 
-/* In a block, the newest first. */
-static void gckpti_name_delete(gckpti_allocator *a, char *name)
+GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 {
     if (name && a->desc.memory)
         a->names -= strlen(name) + 1;
@@ -2461,9 +2668,8 @@ static void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
 }
 
-/* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
-static void gckpti_tell_block(void *object, const char *whose, const gckpti_allocator *a,
-                              size_t would)
+GCKPTI_FN void(gckpti_tell_block)(void *object, const char *whose, const gckpti_allocator *a,
+                                  size_t would)
 {
     gckpti_object *o = (gckpti_object *)object;
     size_t n = strlen(o->text);
@@ -2475,15 +2681,7 @@ static void gckpti_tell_block(void *object, const char *whose, const gckpti_allo
                         whose, a->desc.size, would ? would : a->wanted);
 }
 
-#ifdef GCKPT_NO_TEXT
-#define gckpti_tell_block(object, whose, a, would)                                                 \
-    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
-#endif
-
-/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
- * they have (overcommit) still refuse what could never be there; many pieces they would promise,
- * and end the program when it writes to them. */
-static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
+GCKPTI_FN int gckpti_has_room(gckpti_allocator *a, size_t bytes)
 {
     if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
         return 1;
@@ -2492,15 +2690,13 @@ static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
     return p != NULL;
 }
 
-/* The next capacity of a growing array: as the last piece of a block it grows in place. */
-static size_t gckpti_larger(size_t capacity, int in_place)
+GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place)
 {
     return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
 }
 
-/* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
-static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
-                       size_t size)
+GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
+                          size_t size)
 {
     void *items;
     if (count < *capacity)
@@ -2517,8 +2713,8 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     return 1;
 }
 
+/* >>base/shape */
 /* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
-typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
@@ -2531,8 +2727,8 @@ static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
     }
 }
 
-static void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
-                        const void *context)
+GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+                           const void *context)
 {
     unsigned char *v = (unsigned char *)items;
     for (size_t built = n / 2, end = n; end > 1;) {
@@ -2552,7 +2748,7 @@ static void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before
 }
 
 /* ---- shapes ---- */
-static gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
+GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {
     gckpt_shape s;
     memset(&s, 0, sizeof s);
@@ -2572,19 +2768,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
     return gckpti_shape(4, a, b, c, d);
 }
 
-/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
-GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
-{
-    int64_t n = 1;
-    for (int i = 0; i < axes; i++)
-        n *= s->d[i];
-    return n;
-}
-GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
-GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
-GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
-
-static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
+GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 {
     if (a->n != b->n)
         return 0;
@@ -2594,8 +2778,7 @@ static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
     return 1;
 }
 
-/* What is wrong with one that does not fit, for a text. */
-static const char *gckpti_shape_problem(const gckpt_shape *s)
+GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
 {
     for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++)
         if (s->d[i] <= 0)
@@ -2603,8 +2786,7 @@ static const char *gckpti_shape_problem(const gckpt_shape *s)
     return "that is more than this machine can address";
 }
 
-/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
-static int gckpti_shape_fits(const gckpt_shape *s)
+GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s)
 {
     uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64, n = 1;
     if (s->n < 0 || s->n > GCKPT_MAX_DIMS)
@@ -2617,21 +2799,9 @@ static int gckpti_shape_fits(const gckpt_shape *s)
     return 1;
 }
 
-/* An input gradient's element: add to it or store it first (manual, 5f). */
-GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
-
-/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
- * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
-GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
-{
-    float y = low ? x - *low : x, s = *d + y;
-    if (low)
-        *low = (s - *d) - y;
-    *d = s;
-}
-
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x) { gckpti_sum_add(sum, low, x); }
 
+/* >>base/threads */
 /* ---- threads ---- */
 GCKPT_API int gckpt_threads(void)
 {
@@ -2643,51 +2813,8 @@ GCKPT_API int gckpt_threads(void)
 #endif
 }
 
-/* How calls start threads. */
-typedef struct {
-    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
-                         void *context); /* the program's own */
-    void *user;
-    struct gckpti_team *team; /* NULL: none, or not needed */
-} gckpti_runner;
-
 #if GCKPTI_HAS_FAST
-/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
- * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
-#ifndef GCKPTI_TEAMS
-#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
-#define GCKPTI_TEAMS 1
-#else
-#define GCKPTI_TEAMS 0
-#endif
-#endif
 #if GCKPTI_TEAMS
-/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
- * too. `left` counts the items nobody has claimed, `open` those that are not finished.
- *
- * Why a thread that comes late, or sleeps anywhere in here, does no harm:
- * - An item is claimed by taking one from `left`, and is one's own if something was left. What
- *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
- *   ended and another began meanwhile, it has claimed an item of the other.
- * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
- *   only when no item is open. So body, context and n stay as they are while they are read.
- * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
- * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
- *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
- * Thread 0 waits for items that a thread has claimed, and for nothing else. */
-typedef struct gckpti_team {
-    void (*body)(void *context, int64_t i);
-    void *context;
-    int64_t n;
-    int busy; /* a job is under way */
-    int over; /* no more jobs */
-    int gone; /* threads that have seen it */
-    char apart[64];
-    int64_t left;
-    char apart2[64]; /* cache lines of their own */
-    int64_t open;
-    char apart3[64];
-} gckpti_team;
 
 static void gckpti_team_help(gckpti_team *t)
 {
@@ -2731,7 +2858,7 @@ static void gckpti_team_wait(int *waited)
 }
 
 /* What threads but 0 do until thread 0 ends the team. */
-static void gckpti_team_work(gckpti_team *t)
+GCKPTI_FN void gckpti_team_work(gckpti_team *t)
 {
     for (int waited = 0; !__atomic_load_n(&t->over, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
@@ -2745,7 +2872,7 @@ static void gckpti_team_work(gckpti_team *t)
 
 /* Thread 0 waits here for the others and not in OpenMP's barrier, which may spin for so long that a
  * thread without a processor never gets this one. */
-static void gckpti_team_end(gckpti_team *t, int others)
+GCKPTI_FN void gckpti_team_end(gckpti_team *t, int others)
 {
     __atomic_store_n(&t->over, 1, __ATOMIC_RELEASE);
     for (int waited = 0; __atomic_load_n(&t->gone, __ATOMIC_ACQUIRE) < others;)
@@ -2771,16 +2898,8 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 
 #endif
 
-static inline int gckpti_is_mixed(const gckpt_call *call)
-{
-    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
-}
-
-enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
-
-/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                       void *context)
+GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                          void *context)
 {
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
@@ -2852,9 +2971,8 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
         item(context, i, 0);
 }
 
-/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
-static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
-                             void *context)
+GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
+                                void *context)
 {
 #if GCKPTI_HAS_FAST && defined(_OPENMP) && GCKPTI_TEAMS
     if (threads > 1 && !runner->parallel_for && !runner->team) {
@@ -2875,7 +2993,10 @@ static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(vo
     (void)runner, (void)threads;
     main(context);
 }
-/* ---- >>numerics ---------------------------------------------------------------------------------
+
+/* =================================================================================================
+ * >>num: fma, exp, log, pow, tanh, erf, sin, cos, halves, sums, Philox, hash
+ *
  * Everything that could differ between two machines, made the same: one fused multiply-add, our own
  * transcendentals on top of it, one order for every sum, counter-based random numbers, one hash.
  *
@@ -2887,8 +3008,10 @@ static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(vo
  * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
  * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error.
  * A vector version mirrors exp, tanh and erf operation by operation: selects are written as
- * x < a ? a : x, which is what min and max instructions do, also for NaN. */
+ * x < a ? a : x, which is what min and max instructions do, also for NaN.
+ * ============================================================================================== */
 
+/* ---- num/arithmetic.c ---- */
 /* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
  * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
  * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
@@ -3054,23 +3177,29 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 /* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
 GCKPTI_TABLE float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
                                        0.00138194906f };
+
 /* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
 GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
                                         0.0214866754f,   -0.00794600882f, 0.00230121962f,
                                         -0.000358392805f };
+
 #define GCKPTI_TANH_SPLIT 1.0f
 #define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
+
 /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
 GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
                                        -0.0268533472f, 0.0051871622f, -0.00079978531f,
                                        7.80690316e-05f };
+
 /* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
 GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
                                         -0.0240097791f, 0.00375733338f, -0.000350555201f,
                                         1.39585973e-05f };
+
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
 
+/* ---- num/math.c ---- */
 /* (exp(r) - 1) / r for |r| <= ln(2)/2 */
 GCKPTI_INLINE float gckpti_exp_poly(float r)
 {
@@ -3309,6 +3438,7 @@ GCKPTI_INLINE float gckpti_cos(float x)
     return c;
 }
 
+/* ---- num/random.c ---- */
 /* base^n by squaring. volatile keeps the last product away from a caller's 1 - powi(...). */
 GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
 {
@@ -3350,10 +3480,9 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 }
 
 GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static double gckpti_size(double x) { return x < 0 ? -x : x; }
+GCKPTI_FN double gckpti_size(double x);
 
-/* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
- * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
+/* ---- num/halves.c ---- */
 GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
 {
     uint32_t u = gckpti_bits(x);
@@ -3363,15 +3492,7 @@ GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
 /* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not
  * above 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and
  * becomes a zero like what is below, the same sum at 2^64 times the scale tells. */
-GCKPTI_DEVICE static float gckpti_small_link(float a, float b, float c, float d)
-{
-    const float up = 18446744073709551616.0f;
-    const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
-    if (u << 1 == 0x01000000u &&
-        gckpti_bits(gckpti_fma(x < y ? a * up : a, x < y ? b : b * up, c * up)) << 1 >= 0x41000000u)
-        return d;
-    return gckpti_float(u & 0x80000000u);
-}
+GCKPTI_DEVICE GCKPTI_FN float gckpti_small_link(float a, float b, float c, float d);
 
 GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
 {
@@ -3397,8 +3518,6 @@ GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
 
-/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
- * canonical; what is beyond 65504 must not come. ---- */
 GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
 {
     uint32_t u = gckpti_bits(x), sign = u >> 16 & 0x8000u;
@@ -3420,9 +3539,6 @@ GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
     return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u);
 }
 
-GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
-GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
-
 /* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77:
  * r = sqrt(-2 log((top 24 bits of a + 1) / 2^24)); mul(r, cos), mul(r, sin) of mul(2 pi, u(b)). */
 GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
@@ -3434,6 +3550,7 @@ GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
     out[1] = gckpti_mul(r, s);
 }
 
+/* ---- num/sums.c ---- */
 /* Row reductions: 32 lanes from +0, lane i takes elements i, i+32, ...; then a tree of halves. */
 GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
 {
@@ -3522,6 +3639,7 @@ GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first
 
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
 #define GCKPTI_FNV_START UINT64_C(0xcbf29ce484222325)
+
 GCKPTI_INLINE uint64_t gckpti_fnv(uint64_t hash, const void *bytes, size_t n)
 {
     const unsigned char *p = (const unsigned char *)bytes;
@@ -3587,6 +3705,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
     return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
 }
 
+/* ---- num/chains.c ---- */
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 {
@@ -3597,8 +3716,40 @@ GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 /* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
  * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
  * stored. */
-static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride, int64_t n,
-                          int64_t k, float *d)
+GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
+                             int64_t n, int64_t k, float *d);
+GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
+GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n);
+
+/* >>num/arithmetic */
+/* >>num/math */
+/* >>num/random */
+GCKPTI_FN double gckpti_size(double x) { return x < 0 ? -x : x; }
+
+/* >>num/halves */
+/* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
+ * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
+
+GCKPTI_DEVICE GCKPTI_FN float gckpti_small_link(float a, float b, float c, float d)
+{
+    const float up = 18446744073709551616.0f;
+    const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
+    if (u << 1 == 0x01000000u &&
+        gckpti_bits(gckpti_fma(x < y ? a * up : a, x < y ? b : b * up, c * up)) << 1 >= 0x41000000u)
+        return d;
+    return gckpti_float(u & 0x80000000u);
+}
+
+/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
+ * canonical; what is beyond 65504 must not come. ---- */
+
+GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
+GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
+
+/* >>num/sums */
+/* >>num/chains */
+GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
+                             int64_t n, int64_t k, float *d)
 {
     for (int64_t j0 = 0; j0 < n; j0 += 4) {
         const float *row[4];
@@ -3617,21 +3768,30 @@ static void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_
     }
 }
 
-static void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
+GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         y[i] = gckpti_from_bf16(x[i]);
 }
 
-static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
+GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
 /* =================================================================================================
- * >>store: parameters and optimiser state
+ * >>store: parameters and optimiser state, however they are stored
+ *
+ * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
+ * and state lie, and what is known about them. Values are raw, memory without meaning, until a
+ * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales
+ * (gckpti_packing, reached only where something packs). Where a backend has memory of its own, a
+ * gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
+ * block (gckpti_share, gckpti_own). Notes are pairs of texts that go into files.
  * ============================================================================================== */
+
+/* ---- store/params.c ---- */
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
@@ -3655,6 +3815,7 @@ typedef struct {
     float *array[5];              /* values, then state */
     int newest;                   /* GCKPTI_BOTH, .. */
 } gckpti_mirror;
+
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
 /* An executor on a backend with memory of its own, in its store's list. */
@@ -3665,6 +3826,7 @@ typedef struct gckpti_binding {
 } gckpti_binding;
 
 struct gckpti_factors;
+
 /* What packed values need; reached only where something packs them, or a plan that has some. */
 typedef struct {
     void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
@@ -3688,6 +3850,7 @@ typedef struct gckpti_factor {
     int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
     const gckpti_stored *stored; /* or this, of one matrix */
 } gckpti_factor;
+
 typedef struct gckpti_factors {
     int64_t batch, m, n, k;
     gckpti_factor a, b;
@@ -3698,10 +3861,7 @@ typedef struct gckpti_factors {
     void *room;       /* scratch of the fast kernels: call->work */
 } gckpti_factors;
 
-static const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
-{
-    return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
-}
+GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call);
 
 struct gckpt_store {
     gckpti_object object;
@@ -3721,11 +3881,194 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
-/* ---- shares of ranks ---- */
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (>>ranks), so each ends where it is held. */
-static int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+ * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
+ * held. */
+GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first);
+
+/* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
+ * has; what is no longer than a block is whole on every rank. */
+GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                   int64_t elements);
+
+/* Whether a parameter of so many elements is cut at all: updated, and its state held, by shares. */
+GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
+
+/* Whether a parameter's values (slot below 0) or states are cut: elements p.first on, p.count of
+ * them, are in memory then, with room for the largest share. Neither values that are the program's
+ * nor packed ones are. */
+GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
+
+/* How many of them are this rank's own, and which is the first. */
+GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
+
+/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
+GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
+/* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
+ * four), scales of I8's rows, and, in its metadata, whose state it is. */
+static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
+                                               "#state4", "#state5", "#state6", "#state7",
+                                               "#state8", "#state9", "#scale",  "#updates" };
+
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* Where the suffix begins that ends the name; NULL: it does not. */
+GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix);
+
+/* The slot that the name of a tensor is for, and the length of its parameter's. */
+GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length);
+GCKPTI_FN int gckpti_is_utf8(const char *text);
+
+/* Why a file cannot have a parameter of this name; NULL: it can. */
+GCKPTI_FN const char *gckpti_name_problem(const char *name);
+/* What a file says of itself beside notes. */
+static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
+                                                    "optimiser" };
+
+enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+
+#ifdef GCKPT_NO_STDIO
+/* a device's weights come from this library, and its flash is short */
+enum { GCKPTI_ASKS_AXES = 0 };
+#else
+enum { GCKPTI_ASKS_AXES = 1 };
+#endif
+
+/* Says of a file, with "HWIO", that convolutions can read its weights; with another value, or where
+ * the file is not this library's and has no such key, that is not known. */
+static const char gckpti_axes_key[] = "convolution_axes";
+
+#define GCKPTI_AXES_PROBLEM                                                                        \
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
+    "desc.convolutions = GCKPT_AXES_HWIO once it, and what is behind a Flatten, is permuted "      \
+    "(docs/from-pytorch.md)"
+GCKPTI_FN int gckpti_note_reserved(const char *key);
+
+/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
+ * that reads or writes them asks here. */
+GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
+
+/* ---- store/packed.c ---- */
+/* Name (in files, too) and bytes of an element, by gckpt_storage. */
+static const struct {
+    const char *name;
+    int bytes;
+} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
+GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
+
+/* Elements that share a scale; all of them where there is none. */
+GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
+GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
+
+/* Bytes of all values, stored as p says. */
+GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
+
+/* Bytes in memory of array i: values, as they are stored, or state i - 1. */
+GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
+GCKPTI_FN int gckpti_is_made(const gckpti_param *q);
+
+/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
+GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
+GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
+
+/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
+
+/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
+ * 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
+
+/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
+ * float is written over it. No scales: 1. */
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+
+/* On the host, to nowhere yet. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
+
+/* Gives state arrays back until `slots` are left. */
+GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
+
+/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
+GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots);
+
+/* ---- store/mirror.c ---- */
+/* One of the two copies was changed. */
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest);
+
+/* Brings the newest values and state to the host. */
+GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
+
+/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
+GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
+
+/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
+GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
+
+/* When the last executor with a backend goes, the parameters leave it. */
+GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
+
+/* ---- store/names.c ---- */
+GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
+
+/* Takes the newest parameters away until `count` are left. */
+GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
+
+/* ---- store/notes.c ---- */
+GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
+
+/* Appends one, even if there is one with this key. 0: out of memory. */
+GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
+
+/* Those from `first` on take the place of older ones with their keys. */
+GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first);
+
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init);
+
+/* ---- store/values.c ---- */
+enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
+ * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
+GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n);
+
+/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
+/* Draws all raw values. */
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
+
+/* Gives all raw values back, newest first, as a block wants it. */
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
+
+/* ---- store/calls.c ---- */
+/* Bytes of optimiser state. */
+GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);
+
+/* What the files of store share; no other folder uses it. */
+
+/* In gradckpt.h they stand in order. */
+
+/* >>store/params */
+GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
+{
+    return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
+}
+
+/* ---- shares of ranks ---- */
+GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
 {
     int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
     for (int bit = 1; bit < ranks; bit *= 2) {
@@ -3736,9 +4079,8 @@ static int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *firs
     return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
 }
 
-/* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
- * has; what is no longer than a block is whole on every rank. */
-static int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least, int64_t elements)
+GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                   int64_t elements)
 {
     int64_t first;
     if (GCKPTI_LEAN || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
@@ -3746,25 +4088,20 @@ static int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
     return gckpti_share(elements, 0, ranks, &first);
 }
 
-/* Whether a parameter of so many elements is cut at all: updated, and its state held, by shares. */
-static int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
 {
     return !GCKPTI_LEAN && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
            elements > GCKPT_UPDATE_BLOCK;
 }
 
-/* Whether a parameter's values (slot below 0) or states are cut: elements p.first on, p.count of
- * them, are in memory then, with room for the largest share. Neither values that are the program's
- * nor packed ones are. */
-static int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
 {
     return gckpti_is_cut(s, q->p.elements) &&
            (slot >= 0 ||
             (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
 }
 
-/* How many of them are this rank's own, and which is the first. */
-static int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
+GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
 {
     const int cut = gckpti_array_cut(s, q, slot);
     *first = cut ? q->p.first : 0;
@@ -3772,7 +4109,7 @@ static int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot,
 }
 
 /* For how many of them there is memory. */
-static int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
+GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
 {
     return gckpti_array_cut(s, q, slot)
                ? gckpti_in_memory(s->ranks, s->shard, GCKPT_SHARD_STATE, q->p.elements)
@@ -3780,8 +4117,7 @@ static int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot
 }
 
 /* ---- names, as files can have them ---- */
-/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
-static int gckpti_utf8_length(const char *s, size_t left)
+GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     uint32_t c = left ? (unsigned char)*s : 0xff;
@@ -3797,22 +4133,13 @@ static int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
- * four), scales of I8's rows, and, in its metadata, whose state it is. */
-static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
-                                               "#state4", "#state5", "#state6", "#state7",
-                                               "#state8", "#state9", "#scale",  "#updates" };
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
-
-/* Where the suffix begins that ends the name; NULL: it does not. */
-static const char *gckpti_ending(const char *name, const char *suffix)
+GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix)
 {
     size_t n = strlen(name), m = strlen(suffix);
     return n >= m && !strcmp(name + n - m, suffix) ? name + n - m : NULL;
 }
 
-/* The slot that the name of a tensor is for, and the length of its parameter's. */
-static int gckpti_slot_of(const char *name, size_t *length)
+GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 {
     for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
         const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
@@ -3823,7 +4150,7 @@ static int gckpti_slot_of(const char *name, size_t *length)
     return GCKPTI_VALUES;
 }
 
-static int gckpti_is_utf8(const char *text)
+GCKPTI_FN int gckpti_is_utf8(const char *text)
 {
     int n = 1;
     for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
@@ -3831,8 +4158,7 @@ static int gckpti_is_utf8(const char *text)
     return n > 0;
 }
 
-/* Why a file cannot have a parameter of this name; NULL: it can. */
-static const char *gckpti_name_problem(const char *name)
+GCKPTI_FN const char *gckpti_name_problem(const char *name)
 {
     size_t length;
     if (!*name || !strcmp(name, "__metadata__") || !strcmp(name, "__sums__"))
@@ -3842,27 +4168,7 @@ static const char *gckpti_name_problem(const char *name)
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-/* What a file says of itself beside notes. */
-static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
-                                                    "optimiser" };
-enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
-
-#ifdef GCKPT_NO_STDIO
-enum {
-    GCKPTI_ASKS_AXES = 0
-}; /* a device's weights come from this library, and its flash is short */
-#else
-enum { GCKPTI_ASKS_AXES = 1 };
-#endif
-/* Says of a file, with "HWIO", that convolutions can read its weights; with another value, or where
- * the file is not this library's and has no such key, that is not known. */
-static const char gckpti_axes_key[] = "convolution_axes";
-#define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
-    "desc.convolutions = GCKPT_AXES_HWIO once it, and what is behind a Flatten, is permuted "      \
-    "(docs/from-pytorch.md)"
-
-static int gckpti_note_reserved(const char *key)
+GCKPTI_FN int gckpti_note_reserved(const char *key)
 {
     int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]) ||
                    (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key));
@@ -3892,57 +4198,46 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
- * that reads or writes them asks here. */
-static float *gckpti_array(const gckpti_param *q, int slot)
+GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
 }
 
+/* >>store/packed */
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's ---- */
-/* Name (in files, too) and bytes of an element, by gckpt_storage. */
-static const struct {
-    const char *name;
-    int bytes;
-} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
-
-static const char *gckpti_storage_name(gckpt_storage storage)
+GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
                                                 : "not a gckpt_storage";
 }
 
-/* Elements that share a scale; all of them where there is none. */
-static int64_t gckpti_row_length(const gckpt_parameter *p)
+GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
 {
     return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
 }
 
-static size_t gckpti_scale_bytes(const gckpt_parameter *p)
+GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
 {
     if (p->storage != GCKPT_STORED_I8)
         return 0;
     return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
 }
 
-/* Bytes of all values, stored as p says. */
-static size_t gckpti_values_bytes(const gckpt_parameter *p)
+GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
     return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
 }
 
-/* Bytes in memory of array i: values, as they are stored, or state i - 1. */
-static size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
+GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
     return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
                                               : gckpti_values_bytes(&q->p);
 }
 
-static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+GCKPTI_FN int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
-/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
-static unsigned char *gckpti_values_block(const gckpti_param *q)
+GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
     void *block = q->p.values;
@@ -3951,7 +4246,7 @@ static unsigned char *gckpti_values_block(const gckpti_param *q)
     return (unsigned char *)block;
 }
 
-static void gckpti_set_block(gckpti_param *q, unsigned char *block)
+GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
     void *at = block;
     int floats = q->p.storage == GCKPT_STORED_F32;
@@ -3960,8 +4255,7 @@ static void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
 }
 
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
-static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
@@ -3970,8 +4264,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
     return seen;
 }
 
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
-static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
     void *scales = gckpti_values_block(q);
     float scale = gckpti_float(peak) / 127;
@@ -3979,8 +4272,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
     return scale * 127 <= FLT_MAX; /* not NaN */
 }
 
-/* n floats as BF16 or F16. 0: F16 cannot hold one. */
-static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
     for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
@@ -3992,9 +4284,7 @@ static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, ui
     return !large;
 }
 
-/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
- * 0: F16 cannot hold one. */
-static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
     if (q->p.storage == GCKPT_STORED_F32)
@@ -4030,9 +4320,7 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
     memcpy(to, y, sizeof y);
 }
 
-/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
- * float is written over it. No scales: 1. */
-static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
     const unsigned char *from = (const unsigned char *)u->packed + at * each;
@@ -4052,8 +4340,7 @@ static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float
     }
 }
 
-/* On the host, to nowhere yet. */
-static gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
 {
     gckpt_unpacking u;
     u.storage = q->p.storage;
@@ -4066,7 +4353,7 @@ static gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
 }
 
 /* The floats that n stored values from element `at` on stand for. */
-static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
     const gckpt_unpacking u = gckpti_unpacking_of(q);
     if (q->p.storage == GCKPT_STORED_F32)
@@ -4075,7 +4362,7 @@ static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, fl
         gckpti_unpack(&u, at, n, x);
 }
 
-static int gckpti_state_slots(const gckpti_param *q)
+GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
 {
     int n = 0;
     while (n < 4 && q->p.state[n])
@@ -4083,15 +4370,13 @@ static int gckpti_state_slots(const gckpti_param *q)
     return n;
 }
 
-/* Gives state arrays back until `slots` are left. */
-static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
         gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
 }
 
-/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
-static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 {
     int had = gckpti_state_slots(q);
     for (int i = had; i < slots; i++) {
@@ -4104,23 +4389,22 @@ static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
     return 1;
 }
 
+/* >>store/mirror */
 /* ---- where the newest copy of a parameter is ---- */
-static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
     return !GCKPTI_LEAN && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
-/* One of the two copies was changed. */
-static void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     if (m)
         m->newest = newest;
 }
 
-/* Brings the newest values and state to the host. */
-static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     if (!m || m->newest != GCKPTI_MIRROR)
@@ -4133,7 +4417,7 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 }
 
 /* Pulls, and gives the mirror back. */
-static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     gckpti_pull(s, q);
@@ -4144,8 +4428,7 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
         memset(m, 0, sizeof *m);
 }
 
-/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
-static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
+GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
 {
     gckpti_mirror *m = &s->mirrors[q - s->params];
     size_t scales = gckpti_scale_bytes(&q->p);
@@ -4175,8 +4458,7 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
     return 1;
 }
 
-/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
-static int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
+GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
     if (s->mirror_count < s->count) {
         size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
@@ -4194,8 +4476,7 @@ static int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_back
     return 1;
 }
 
-/* When the last executor with a backend goes, the parameters leave it. */
-static void gckpti_unbind(gckpti_binding *binding)
+GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 {
     gckpt_store *s = binding->store;
     int others = 0;
@@ -4218,14 +4499,15 @@ static void gckpti_unbind(gckpti_binding *binding)
     }
 }
 
+/* >>store/names */
 /* Where the list of the names begins that this one is or would be in. */
-static int *gckpti_names_like(const gckpt_store *s, const char *name)
+GCKPTI_FN int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
     uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
     return &s->params[(size_t)hash % s->capacity].first;
 }
 
-static int gckpti_find(const gckpt_store *s, const char *name)
+GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
 {
     int i = s->count ? *gckpti_names_like(s, name) : -1;
     for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
@@ -4239,14 +4521,13 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 }
 
 /* Gives back the memory of values that the store owns. */
-static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
     gckpti_set_block(q, NULL);
 }
 
-/* Takes the newest parameters away until `count` are left. */
-static void gckpti_store_shrink(gckpt_store *s, size_t count)
+GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
     while (s->count > count) {
         gckpti_param *q = &s->params[--s->count];
@@ -4264,6 +4545,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
     }
 }
 
+/* >>store/notes */
 /* ---- notes ---- */
 static void gckpti_note_free(gckpt_store *s, char *note)
 {
@@ -4271,7 +4553,7 @@ static void gckpti_note_free(gckpt_store *s, char *note)
     gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
 }
 
-static void gckpti_notes_shrink(gckpt_store *s, size_t count)
+GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
 {
     while (s->note_count > count)
         gckpti_note_free(s, s->notes[--s->note_count]);
@@ -4291,8 +4573,7 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
     return i;
 }
 
-/* Appends one, even if there is one with this key. 0: out of memory. */
-static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
     size_t n = strlen(key) + 1, m = strlen(value) + 1;
     char *note = (char *)gckpti_new(&s->memory, n + m, 1);
@@ -4307,8 +4588,7 @@ static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
     return 1;
 }
 
-/* Those from `first` on take the place of older ones with their keys. */
-static void gckpti_notes_settle(gckpt_store *s, size_t first)
+GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
 {
     size_t count = s->note_count;
     for (size_t i = s->note_count = first; i < count; i++) {
@@ -4392,10 +4672,8 @@ static void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
         p->count = gckpti_share(p->elements, s->rank, s->ranks, &p->first);
 }
 
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
-static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      int external, gckpt_init init)
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init)
 {
     gckpti_param q;
     size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
@@ -4449,8 +4727,8 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
     return gckpti_ok(store);
 }
 
+/* >>store/values */
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
-enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
 
 /* Initial values from the even index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
  * seed, name and element (5j). So they are the same whenever they are drawn, and as often. Philox:
@@ -4515,11 +4793,8 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
     gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
-/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
- * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
-static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                     float room[GCKPTI_DRAWN], int64_t *n)
+GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n)
 {
     int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
@@ -4544,8 +4819,7 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
     return room;
 }
 
-/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
-static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
+GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
     size_t bytes = gckpti_array_bytes(s, q, 0);
     if (gckpti_is_made(q))
@@ -4573,7 +4847,7 @@ static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
 
 /* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
  * twice, and no memory is needed besides. 0: a value does not fit. */
-static int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
     float room[GCKPTI_DRAWN], *kept = NULL;
     const float *x;
@@ -4614,14 +4888,14 @@ static void gckpti_unpack_item(void *context, int64_t i)
     gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
 }
 
-static void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
 {
     gckpt_unpacking u = *unpacking;
     gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
 }
 
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
-static void gckpti_fp32_stored(const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
 {
     const gckpt_unpacking *u = &t->b.stored->u;
     const int links = t->b.row != 1; /* what lies side by side */
@@ -4644,12 +4918,11 @@ static void gckpti_fp32_stored(const gckpti_factors *t)
     }
 }
 
-static const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
-                                              gckpti_packed_draw, gckpti_unpack,
-                                              gckpti_fp32_stored };
+GCKPTI_DATA const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
+                                                   gckpti_packed_draw, gckpti_unpack,
+                                                   gckpti_fp32_stored };
 
-/* Draws all raw values. */
-static void gckpti_values_draw(gckpt_store *s)
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
@@ -4662,8 +4935,7 @@ static void gckpti_values_draw(gckpt_store *s)
     }
 }
 
-/* Gives all raw values back, newest first, as a block wants it. */
-static void gckpti_values_undo(gckpt_store *s)
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
         gckpti_param *q = &s->params[i];
@@ -4673,6 +4945,7 @@ static void gckpti_values_undo(gckpt_store *s)
     }
 }
 
+/* >>store/calls */
 /* Whole-name match: '*' any run, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -4978,8 +5251,7 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find(store, name) : -1;
 }
 
-/* Bytes of optimiser state. */
-static size_t gckpti_store_state(const gckpt_store *s)
+GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
 {
     size_t floats = 0;
     for (size_t i = 0; i < s->count; i++)
@@ -5022,7 +5294,12 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
  * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
  * depends on no input (parameters, constants, and functions of those).
+ *
+ * gckpt_graph has the tensors by number, in chunks of memory that never move, and the segments.
+ * gckpt_apply is how all ops come in; the first error of a graph stays (gckpti_fail).
  * ============================================================================================== */
+
+/* ---- graph/tensor.c ---- */
 enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
 
 struct gckpt_tensor {
@@ -5054,6 +5331,7 @@ typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
     size_t size, used;
 } gckpti_chunk;
+
 typedef struct {
     int parent, depth, ordinal; /* ordinal: among the outermost ones */
 } gckpti_segment;
@@ -5077,6 +5355,45 @@ struct gckpt_graph {
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
+/* The first error of a graph stays. */
+GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
+
+/* gckpti_error of a text with %T. */
+GCKPTI_FN gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format,
+                                          ...);
+#ifdef GCKPT_NO_TEXT
+GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result);
+#define gckpti_fail(g, result, ...)                                                                \
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
+#define gckpt_fail(call, result, ...)                                                              \
+    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#define gckpti_graph_error(object, result, ...)                                                    \
+    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
+
+/* ---- graph/segments.c ---- */
+/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
+ * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+enum { GCKPTI_CACHED = 1 << 22 };
+GCKPTI_FN int gckpti_is_cache(const gckpt_op *op);
+GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
+
+/* ---- graph/apply.c ---- */
+/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
+ * `factor`. */
+GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                         const void *attributes, int64_t factor, int threads,
+                                         int plain, gckpt_precision precision, gckpt_graph *report,
+                                         gckpt_call *call);
+
+/* Whether an op hands in running statistics. */
+GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);
+
+/* What the files of graph share; no other folder uses it. */
+
+/* In gradckpt.h they stand in order. */
+
+/* >>graph/tensor */
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
     switch (t->kind) {
@@ -5089,7 +5406,7 @@ static const char *gckpti_kind_name(const gckpt_tensor *t)
 }
 
 /* `gelu "h3"` or `gelu #12`. */
-static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
+GCKPTI_FN const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
 {
     gckpti_text text = { buffer, size - 1 };
     buffer[0] = 0;
@@ -5101,8 +5418,7 @@ static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size
     return buffer;
 }
 
-/* The first error of a graph stays. */
-static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
@@ -5114,8 +5430,8 @@ static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char
     return NULL;
 }
 
-/* gckpti_error of a text with %T. */
-static gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_result(gckpti_graph_error)(void *object, gckpt_result result, const char *format,
+                                           ...)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (!o || o->sticky != GCKPT_OK)
@@ -5128,7 +5444,7 @@ static gckpt_result gckpti_graph_error(void *object, gckpt_result result, const 
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
+GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const char *format, ...)
 {
     gckpt_graph *g = call ? (gckpt_graph *)call->graph : NULL;
     if (!g || g->object.sticky != GCKPT_OK)
@@ -5147,17 +5463,11 @@ static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
         g->object.sticky = result;
     return NULL;
 }
-static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
 {
     gckpti_graph_failed((gckpt_graph *)call->graph, result);
     return result;
 }
-#define gckpti_fail(g, result, ...)                                                                \
-    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
-#define gckpt_fail(call, result, ...)                                                              \
-    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
-#define gckpti_graph_error(object, result, ...)                                                    \
-    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
@@ -5199,7 +5509,7 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
-static void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
+GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
 {
     if (g->object.sticky == GCKPT_OK) {
         gckpti_fail(g, GCKPT_E_MEMORY, what, n);
@@ -5232,15 +5542,15 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     return p;
 }
 
-static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
+GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
     void *copy = gckpti_graph_bytes(g, n);
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
 /* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
-static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
-                                       gckpt_type type)
+GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
+                                          gckpt_type type)
 {
     if (g->count >= INT32_MAX ||
         !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
@@ -5415,6 +5725,7 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     return GCKPT_OK;
 }
 
+/* >>graph/segments */
 static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
 {
     if (x) {
@@ -5464,16 +5775,13 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     return y;
 }
 
-/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
- * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
-enum { GCKPTI_CACHED = 1 << 22 };
-static int gckpti_is_cache(const gckpt_op *op)
+GCKPTI_FN int gckpti_is_cache(const gckpt_op *op)
 {
     const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
     return op && (op->flags & cache) == cache;
 }
 
-static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
     return gckpti_fail(
         g, GCKPT_E_ARG,
@@ -5519,12 +5827,11 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     return t;
 }
 
-/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
- * `factor`. */
-static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                      const void *attributes, int64_t factor, int threads,
-                                      int plain, gckpt_precision precision, gckpt_graph *report,
-                                      gckpt_call *call)
+/* >>graph/apply */
+GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                         const void *attributes, int64_t factor, int threads,
+                                         int plain, gckpt_precision precision, gckpt_graph *report,
+                                         gckpt_call *call)
 {
     memset(call, 0, sizeof *call);
     call->inputs = n;
@@ -5583,8 +5890,7 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
     return NULL;
 }
 
-/* Whether an op hands in running statistics. */
-static int gckpti_hands_in(const gckpt_op *op)
+GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
 {
     unsigned needs = 0;
     for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
@@ -5669,7 +5975,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
 }
 
 /* =================================================================================================
- * >>ops: elementwise, broadcasting, shapes
+ * >>ops: what each op is: shape rule, forward, backward, row, builder
  *
  * An op is one block: formula; shape rule (from in[].shape to shape, pure); forward; backward; the
  * row that names them, with what each input's gradient reads (needs) and which bytes may coincide
@@ -5678,10 +5984,16 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
  *
  * A gradient element that is a product, g * slope, is stored rounded when it is the first
  * contribution and is one fma when it is added: no product feeds an addition (manual, 5a and 5f).
+ *
+ * GCKPTI_OPS lists them all. The kernels here are plain C, and the definition of the numbers
+ * (manual, 5); those of cpu return the same bits faster. What this door shows besides are the
+ * pieces that these need, too: sizes of convolutions, tiles of attention, rows of losses.
  * ============================================================================================== */
+
+/* ---- ops/op.c ---- */
 /* clang-format off */
 /* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
- * kernels in >>fast, too; plain(name) has not. */
+ * kernels in cpu, too; plain(name) has not. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
@@ -5694,20 +6006,634 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) fast(gru) fast(lstm)                                                              \
     fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
+/* clang-format on */
 
+/* The flag of this header's own rows. */
+#define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
+enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
+#undef GCKPTI_OWN
+
+#if GCKPTI_HAS_FAST /* in cpu */
+#define GCKPTI_DECLARE(name)                                                                       \
+    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call);                           \
+    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call);
+#define GCKPTI_NOTHING(name)
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
+#undef GCKPTI_NOTHING
+#undef GCKPTI_DECLARE
+#endif
+
+/* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
+enum { GCKPTI_LATE = 1 << 21 };
+
+/* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
+ * get f32 copies. No bit is left: this and the next two are bits of indices as inputs 4 to 6, of
+ * which such ops have none, and a user's may; gckpti_own_flag tells. */
+enum { GCKPTI_NARROW = 1 << 30 };
+
+/* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
+ * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
+ * workspace; fast ones take bf16 where they sum over rows. */
+enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
+
+/* What the gradients of a product are worth: each as much as the forward, and no op has more than
+ * two that are. */
+GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward);
+
+GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
+{
+    *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
+}
+
+GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
+{
+    gckpti_put(d, a / b, accumulate);
+}
+
+/* ---- ops/curves.c ---- */
+/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
+GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
+
+/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
+ * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
+ * Hendrycks & Gimpel 2016. */
+#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
+#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
+
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+ *   = fma(x s, 1 - s, s). Elfwing 2017. */
+GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
+
+/* abs: slope 1 or -1, 0 at 0 and NaN */
+GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
+
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
+ * where e is 1 or 2, x x x where it is 3. */
+GCKPTI_INLINE float gckpti_power(float x, float e)
+{
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
+}
+
+/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
+ * bf16 plans y is rounded, and may lie between low and high where x does not.) */
+typedef struct {
+    float low, high;
+} gckpti_clamp;
+
+/* ---- ops/broadcast.c ---- */
+typedef struct {
+    int n;
+    int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
+    int64_t at[2]; /* where the present run begins */
+} gckpti_walk;
+
+GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w);
+
+/* The next axis, going outwards. */
+GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1);
+
+/* To the next run of size[0] elements; 0 at the end. */
+GCKPTI_FN int gckpti_walk_next(gckpti_walk *w);
+
+/* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
+
+/* Input i's gradient: d[j * step] gets sign * g[j] (exact), or g[j] * other[j * so], in each run.
+ * Without a low part nothing is repeated, so steps are 1. */
+GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
+                                         const float *other);
+
+/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
+ * product of part() and what it leaves in *factor, 1 at first. */
+static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
+                                        float (*part)(float g, float own, float other,
+                                                      float *factor))
+{
+    const gckpt_arg *in = &call->in[i];
+    const float *g = call->grad_out;
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
+    if (in->low && !in->accumulate)
+        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
+    do {
+        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
+        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
+        for (int64_t j = 0; j < n; j++) {
+            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
+            if (low)
+                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
+            else
+                gckpti_put_product(&d[j], u, factor, in->accumulate);
+        }
+        g += n;
+    } while (gckpti_walk_next(&w));
+}
+
+GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
+{
+    (void)a, (void)factor;
+    return g / b;
+}
+
+GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
+{
+    *factor = a / b / b;
+    return -g;
+}
+
+/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+ * a < b; g where they do not compare.  minimum: the same with < for >. */
+GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
+
+GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
+{
+    *factor = own == other ? 0.5f : 1.0f;
+    return own < other ? 0.0f : g;
+}
+
+GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
+{
+    return gckpti_part_greater(g, other, own, factor);
+}
+
+/* Over the output; at[0] follows x, which forward reads and backward adds to. */
+GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call);
+
+/* ---- ops/axis.c ---- */
+typedef struct {
+    int64_t outer, size, inner;
+} gckpti_axis_split;
+
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                            int axis) /* negative: from the last*/;
+
+/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
+GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                                 int64_t blocks, int64_t n, int accumulate);
+
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
+typedef struct {
+    uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
+    int axis;
+    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
+} gckpti_slice;
+
+GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
+{
+    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
+}
+
+GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                    int64_t to)
+{
+    if (out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
+
+/* ---- ops/chains.c ---- */
+enum {
+    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
+    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
+#ifndef GCKPT_NO_FAST
+    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
+#else
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
+    GCKPTI_LOSS_ROWS_MOST = 1
+#endif
+};
+
+/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
+enum {
+    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
+    GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
+    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
+    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
+    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
+    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
+    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b; links at */
+    GCKPTI_MIXED_LINKS = 256 /* a time */
+};
+
+GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
+
+/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
+ * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
+GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
+
+/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
+
+/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
+ * rows x GCKPTI_NC columns rest, if there are more links. */
+GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
+
+/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
+ * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
+ * less: in a bf16 plan rows of what is narrow. */
+GCKPTI_FN int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d);
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
+
+/* A gradient's chains start at what it holds, or at +0. */
+GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate);
+
+/* ---- ops/products.c ---- */
+typedef struct {
+    int64_t matrices, m, n, k;
+} gckpti_sizes;
+
+GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */;
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
+
+GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
+{
+    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+}
+
+GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
+{
+    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
+                              c);
+}
+
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
+
+/* In bf16 plans: element by element. */
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+
+/* arg's values from `at` on. */
+GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
+                                         int64_t step, int64_t next);
+GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */;
+
+/* c (m,n) = a b, or +=; of t there are a and b. */
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate);
+
+/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
+ * links do, and a's) chain after chain. */
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t);
+
+/* Forward of matmul and linear: out = a b + bias. */
+GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run);
+
+/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
+GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
+
+/* ---- ops/norms.c ---- */
+typedef struct {
+    int center, gain, bias;
+} gckpti_norm; /* gain, bias: which input, 0: none */
+
+/* d; rmsnorm has c = mean = 0. */
+GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
+
+/* ---- ops/attention.c ---- */
+typedef struct {
+    int heads;
+    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
+} gckpti_attention;
+
+/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_sight;
+
+/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
+
+/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
+GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+                                        float *rest);
+
+/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
+ * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
+GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest);
+GCKPTI_FN void gckpti_attention_start(const gckpt_call *call);
+
+/* ---- ops/rotary.c ---- */
+typedef struct {
+    int heads;
+    float base;
+    int first; /* left out where it is 0, as in a slice */
+} gckpti_rotary;
+
+/* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
+ * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
+GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
+
+/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
+ * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
+{
+    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
+    p -= (uint64_t)r.quadrant << 62;
+    uint64_t size = p >> 63 ? 0 - p : p;
+    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
+    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
+    r.hi = p >> 63 ? -r.hi : r.hi;
+    return r;
+}
+
+#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
+
+/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
+GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
+{
+    const double turn = 18446744073709551616.0;
+    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
+        return 0;
+    x -= turn * (double)(uint64_t)(x / turn); /* exact */
+    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
+    return half + (uint64_t)(half ? x - 0.5 * turn : x);
+}
+
+/* ---- ops/classes.c ---- */
+/* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
+GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
+
+/* What the loss and the gradient of a row of logits depend on. */
+typedef struct gckpti_classes {
+    float max, log_sum;
+    const float *targets; /* of the classes; NULL: that of each is `other` */
+    float other, mass;    /* mass: the sum of all */
+    float scale;
+    int accumulate;
+} gckpti_classes;
+
+/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
+ * there or a product; each row looks at its own (forward) or turns them into their gradient
+ * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
+typedef struct {
+    gckpti_product_run product; /* of linear_cross_entropy */
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker),
+                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
+    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    float (*exp)(float x), (*log)(float x);
+} gckpti_loss_kernels;
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_loss_kernels by;
+    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
+                                       v in all */
+    int64_t counted;                /* rows that are not left out */
+    const int32_t *targets;         /* of all rows; NULL: */
+    const float *soft;              /* (.., V) */
+    const float *weights;           /* NULL: none */
+    int64_t share;                  /* rows to a weight */
+    float smoothing;
+    const float *x;         /* the block's logits (rows,n) */
+    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    uint16_t *d_bf16;
+    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    int accumulate;
+    /* A row's, while its classes go by; then log of the sum, and the loss. */
+    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
+} gckpti_loss;
+
+/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
+ * are soft or smoothed. */
+GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
+                               float max, float log_sum);
+
+/* The logits are the input: a chunk is all classes. */
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                       int backward);
+
+/* An op's kernels, both by one function: run(call, .., backward). */
+#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }  \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
+
+/* ---- ops/linear_loss.c ---- */
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                              int backward);
+
+/* ---- ops/errors.c ---- */
+typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+
+typedef struct gckpti_errors {
+    const gckpt_call *call;
+    gckpti_error_kind kind;
+    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
+    const float *x, *y, *weights; /* y, weights: NULL: none */
+    float delta;
+} gckpti_errors;
+
+GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind);
+
+/* The factor a of an element, and b. */
+GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
+                                         float *b)
+{
+    float d = x - y, size = gckpti_abs(d);
+    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    *b = linear ? size - 0.5f * delta : d;
+    if (kind == GCKPTI_BINARY)
+        *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+        return 1.0f;
+    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
+}
+
+/* dx */
+GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
+{
+    float d = x - y;
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
+        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
+    if (kind == GCKPTI_BINARY)
+        return gckpti_sigmoid(x) - y;
+    return d < -delta ? -delta : d > delta ? delta : d;
+}
+
+GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+{
+    return e->weights ? e->weights[i / e->share] : 1.0f;
+}
+
+/* What plain and fast kernels differ in. */
+typedef struct {
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+    float (*forward)(const gckpti_errors *e, int64_t row);
+    void (*backward)(const gckpti_errors *e, int64_t row);
+} gckpti_error_kernels;
+
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
+                                gckpti_error_kernels by, int backward);
+
+/* ---- ops/pools.c ---- */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+/* A pool's sizes: of x and y, rows and columns; channels. */
+typedef struct gckpti_pooling {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+} gckpti_pooling;
+
+GCKPTI_FN gckpti_pooling gckpti_pooling_of(const gckpt_call *call);
+
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
+GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                              int64_t *end);
+
+/* ---- ops/channels.c ---- */
+typedef struct {
+    int groups;     /* 0: batchnorm */
+    int gain, bias; /* which input, 0: none */
+} gckpti_channel_norm;
+
+typedef struct {
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *gain, *bias;
+} gckpti_channels;
+
+GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call);
+
+/* The sum over m channels: of s, or with gain of gain s. */
+GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m);
+
+/* Adds n sums to a gradient. */
+GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n);
+
+/* What was measured, times rows, to the running statistics; then as groupnorm. */
+GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call);
+
+/* ---- ops/conv.c ---- */
+typedef struct { /* [0]: rows, [1]: columns */
+    gckpt_window window;
+    int64_t rows, image[2], places[2], taps[2];
+    int64_t c, o, group_c, group_o;
+} gckpti_conv_sizes;
+
+/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
+ * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
+typedef struct {
+    int64_t size, results, taps;
+    int64_t step, tap, first;
+    int64_t at, each, tap_at, tap_each;
+} gckpti_reach;
+
+enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
+
+/* The tap's number in w. */
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                                  int64_t kx);
+
+/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
+typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
+
+/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
+typedef struct {
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    int kind, accumulate;
+    const float *from, *start, *w;
+    float *out;
+    gckpti_multiply_add run;
+} gckpti_conv;
+
+/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end);
+
+/* dw, place after place; of groups of one channel, those from c on, n of them. */
+GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n);
+
+/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
+typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
+GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
+
+/* dx, dw. */
+GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+
+/* ---- ops/gather.c ---- */
+/* Entry b of axis 0, forward and backward. */
+GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
+GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
+
+/* ---- ops/recurrent.c ---- */
+typedef struct {
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+} gckpti_sequence;
+
+/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
+ * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
+ * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
+typedef struct gckpti_cell {
+    int64_t units;
+    const float *p, *a, *g, *out, *h, *c;
+    float *state, *aux, *d, *da, *dp;
+    int accumulate;
+} gckpti_cell;
+
+GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call);
+
+/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
+GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows);
+GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows);
+
+/* State of row b before the first step. */
+GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state);
+
+/* Step t of row b, forward. */
+GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                     int64_t t, float *state, const float *a);
+
+/* The same, backward. zero: H of them. */
+GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                       int64_t t, const float *zero, float *d, float *da);
+
+/* What begins at +0, or goes on through the rows. */
+GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
+
+/* dh0 and dc0 of row b. */
+GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);
+
+/* What the files of ops share; no other folder uses it. */
+
+/* ---- ops/op.c ---- */
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+
 #if GCKPTI_LEAN
 #define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
 #else
 #define GCKPTI_PLANS(type, function) function
 #endif
+
 /* The gckpt_op of an op (one that is not listed does not compile): its kernels are
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
+/* clang-format off */
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
-    static const gckpt_op gckpti_op_##name = {                                                     \
+    GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
         gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
         { __VA_ARGS__ }, (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                     \
@@ -5715,43 +6641,56 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
-
-/* The flag of this header's own rows. */
-#define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
-enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
-#undef GCKPTI_OWN
-/* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
-enum { GCKPTI_LATE = 1 << 21 };
-/* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
- * get f32 copies. No bit is left: this and the next two are bits of indices as inputs 4 to 6, of
- * which such ops have none, and a user's may; gckpti_own_flag tells. */
-enum { GCKPTI_NARROW = 1 << 30 };
-/* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
- * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
- * workspace; fast ones take bf16 where they sum over rows. */
-enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
-static int gckpti_own_flag(const gckpt_op *op, int flag)
-{
-    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
-}
-
 #define GCKPTI_PLAIN(name) NULL, NULL
+
 #if GCKPTI_HAS_FAST
 #define GCKPTI_FAST(name) gckpti_fast_##name##_forward, gckpti_fast_##name##_backward
-#define GCKPTI_DECLARE(name)                                                                       \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call);
-#define GCKPTI_NOTHING(name)
-GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
-#undef GCKPTI_NOTHING
-#undef GCKPTI_DECLARE
 #else
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
-/* What the gradients of a product are worth: each as much as the forward, and no op has more than
- * two that are. */
-static uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
+/* ---- ops/curves.c ---- */
+/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
+GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
+
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
+GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
+
+/* ---- ops/broadcast.c ---- */
+typedef struct {
+    int n, axes[GCKPT_MAX_DIMS];
+} gckpti_permute;
+
+/* ---- ops/chains.c ---- */
+GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
+{
+    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+}
+
+/* ---- ops/conv.c ---- */
+typedef struct {
+    gckpt_window window;
+    int transposed;
+} gckpti_conv2d;
+
+/* ---- ops/gather.c ---- */
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
+/* ---- ops/recurrent.c ---- */
+typedef struct {
+    int gates;       /* 3: gru, 4: lstm */
+    int bias, start; /* which input; of two the first; 0: none */
+} gckpti_recurrent;
+
+/* In gradckpt.h they stand in order. */
+
+/* >>ops/op */
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
+{
+    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
+}
+
+GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
 {
     int wanted = 0;
     for (int i = 0; i < call->inputs; i++)
@@ -5761,7 +6700,7 @@ static uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
 
 /* Flops for each element of the first input; a transcendental is worth about 20 additions. */
 #define GCKPTI_FLOPS(count)                                                                        \
-    static uint64_t gckpti_flops_##count(const gckpt_call *call)                                   \
+    GCKPTI_FN uint64_t gckpti_flops_##count(const gckpt_call *call)                                \
     {                                                                                              \
         return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
     }
@@ -5772,15 +6711,7 @@ GCKPTI_FLOPS(13)
 GCKPTI_FLOPS(20)
 #undef GCKPTI_FLOPS
 
-GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
-{
-    *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
-}
-GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
-{
-    gckpti_put(d, a / b, accumulate);
-}
-
+/* >>ops/curves */
 /* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y, or g
  * over the inverse function's slope, rounded once. Kernels go element by element, so that out may
  * be in, and grad may be grad_out. */
@@ -5821,20 +6752,21 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 /* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
  * product or quotient. */
 #define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
-    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         gckpti_unary_forward(call, gckpti_##name);                                                 \
     }                                                                                              \
-    static void gckpti_##name##_backward(const gckpt_call *call)                                   \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
     {                                                                                              \
         gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
     }                                                                                              \
     GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
-/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
-GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
-static void gckpti_relu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_relu); }
-static void gckpti_relu_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_relu_forward(const gckpt_call *call)
+{
+    gckpti_unary_forward(call, gckpti_relu);
+}
+GCKPTI_FN void gckpti_relu_backward(const gckpt_call *call)
 {
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
@@ -5843,13 +6775,6 @@ static void gckpti_relu_backward(const gckpt_call *call)
 }
 GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
 
-/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
- *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
- *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
- * Hendrycks & Gimpel 2016. */
-#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
-#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 GCKPTI_INLINE float gckpti_gelu(float x)
 {
     float h = 0.5f * x, t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
@@ -5877,9 +6802,6 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
 }
 GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
- *   = fma(x s, 1 - s, s). Elfwing 2017. */
-GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu_slope(float x)
 {
@@ -5888,12 +6810,8 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
 }
 GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
 
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
-GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
 GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
-GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
 GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
 /* exp: slope y */
@@ -5906,8 +6824,6 @@ GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
 GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
-GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
 GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
 
@@ -5917,30 +6833,20 @@ GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
- * where e is 1 or 2, x x x where it is 3. */
-GCKPTI_INLINE float gckpti_power(float x, float e)
-{
-    if (e == 1.0f)
-        return x;
-    if (e == 2.0f)
-        return x * x;
-    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
-}
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
     return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
                   : gckpti_unary_shape(call);
 }
-static void gckpti_pow_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_pow_forward(const gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_power(call->in[0].data[i], e);
 }
-static void gckpti_pow_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_pow_backward(const gckpt_call *call)
 {
     float e = *(const float *)call->attributes, *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
@@ -5958,12 +6864,6 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
 }
 
-/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
- * bf16 plans y is rounded, and may lie between low and high where x does not.) */
-typedef struct {
-    float low, high;
-} gckpti_clamp;
-
 static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 {
     const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
@@ -5974,7 +6874,7 @@ static gckpt_result gckpti_clamp_shape(gckpt_call *call)
                           (double)o->low, (double)o->high);
     return gckpti_unary_shape(call);
 }
-static void gckpti_clamp_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_clamp_forward(const gckpt_call *call)
 {
     const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
@@ -5984,7 +6884,7 @@ static void gckpti_clamp_forward(const gckpt_call *call)
         call->out[i] = x > o->high ? o->high : x;
     }
 }
-static void gckpti_clamp_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_clamp_backward(const gckpt_call *call)
 {
     const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
     float *d = call->in[0].grad;
@@ -6003,13 +6903,13 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 }
 
 /* detach: y = x, in place where nothing else reads x later. */
-static void gckpti_detach_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
 {
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
 /* clang-format off */
-static const gckpt_op gckpti_op_detach = {
+GCKPTI_DATA const gckpt_op gckpti_op_detach = {
     "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
     GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT | GCKPTI_OWN_detach, NULL, NULL, NULL
 };
@@ -6021,7 +6921,7 @@ GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * A row is read to its end before it is written, so the bytes may coincide here too. */
-static void gckpti_softmax_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_softmax_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
@@ -6035,7 +6935,7 @@ static void gckpti_softmax_forward(const gckpt_call *call)
             y[j] = y[j] / sum;
     }
 }
-static void gckpti_softmax_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_softmax_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
@@ -6055,7 +6955,7 @@ GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKP
 
 /* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
  * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
-static void gckpti_log_softmax_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_log_softmax_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
@@ -6068,7 +6968,7 @@ static void gckpti_log_softmax_forward(const gckpt_call *call)
             y[j] = x[j] - max - sum;
     }
 }
-static void gckpti_log_softmax_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_log_softmax_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
@@ -6089,11 +6989,11 @@ static void gckpti_scale_by(const gckpt_call *call, const float *x, float *y, in
     for (int64_t i = 0; y && i < n; i++)
         gckpti_put_product(&y[i], factor, x[i], accumulate);
 }
-static void gckpti_scale_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_scale_forward(const gckpt_call *call)
 {
     gckpti_scale_by(call, call->in[0].data, call->out, 0);
 }
-static void gckpti_scale_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_scale_backward(const gckpt_call *call)
 {
     gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
@@ -6133,14 +7033,14 @@ static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y
             gckpti_put(&y[i], 0.0f, accumulate);
     }
 }
-static void gckpti_dropout_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_dropout_forward(const gckpt_call *call)
 {
     if (call->training)
         gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
     else
         gckpti_detach_forward(call);
 }
-static void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
+GCKPTI_FN void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
 {
     if (call->in[0].grad)
         gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
@@ -6151,23 +7051,18 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
 }
 
+/* >>ops/broadcast */
 /* ---- walking a tensor in row-major order while two others are read or written at their own steps.
  * Axis 0 is the innermost. Neighbouring axes that both others cross in one stride are merged, so
  * equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
-typedef struct {
-    int n;
-    int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t at[2]; /* where the present run begins */
-} gckpti_walk;
 
-static void gckpti_walk_begin(gckpti_walk *w)
+GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w)
 {
     memset(w, 0, sizeof *w);
     w->size[0] = 1; /* a scalar is one run of one element */
 }
 
-/* The next axis, going outwards. */
-static void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1)
+GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1)
 {
     int k = w->n - 1;
     if (size == 1)
@@ -6182,8 +7077,7 @@ static void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_
     w->step[1][k] = step1;
 }
 
-/* To the next run of size[0] elements; 0 at the end. */
-static int gckpti_walk_next(gckpti_walk *w)
+GCKPTI_FN int gckpti_walk_next(gckpti_walk *w)
 {
     for (int k = 1; k < w->n; k++) {
         w->at[0] += w->step[0][k];
@@ -6217,8 +7111,7 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
-static void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
 {
     int64_t stride[2] = { 1, 1 }, step[2];
     gckpti_walk_begin(w);
@@ -6233,9 +7126,8 @@ static void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
     }
 }
 
-/* Input i's gradient: d[j * step] gets sign * g[j] (exact), or g[j] * other[j * so], in each run.
- * Without a low part nothing is repeated, so steps are 1. */
-static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other)
+GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
+                                         const float *other)
 {
     const gckpt_arg *in = &call->in[i];
     const float *g = call->grad_out;
@@ -6261,33 +7153,6 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
-/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
- * product of part() and what it leaves in *factor, 1 at first. */
-static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
-                                        float (*part)(float g, float own, float other,
-                                                      float *factor))
-{
-    const gckpt_arg *in = &call->in[i];
-    const float *g = call->grad_out;
-    gckpti_walk w;
-    gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
-    if (in->low && !in->accumulate)
-        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
-    do {
-        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
-        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
-        for (int64_t j = 0; j < n; j++) {
-            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
-            if (low)
-                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
-            else
-                gckpti_put_product(&d[j], u, factor, in->accumulate);
-        }
-        g += n;
-    } while (gckpti_walk_next(&w));
-}
-
 /* out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
@@ -6309,7 +7174,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
 #define GCKPTI_PAIR(name, flops, flags, ...)                                                       \
-    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
@@ -6329,16 +7194,16 @@ static void gckpti_add_gradients(const gckpt_call *call, float sign)
             gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
 }
 GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
-static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
+GCKPTI_FN void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
 GCKPTI_PAIR(add, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
 
 GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
-static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
+GCKPTI_FN void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
 GCKPTI_PAIR(sub, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
-static void gckpti_mul_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_mul_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
@@ -6348,17 +7213,7 @@ GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
 
 /* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
 GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
-GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
-{
-    (void)a, (void)factor;
-    return g / b;
-}
-GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
-{
-    *factor = a / b / b;
-    return -g;
-}
-static void gckpti_div_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_div_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
         gckpti_pair_gradient(call, 0, 0, gckpti_part_above);
@@ -6368,26 +7223,13 @@ static void gckpti_div_backward(const gckpt_call *call)
 GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
 
-/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
- * a < b; g where they do not compare.  minimum: the same with < for >. */
-GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
-{
-    *factor = own == other ? 0.5f : 1.0f;
-    return own < other ? 0.0f : g;
-}
-GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
-{
-    return gckpti_part_greater(g, other, own, factor);
-}
-static void gckpti_maximum_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_maximum_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
             gckpti_pair_gradient(call, i, 1, gckpti_part_greater);
 }
-static void gckpti_minimum_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_minimum_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
@@ -6400,9 +7242,6 @@ GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
-typedef struct {
-    int n, axes[GCKPT_MAX_DIMS];
-} gckpti_permute;
 
 /* Each axis once; a batch axis that leaves its place mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
@@ -6429,8 +7268,7 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Over the output; at[0] follows x, which forward reads and backward adds to. */
-static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
+GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -6442,7 +7280,7 @@ static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
         gckpti_walk_axis(w, call->shape.d[i], step, 0);
     }
 }
-static void gckpti_permute_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_permute_forward(const gckpt_call *call)
 {
     gckpti_walk w;
     float *o = call->out;
@@ -6453,7 +7291,7 @@ static void gckpti_permute_forward(const gckpt_call *call)
             *o++ = x[j * w.step[0][0]];
     } while (gckpti_walk_next(&w));
 }
-static void gckpti_permute_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_permute_backward(const gckpt_call *call)
 {
     gckpti_walk w;
     const float *g = call->grad_out;
@@ -6475,13 +7313,11 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
     return gckpt_apply(&gckpti_op_permute, &x, 1, &p, sizeof p);
 }
 
+/* >>ops/axis */
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
-typedef struct {
-    int64_t outer, size, inner;
-} gckpti_axis_split;
 
-static gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                         int axis) /* negative: from the last*/
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                            int axis) /* negative: from the last*/
 {
     gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
@@ -6502,25 +7338,12 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
-static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                              int64_t blocks, int64_t n, int accumulate)
+GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                                 int64_t blocks, int64_t n, int accumulate)
 {
     for (int64_t i = 0; i < blocks; i++)
         for (int64_t j = 0; j < n; j++)
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
-}
-
-/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere */
-typedef struct {
-    uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
-    int axis;
-    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
-} gckpti_slice;
-GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
-{
-    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
 /* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
@@ -6541,7 +7364,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_slice_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_slice_forward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
@@ -6555,7 +7378,7 @@ static void gckpti_slice_forward(const gckpt_call *call)
                           v.outer, n, 0);
 }
 /* g goes to where the forward read; all else is 0. */
-static void gckpti_slice_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_slice_backward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
@@ -6570,8 +7393,8 @@ static void gckpti_slice_backward(const gckpt_call *call)
                       call->in[0].accumulate);
 }
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
-                                     int moves)
+GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                        int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
@@ -6591,7 +7414,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 }
 
 /* Positions move on where there are caches; the tables must have them all. */
-static int gckpti_moves_fit(gckpt_graph *g)
+GCKPTI_FN int gckpti_moves_fit(gckpt_graph *g)
 {
     if (g->cached && g->unmoved)
         gckpti_fail(g, GCKPT_E_ARG,
@@ -6627,7 +7450,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_concat_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_concat_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
@@ -6639,7 +7462,7 @@ static void gckpti_concat_forward(const gckpt_call *call)
     }
 }
 /* Each input takes its part of g. */
-static void gckpti_concat_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_concat_backward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
@@ -6677,15 +7500,7 @@ static gckpt_result gckpti_cache_shape(gckpt_call *call)
     call->shape.d[1] = capacity;
     return GCKPT_OK;
 }
-GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
-                                    int64_t to)
-{
-    if (out)
-        out[to] = x->data[i];
-    else
-        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
-}
-static void gckpti_cache_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
     int64_t from = 0, to = call->position * c;
@@ -6694,7 +7509,7 @@ static void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
 /* clang-format off */
-static const gckpt_op gckpti_op_cache = {
+GCKPTI_DATA const gckpt_op gckpti_op_cache = {
     "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
     GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
 };
@@ -6739,7 +7554,7 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* By lanes along the last axis, row after row along another. */
-static void gckpti_sum_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_sum_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
@@ -6755,7 +7570,7 @@ static void gckpti_sum_forward(const gckpt_call *call)
         gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
     }
 }
-static void gckpti_mean_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_mean_forward(const gckpt_call *call)
 {
     float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
     int64_t n = gckpti_elements(&call->shape);
@@ -6775,8 +7590,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
             for (int64_t j = 0; j < v.inner; j++)
                 gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
 }
-static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
-static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
+GCKPTI_FN void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
+GCKPTI_FN void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
 GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
@@ -6788,44 +7603,19 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
 
+/* >>ops/chains */
 /* =================================================================================================
- * >>ops-layers: embed, matmul, linear, norms, attention, rotary, losses
+ * ops-layers: embed, matmul, linear, norms, attention, rotary, losses
  *
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
  * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
  * ============================================================================================== */
-enum {
-    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
-#ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
-    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
-#else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
-    GCKPTI_LOSS_ROWS_MOST = 1
-#endif
-};
 
-/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
-enum {
-    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
-    GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
-    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
-    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
-    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
-    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
-    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
-    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b; links at */
-    GCKPTI_MIXED_LINKS = 256 /* a time */
-};
+GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-static int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
- * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
-static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
@@ -6833,8 +7623,7 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
-/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
-static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
@@ -6843,9 +7632,7 @@ static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
            GCKPTI_PANEL * 16;
 }
 
-/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
- * rows x GCKPTI_NC columns rest, if there are more links. */
-static int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)
         return 0;
@@ -6857,7 +7644,7 @@ static int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 }
 
 /* Either, as the call's plan needs it; in floats for all threads. */
-static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (GCKPTI_LEAN || call->plain)
         return 0;
@@ -6867,7 +7654,7 @@ static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
  * f32 plans have room in any case. */
-static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+GCKPTI_FN void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
     int64_t da = gckpti_product_scratch(call, m, k, n);
@@ -6877,15 +7664,12 @@ static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k
     call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
 
-/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
- * less: in a bf16 plan rows of what is narrow. */
-static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
+GCKPTI_FN int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
 {
     return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
 }
 
-static int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
@@ -6898,18 +7682,13 @@ static int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t 
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
-/* A gradient's chains start at what it holds, or at +0. */
-static void gckpti_start(float *d, int64_t n, int accumulate)
+GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
 {
     if (!accumulate)
         memset(d, 0, (size_t)n * sizeof *d);
 }
 
-GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
-{
-    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
-}
-
+/* >>ops/embed */
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
@@ -6923,7 +7702,7 @@ static gckpt_result gckpti_embed_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_embed_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
@@ -6939,7 +7718,7 @@ static void gckpti_embed_forward(const gckpt_call *call)
 }
 
 /* Rows of g in their order, each to its row of the table. */
-static void gckpti_embed_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *table = call->in[0].grad;
@@ -6952,7 +7731,7 @@ static void gckpti_embed_backward(const gckpt_call *call)
 }
 
 /* Input i holds numbers of rows of input i - 1: embed, linear_cross_entropy. */
-static int64_t gckpti_table_rows(const gckpt_call *call, int i)
+GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     return call->in[i - 1].shape.d[0];
 }
@@ -6974,14 +7753,12 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
     return t;
 }
 
+/* >>ops/products */
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
  * serves all leading indices, over all their rows in order. */
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
 
-static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
+GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
 {
     const gckpt_shape *b = &call->in[1].shape;
     int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
@@ -7020,28 +7797,15 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
-typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
-GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
-{
-    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
-}
-
-GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
-{
-    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
-                              c);
-}
-
-static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
     return t->start ? t->start[j] : 0.0f;
 }
 
-/* In bf16 plans: element by element. */
-static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
@@ -7058,9 +7822,8 @@ static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
         }
 }
 
-/* arg's values from `at` on. */
-static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row, int64_t step,
-                                      int64_t next)
+GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
+                                         int64_t step, int64_t next)
 {
     gckpti_factor x = {
         arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
@@ -7068,7 +7831,7 @@ static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t 
     return x;
 }
 
-static gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
+GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
 {
     gckpti_factor y = { x->f32, x->bf16, x->step, x->row, x->next, x->stored };
     return y;
@@ -7083,18 +7846,15 @@ static void gckpti_factors_to(const gckpt_call *call, gckpti_factors *t, int64_t
     t->c = c, t->c_bf16 = c_bf16, t->room = call->work;
 }
 
-/* c (m,n) = a b, or +=; of t there are a and b. */
-static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
-                              int64_t m, int64_t n, int64_t k, float *c, int accumulate)
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
     run(call, t);
 }
 
-/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
- * links do, and a's) chain after chain. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     float *c = t->c;
     (void)call;
@@ -7115,7 +7875,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
         }
 }
 
-static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
+GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -7130,8 +7890,7 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes 
     return b;
 }
 
-/* Forward of matmul and linear: out = a b + bias. */
-static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
+GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_factors t;
@@ -7142,8 +7901,7 @@ static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
     run(call, &t);
 }
 
-/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
+GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
@@ -7165,12 +7923,12 @@ static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run r
         run(call, &t);
 }
 
-static void gckpti_matmul_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_matmul_forward(const gckpt_call *call)
 {
     gckpti_linear_out(call, gckpti_plain_products(call));
 }
 
-static void gckpti_matmul_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_matmul_backward(const gckpt_call *call)
 {
     gckpti_linear_gradients(call, gckpti_plain_products(call));
 }
@@ -7225,10 +7983,10 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
+GCKPTI_FN void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
 /* Input 2's, row by row; also of convolutions. */
-static void gckpti_bias_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
@@ -7240,7 +7998,7 @@ static void gckpti_bias_backward(const gckpt_call *call)
             gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-static void gckpti_linear_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_linear_backward(const gckpt_call *call)
 {
     gckpti_matmul_backward(call);
     gckpti_bias_backward(call);
@@ -7260,6 +8018,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
     return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
 
+/* >>ops/norms */
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
  * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
  * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
@@ -7269,12 +8028,6 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
  * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
  *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
  * dgain sums g h (rounded) and dbias g, row by row, with low parts. */
-typedef struct {
-    int center, gain, bias;
-} gckpti_norm; /* gain, bias: which input, 0: none */
-
-/* d; rmsnorm has c = mean = 0. */
-GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
 
 /* The mean of x - c. */
 static float gckpti_mean_from(const float *x, int64_t n, float c)
@@ -7304,7 +8057,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
 }
 
 /* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
-static void gckpti_layernorm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -7340,7 +8093,7 @@ static void gckpti_layernorm_forward(const gckpt_call *call)
 }
 
 /* Row by row: what it adds to dbias and dgain, then its dx. */
-static void gckpti_layernorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -7382,8 +8135,8 @@ static void gckpti_layernorm_backward(const gckpt_call *call)
     }
 }
 
-static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
-static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
+GCKPTI_FN void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
+GCKPTI_FN void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
@@ -7405,6 +8158,7 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
     return gckpt_apply(&gckpti_op_rmsnorm, in, gain ? 2 : 1, &o, sizeof o);
 }
 
+/* >>ops/attention */
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
  * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
  * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
@@ -7415,18 +8169,8 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * queries.
  * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
  * are factors. Exponentials and sums are taken before p is rounded. */
-typedef struct {
-    int heads;
-    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
-} gckpti_attention;
 
-/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
-typedef struct {
-    int64_t keys, ahead;
-} gckpti_sight;
-
-/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
-static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
@@ -7491,9 +8235,8 @@ static void gckpti_attention_link(const gckpt_call *call, float s, const gckpti_
             gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
 }
 
-/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
-static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
-                                     float *rest)
+GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+                                        float *rest)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
@@ -7541,7 +8284,7 @@ static int64_t gckpti_attention_all(const gckpt_call *call)
     return call->shape.d[0] * call->shape.d[1] * o->heads;
 }
 
-static void gckpti_attention_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_attention_forward(const gckpt_call *call)
 {
     gckpti_attention_queries(call, 0, gckpti_attention_all(call), (float *)call->work);
 }
@@ -7584,9 +8327,7 @@ static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t 
     return gckpti_dot(g, out, d);
 }
 
-/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
- * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
-static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
+GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -7637,7 +8378,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, flo
     gckpti_attention_close(&in[0], at_q, t, c, d, dq);
 }
 
-static void gckpti_attention_start(const gckpt_call *call)
+GCKPTI_FN void gckpti_attention_start(const gckpt_call *call)
 {
     for (int i = 0; i < 3; i++)
         if (call->in[i].grad)
@@ -7645,7 +8386,7 @@ static void gckpti_attention_start(const gckpt_call *call)
                          call->in[i].accumulate);
 }
 
-static void gckpti_attention_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_attention_backward(const gckpt_call *call)
 {
     gckpti_attention_start(call);
     for (int64_t i = 0; i * call->shape.d[1] < gckpti_attention_all(call); i++)
@@ -7694,6 +8435,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
 }
 
+/* >>ops/rotary */
 /* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
  * At position t by t base^(-2i/D): y_i = fma(x_i, cos, -(x_j sin)), y_j = fma(x_j, cos, x_i sin).
  * The backward does so to g, with -sin. work (T,D/2,2): cos, sin.
@@ -7701,15 +8443,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
  * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
  * always the last times base^(-2/D), in binary64; then each is cut to a whole number and taken
  * modulo 2^64. */
-typedef struct {
-    int heads;
-    float base;
-    int first; /* left out where it is 0, as in a slice */
-} gckpti_rotary;
 
-/* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
- * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
-static double gckpti_rotary_ratio(float base, int64_t n)
+GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
 {
     double r = (double)gckpti_pow(base, -1.0f / (float)n), target = 1.0 / (double)base;
     for (int i = 0; i < 3; i++) {
@@ -7717,31 +8452,6 @@ static double gckpti_rotary_ratio(float base, int64_t n)
         r = r - r * (power - target) / ((double)n * power);
     }
     return r;
-}
-
-/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
- * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
-{
-    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
-    p -= (uint64_t)r.quadrant << 62;
-    uint64_t size = p >> 63 ? 0 - p : p;
-    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
-    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
-    r.hi = p >> 63 ? -r.hi : r.hi;
-    return r;
-}
-
-#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
-/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
-GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
-{
-    const double turn = 18446744073709551616.0;
-    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
-        return 0;
-    x -= turn * (double)(uint64_t)(x / turn); /* exact */
-    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
-    return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
 
 /* Whole heads of an even size; work is the table of cosines and sines. */
@@ -7792,12 +8502,12 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     }
 }
 
-static void gckpti_rotary_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_rotary_forward(const gckpt_call *call)
 {
     gckpti_rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
 }
 
-static void gckpti_rotary_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_rotary_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
         gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
@@ -7857,6 +8567,7 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
     return t && gckpti_moves_fit(g) ? t : NULL;
 }
 
+/* >>ops/classes */
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
  * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
@@ -7870,7 +8581,7 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 makes the
  * row's loss and dx 0, whatever its logits are; the row counts. dw = put(sum of the losses behind
  * it by lanes, loss_scale). */
-static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
+GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
     rows.n--;
@@ -7878,7 +8589,8 @@ static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 }
 
 /* Whether a loss's input 2, if there is one, has the first axes of `all`. */
-static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
+GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
+                                          const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
     int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
@@ -7891,10 +8603,7 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
                              name, w, all);
 }
 
-/* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
-GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
-
-static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
+GCKPTI_FN void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
 {
     if (call->loss_sum)
         *call->loss_sum += (double)loss;
@@ -7902,33 +8611,8 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
-/* What the loss and the gradient of a row of logits depend on. */
-typedef struct gckpti_classes {
-    float max, log_sum;
-    const float *targets; /* of the classes; NULL: that of each is `other` */
-    float other, mass;    /* mass: the sum of all */
-    float scale;
-    int accumulate;
-} gckpti_classes;
-
-/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
- * there or a product; each row looks at its own (forward) or turns them into their gradient
- * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
-typedef struct {
-    gckpti_product_run product; /* of linear_cross_entropy */
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker),
-                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
-    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    float (*exp)(float x), (*log)(float x);
-} gckpti_loss_kernels;
-
-static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
-                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
+GCKPTI_FN void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                              void (*body)(void *context, int64_t i, int64_t worker), void *context)
 {
     (void)call, (void)work;
     for (int64_t i = 0; i < n; i++)
@@ -7955,7 +8639,7 @@ static void gckpti_plain_classes(const float *x, float *d, int64_t n, const gckp
     }
 }
 
-static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
     gckpti_loss_kernels by = { product,
                                gckpti_in_turn,
@@ -7969,28 +8653,6 @@ static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
     return by;
 }
 
-/* A block of rows, a chunk of their classes. */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_loss_kernels by;
-    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
-                                       v in all */
-    int64_t counted;                /* rows that are not left out */
-    const int32_t *targets;         /* of all rows; NULL: */
-    const float *soft;              /* (.., V) */
-    const float *weights;           /* NULL: none */
-    int64_t share;                  /* rows to a weight */
-    float smoothing;
-    const float *x;         /* the block's logits (rows,n) */
-    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
-    uint16_t *d_bf16;
-    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    int accumulate;
-    /* A row's, while its classes go by; then log of the sum, and the loss. */
-    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
-} gckpti_loss;
-
 /* The target of the block's row r, 0 without one; < 0: the row is left out. */
 static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
 {
@@ -8002,10 +8664,8 @@ static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
     return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
 }
 
-/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
- * are soft or smoothed. */
-static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
-                            float log_sum)
+GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
+                               float max, float log_sum)
 {
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
     if (l->soft) {
@@ -8035,7 +8695,7 @@ static void gckpti_loss_forward_classes(gckpti_loss *l, int64_t r, const float *
     l->hit[r] = gckpti_loss_of(l, r, x, l->hit[r], l->max[r], l->sum[r]);
 }
 
-static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
+GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     (void)worker;
@@ -8100,7 +8760,7 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
     }
 }
 
-static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
+GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
     float *d = l->d ? l->d + r * l->n : NULL;
@@ -8144,7 +8804,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
 
-static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
+GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
@@ -8155,7 +8815,7 @@ static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 }
 
 /* The losses of the block's rows, and aux for the backward. */
-static void gckpti_loss_finish(const gckpti_loss *l)
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
 {
     for (int64_t r = 0; r < l->rows; r++) {
         if (gckpti_loss_target(l, r) >= 0)
@@ -8202,8 +8862,7 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
 }
 
-/* The logits are the input: a chunk is all classes. */
-static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     void (*body)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
@@ -8237,10 +8896,6 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     by.each(call, weights, 4 * v * l.share, gckpti_loss_weight_item, &l);
 }
 
-/* An op's kernels, both by one function: run(call, .., backward). */
-#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
-    static void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }     \
-    static void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
 GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
 GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
 GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
@@ -8288,6 +8943,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
+/* >>ops/linear_loss */
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
  * (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
@@ -8381,8 +9037,8 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         l->by.narrow(dx, rounded, l->rows * c);
 }
 
-static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                           int backward)
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                              int backward)
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
@@ -8450,6 +9106,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
     return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
 }
 
+/* >>ops/errors */
 /* ---- losses of elements, each a product a b of two factors; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
@@ -8461,16 +9118,8 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
  * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
  * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
  * behind the weight, loss_scale). */
-typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
-typedef struct gckpti_errors {
-    const gckpt_call *call;
-    gckpti_error_kind kind;
-    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
-    const float *x, *y, *weights; /* y, weights: NULL: none */
-    float delta;
-} gckpti_errors;
 
-static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
+GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
@@ -8483,36 +9132,6 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
     if (call->attributes)
         e.delta = *(const float *)call->attributes;
     return e;
-}
-
-/* The factor a of an element, and b. */
-GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
-                                         float *b)
-{
-    float d = x - y, size = gckpti_abs(d);
-    int linear = kind == GCKPTI_HUBER && !(size < delta);
-    *b = linear ? size - 0.5f * delta : d;
-    if (kind == GCKPTI_BINARY)
-        *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
-        return 1.0f;
-    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
-}
-
-/* dx */
-GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
-{
-    float d = x - y;
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
-        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
-    if (kind == GCKPTI_BINARY)
-        return gckpti_sigmoid(x) - y;
-    return d < -delta ? -delta : d > delta ? delta : d;
-}
-
-GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
-{
-    return e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
 static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
@@ -8540,14 +9159,6 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
                                scale, y->accumulate);
     }
 }
-
-/* What plain and fast kernels differ in. */
-typedef struct {
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
-    float (*forward)(const gckpti_errors *e, int64_t row);
-    void (*backward)(const gckpti_errors *e, int64_t row);
-} gckpti_error_kernels;
 
 /* Rows of a call, some of them at a time. */
 typedef struct {
@@ -8585,8 +9196,8 @@ static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
 }
 
-static void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
-                             gckpti_error_kernels by, int backward)
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
+                                gckpti_error_kernels by, int backward)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_error_rows s;
@@ -8675,29 +9286,22 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
     return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
+/* >>ops/pools */
 /* =================================================================================================
- * >>ops-images: convolutions, pools, norms of images; gather; recurrent layers
+ * ops-images: convolutions, pools, norms of images; gather; recurrent layers
  *
  * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
  * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
  * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
  * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
  * dx += g there, or g / size at each tap; from +0, or what is there. */
-typedef struct {
-    int size[2], stride[2], padding[2];
-} gckpti_pool;
 
-/* A pool's sizes: of x and y, rows and columns; channels. */
-typedef struct gckpti_pooling {
-    gckpti_pool o;
-    int64_t images, in[2], out[2], channels;
-} gckpti_pooling;
-
-static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+GCKPTI_FN gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     gckpti_pooling s;
@@ -8711,9 +9315,8 @@ static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
     return s;
 }
 
-/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
-static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
-                           int64_t *end)
+GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                              int64_t *end)
 {
     *first = at * s->o.stride[axis] - s->o.padding[axis];
     *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
@@ -8791,7 +9394,7 @@ static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p
     }
 }
 
-static void gckpti_max_pool_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_max_pool_forward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     float *y = call->out;
@@ -8805,7 +9408,7 @@ static void gckpti_max_pool_forward(const gckpt_call *call)
             }
 }
 
-static void gckpti_max_pool_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_max_pool_backward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     const float *g = call->grad_out;
@@ -8824,7 +9427,7 @@ static void gckpti_max_pool_backward(const gckpt_call *call)
             }
 }
 
-static void gckpti_average_pool_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_average_pool_forward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     const float size = (float)s.o.size[0] * (float)s.o.size[1];
@@ -8846,7 +9449,7 @@ static void gckpti_average_pool_forward(const gckpt_call *call)
             }
 }
 
-static void gckpti_average_pool_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_average_pool_backward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
@@ -8918,6 +9521,7 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
              : NULL;
 }
 
+/* >>ops/channels */
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
  * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
  * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
@@ -8930,18 +9534,8 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
  * fma(-h, b, u - a)). In training batchnorm's backward sums rows * mean and rows * (variance *
  * (N / (N - 1))) (of one value: rows * variance, 0) for its running statistics, rounded after each
  * operation; in inference they are mean and variance. */
-typedef struct {
-    int groups;     /* 0: batchnorm */
-    int gain, bias; /* which input, 0: none */
-} gckpti_channel_norm;
 
-typedef struct {
-    int64_t images, places, channels, groups, m;
-    float n; /* values of a group in an image */
-    const float *gain, *bias;
-} gckpti_channels;
-
-static gckpti_channels gckpti_channels_of(const gckpt_call *call)
+GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -8995,8 +9589,7 @@ static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
     return gckpti_channels_shape(call, "batchnorm");
 }
 
-/* The sum over m channels: of s, or with gain of gain s. */
-static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
 {
     float lane[32] = { 0.0f };
     for (int64_t k = 0; k < m; k++)
@@ -9040,7 +9633,7 @@ static void gckpti_channels_out(const gckpti_channels *s, const float *x, const 
     }
 }
 
-static void gckpti_groupnorm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_groupnorm_forward(const gckpt_call *call)
 {
     const gckpti_channels s = gckpti_channels_of(call);
     int64_t image = s.places * s.channels;
@@ -9056,7 +9649,7 @@ static void gckpti_groupnorm_forward(const gckpt_call *call)
     }
 }
 
-static void gckpti_batchnorm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_batchnorm_forward(const gckpt_call *call)
 {
     const gckpti_channels s = gckpti_channels_of(call);
     if (call->training)
@@ -9065,8 +9658,7 @@ static void gckpti_batchnorm_forward(const gckpt_call *call)
         gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
 }
 
-/* Adds n sums to a gradient. */
-static void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
+GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
 {
     for (int64_t c = 0; c < n && to->grad; c++)
         gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
@@ -9093,7 +9685,7 @@ static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const f
 }
 
 /* Image by image: its sums, what they add to dgain and dbias, its dx. */
-static void gckpti_groupnorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const gckpti_channels s = gckpti_channels_of(call);
@@ -9131,8 +9723,7 @@ static void gckpti_groupnorm_backward(const gckpt_call *call)
     }
 }
 
-/* What was measured, times rows, to the running statistics; then as groupnorm. */
-static void gckpti_batchnorm_measured(const gckpt_call *call)
+GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call)
 {
     const gckpti_channels s = gckpti_channels_of(call);
     const float *aux = (const float *)call->aux;
@@ -9147,7 +9738,7 @@ static void gckpti_batchnorm_measured(const gckpt_call *call)
     }
 }
 
-static void gckpti_batchnorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_batchnorm_backward(const gckpt_call *call)
 {
     gckpti_batchnorm_measured(call);
     gckpti_groupnorm_backward(call);
@@ -9178,6 +9769,7 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
     return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
 
+/* >>ops/conv */
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
  * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
@@ -9186,26 +9778,8 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
  *   falls between two places (strides) does not.
  * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
-typedef struct {
-    gckpt_window window;
-    int transposed;
-} gckpti_conv2d;
 
-typedef struct { /* [0]: rows, [1]: columns */
-    gckpt_window window;
-    int64_t rows, image[2], places[2], taps[2];
-    int64_t c, o, group_c, group_o;
-} gckpti_conv_sizes;
-
-/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
- * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
-typedef struct {
-    int64_t size, results, taps;
-    int64_t step, tap, first;
-    int64_t at, each, tap_at, tap_each;
-} gckpti_reach;
-
-static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
+GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d, *y = call->shape.d;
@@ -9268,8 +9842,6 @@ static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
     return up ? gckpti_min(z->window.stride[axis], z->image[axis]) : 1;
 }
 
-enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
-
 /* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
 static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
                                       int64_t kx, const float *from, int64_t channels)
@@ -9281,30 +9853,17 @@ static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t 
     return from + (y * r[1].size + x) * channels;
 }
 
-/* The tap's number in w. */
-static int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
-                               int64_t kx)
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                                  int64_t kx)
 {
     return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
 }
 
-/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
-typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
 static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
 }
-
-/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
-typedef struct {
-    const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
-    int kind, accumulate;
-    const float *from, *start, *w;
-    float *out;
-    gckpti_multiply_add run;
-} gckpti_conv;
 
 /* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
  * of w; of dw, those of all taps in d over the place w. First for groups of one channel each, of
@@ -9349,8 +9908,7 @@ static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i
         }
 }
 
-/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
-static void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
 {
     const gckpti_conv_sizes *z = s->z;
     const gckpti_reach *r = s->r;
@@ -9369,8 +9927,7 @@ static void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end
     }
 }
 
-/* dw, place after place; of groups of one channel, those from c on, n of them. */
-static void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
     const float *from = s->from + c, *w = s->w + c;
@@ -9383,8 +9940,6 @@ static void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
                     gckpti_conv_links(s, from, i, j, w, s->out);
 }
 
-/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
-typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
 static void gckpti_conv_all(const gckpt_call *call, int kind, const float *from, const float *w,
                             const gckpt_arg *bias, const gckpt_arg *grad, gckpti_conv_run run)
 {
@@ -9418,15 +9973,14 @@ static void gckpti_conv_plain(const gckpt_call *call, const gckpti_conv *s)
     gckpti_conv_weights(s, 0, s->z->c);
 }
 
-static void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
+GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN, call->in[0].data,
                     call->in[1].data, call->inputs == 3 ? &call->in[2] : NULL, NULL, run);
 }
 
-/* dx, dw. */
-static void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
+GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -9438,18 +9992,18 @@ static void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
                         a->transposed ? x->data : call->grad_out, NULL, w, run);
 }
 
-static void gckpti_conv2d_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_conv2d_forward(const gckpt_call *call)
 {
     gckpti_conv_forward(call, gckpti_conv_plain);
 }
 
-static void gckpti_conv2d_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_conv2d_backward(const gckpt_call *call)
 {
     gckpti_conv_backward(call, gckpti_conv_plain);
     gckpti_bias_backward(call);
 }
 
-static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
+GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
@@ -9457,6 +10011,7 @@ static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
+/* >>ops/conv_shape */
 /* What a window's numbers may be. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
@@ -9640,6 +10195,7 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
     return gckpti_conv_new(x, w, bias, window, 1, 1);
 }
 
+/* >>ops/gather */
 /* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
 static gckpt_result gckpti_gather_shape(gckpt_call *call)
 {
@@ -9652,8 +10208,7 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Entry b of axis 0, forward and backward. */
-static void gckpti_gather_entry(const gckpt_call *call, int64_t b)
+GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b)
 {
     int64_t m = call->shape.d[1], c = call->shape.d[2];
     const int32_t *index = call->in[1].index + b * m;
@@ -9662,7 +10217,7 @@ static void gckpti_gather_entry(const gckpt_call *call, int64_t b)
         memcpy(call->out + (b * m + i) * c, x + index[i] * c, (size_t)c * sizeof *x);
 }
 
-static void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
+GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
 {
     int64_t m = call->shape.d[1], c = call->shape.d[2], n = call->in[0].shape.d[1] * c;
     const int32_t *index = call->in[1].index + b * m;
@@ -9674,13 +10229,13 @@ static void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
             d[index[i] * c + j] += *g++;
 }
 
-static void gckpti_gather_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gather_forward(const gckpt_call *call)
 {
     for (int64_t b = 0; b < call->shape.d[0]; b++)
         gckpti_gather_entry(call, b);
 }
 
-static void gckpti_gather_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gather_backward(const gckpt_call *call)
 {
     for (int64_t b = 0; call->in[0].grad && b < call->shape.d[0]; b++)
         gckpti_gather_entry_back(call, b);
@@ -9700,8 +10255,7 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
     return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
 }
 
-enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
-
+/* >>ops/recurrent */
 /* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
  * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
  * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
@@ -9717,27 +10271,8 @@ enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed on
  *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
-typedef struct {
-    int gates;       /* 3: gru, 4: lstm */
-    int bias, start; /* which input; of two the first; 0: none */
-} gckpti_recurrent;
 
-typedef struct {
-    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
-} gckpti_sequence;
-
-/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
- * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
- * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
-typedef struct gckpti_cell {
-    int64_t units;
-    const float *p, *a, *g, *out, *h, *c;
-    float *state, *aux, *d, *da, *dp;
-    int accumulate;
-} gckpti_cell;
-
-static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
+GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -9755,12 +10290,11 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
     return s;
 }
 
-/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
-static int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
+GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
 {
     return gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
 }
-static int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
+GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
 {
     int64_t each = gckpti_sequence_each(call, rows);
     return call->plain ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
@@ -9818,8 +10352,7 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-/* State of row b before the first step. */
-static void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
+GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
 {
     size_t bytes = (size_t)s->units * sizeof *state;
     memset(state, 0, (size_t)s->state * sizeof *state);
@@ -9829,9 +10362,8 @@ static void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *st
         memcpy(state + s->units, s->c0->data + b * s->units, bytes);
 }
 
-/* Step t of row b, forward. */
-static gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                  int64_t t, float *state, const float *a)
+GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                     int64_t t, float *state, const float *a)
 {
     gckpti_cell c;
     int64_t at = b * s->steps + t;
@@ -9844,9 +10376,8 @@ static gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence 
     return c;
 }
 
-/* The same, backward. zero: H of them. */
-static gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                    int64_t t, const float *zero, float *d, float *da)
+GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                       int64_t t, const float *zero, float *d, float *da)
 {
     gckpti_cell c;
     int64_t at = b * s->steps + t;
@@ -9953,8 +10484,7 @@ static void gckpti_sequence_forward(const gckpt_call *call, void (*gates)(const 
     }
 }
 
-/* What begins at +0, or goes on through the rows. */
-static void gckpti_sequence_begin(const gckpti_sequence *s)
+GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s)
 {
     if (s->wh->grad)
         gckpti_start(s->wh->grad, s->units * s->gates, s->wh->accumulate);
@@ -9962,8 +10492,7 @@ static void gckpti_sequence_begin(const gckpti_sequence *s)
         gckpti_start(s->bias->grad, s->gates, s->bias->accumulate);
 }
 
-/* dh0 and dc0 of row b. */
-static void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
+GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
 {
     const gckpt_arg *start[2] = { s->h0, s->c0 };
     for (int i = 0; i < 2; i++)
@@ -10004,19 +10533,19 @@ static void gckpti_sequence_backward(const gckpt_call *call,
     }
 }
 
-static void gckpti_gru_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gru_forward(const gckpt_call *call)
 {
     gckpti_sequence_forward(call, gckpti_gru_gates);
 }
-static void gckpti_gru_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gru_backward(const gckpt_call *call)
 {
     gckpti_sequence_backward(call, gckpti_gru_slopes);
 }
-static void gckpti_lstm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_lstm_forward(const gckpt_call *call)
 {
     gckpti_sequence_forward(call, gckpti_lstm_gates);
 }
-static void gckpti_lstm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_lstm_backward(const gckpt_call *call)
 {
     gckpti_sequence_backward(call, gckpti_lstm_slopes);
 }
@@ -10052,6 +10581,2315 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 }
 
 /* =================================================================================================
+ * >>cpu: the processor as a backend: plain, and the same bits by vector kernels
+ *
+ * gckpti_cpu_backend gives one of two gckpt_backends: gckpti_backend_plain, which calls the ops'
+ * own kernels and does what is done between ops (fill, add, convert, update) as the numeric
+ * contract has it; or the fast one, which differs by its kernels alone.
+ *
+ * There gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and
+ * _backward. They cut the work into items for threads (a row, a piece of a matrix, a head); what
+ * is done with one is an entry of gckpti_kernels, a table for each instruction set, made by
+ * kernels and chosen when an executor is made, so that a plain `cc -O2` is enough.
+ * ============================================================================================== */
+
+/* ---- cpu/plain.c ---- */
+GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
+
+/* ---- cpu/items.c ---- */
+#if GCKPTI_HAS_FAST
+/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
+#if GCKPTI_X86 &&                                                                                  \
+    ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
+#define GCKPTI_BF16 1
+#else
+#define GCKPTI_BF16 0
+#endif
+
+/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
+typedef struct gckpti_kernels gckpti_kernels;
+struct gckpti_product;
+struct gckpti_windows;
+struct gckpti_columns;
+struct gckpti_heads;
+struct gckpti_classes;
+struct gckpti_errors;
+struct gckpti_cell;
+struct gckpti_pooling;
+struct gckpti_channel_pass;
+struct gckpti_mixed_kernels;
+
+struct gckpti_kernels {
+    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+};
+
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
+ * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
+ * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
+ * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
+typedef struct gckpti_product {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t b_step, b_col;
+    const float *from;
+    int64_t from_row;
+    float *c;
+    int64_t c_row;
+    const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
+} gckpti_product;
+
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
+
+/* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
+typedef struct {
+    const float *x;
+    int64_t row, rows, width, at, pace;
+} gckpti_fetch;
+
+/* Links p.., columns j.. of b, within so many tiles. */
+static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p, int64_t k,
+                                              int64_t j, int64_t n, int64_t tiles)
+{
+    int rows = t->b_col == 1; /* its lines hold columns; else links */
+    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col,
+                       rows ? t->b_step : t->b_col,
+                       rows ? k : n,
+                       rows ? n : k,
+                       0,
+                       0 };
+    if (!rows && t->b_step != 1)
+        f.rows = 0;
+    f.pace = 1 + f.rows * ((f.width + 15) / 16) / tiles;
+    return f;
+}
+
+/* What is due before a tile. */
+static inline void gckpti_fetch_some(gckpti_fetch *f)
+{
+    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
+        __builtin_prefetch(f->x + f->at, 0, 2);
+        f->at += 16;
+        if (f->at >= f->width) {
+            f->at = 0, f->x += f->row;
+            if (--f->rows == 0)
+                break;
+        }
+    }
+}
+
+/* A row and what is taken over it, by lanes as in numerics. */
+enum {
+    GCKPTI_SUM,
+    GCKPTI_TOP,
+    GCKPTI_DOT,
+    GCKPTI_PRODUCTS,
+    GCKPTI_SQUARES,
+    GCKPTI_EXP,
+    GCKPTI_NORM
+};
+
+typedef struct {
+    int kind; /* SUM: of x - first; TOP: the greatest x; DOT, PRODUCTS: x y, in one link or rounded
+                 first; with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
+                 EXP: exp(x - mean) */
+    const float *x, *y, *z;
+    float *out; /* EXP: where they go, or NULL */
+    float first, mean, rstd;
+} gckpti_row;
+
+typedef struct gckpti_columns {
+    const gckpt_call *call;
+    float *gain, *bias;
+    float *gain_low, *bias_low;
+} gckpti_columns;
+
+enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
+       GCKPTI_BLOCK = GCKPTI_KEY_TILE,
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
+};
+
+typedef struct gckpti_heads { /* an attention call's */
+    const gckpt_call *call;
+    int64_t t, s, c, d, wide, heads, blocks;
+    gckpti_sight sight;
+    int mixed;
+    float scale;
+} gckpti_heads;
+
+typedef struct {
+    int64_t a_row, a_step, b_step, c_row;
+    int edge, fresh;
+    int64_t diagonal;
+    const float *factor; /* f32: NULL, or what each row of c is multiplied by before its links */
+    const gckpti_heads *of;
+    const float *next; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
+} gckpti_band;
+
+/* What a head's backward in a bf16 plan works with: blocks of p, ds, dk and dv, dq's chains of all
+ * queries, a sum (g out) of each; what is multiplied: rows of words of two columns (q, k, v, g) or
+ * columns of words of two rows (pairs_); and the bands that do it. */
+typedef struct {
+    const gckpti_heads *h;
+    gckpti_factor q, k, v, g, pairs_q, pairs_k, pairs_g;
+    gckpti_band scores, over_queries, over_keys;
+    int64_t at_q; /* the head's first element, of q and of out */
+    int to_q, to_k, to_v;
+    const float *lse;
+    float *p, *ds, *dk, *dv, *dq, *delta;
+    uint32_t *along, *kt, *vt, *k_words, *rows; /* of ds by keys; of k and v; any other rows' */
+} gckpti_words;
+
+/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
+typedef struct {
+    int64_t deep, wide;
+    int in_place; /* full vectors of b are read where they are, not packed */
+    int strips;   /* a is packed, GCKPTI_STRIP rows at a time */
+} gckpti_blocking;
+
+/* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
+ * As gckpti_product, but b's columns lie side by side. */
+typedef struct {
+    int64_t k;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t b_step;
+    const float *from;
+    int64_t from_row;
+    float *c;
+    int64_t c_row;
+    int64_t last;      /* columns in the last vector */
+    const float *next; /* the tile of c to come: fetched meanwhile */
+} gckpti_tile;
+
+/* What of b is packed next: `rows` of `width` bytes, fetched into L2 line by line from `at` on. */
+typedef struct {
+    const char *x;
+    int64_t row, rows, width, at;
+} gckpti_mixed_fetch;
+
+/* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
+ * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
+ * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
+typedef struct {
+    int64_t pairs, a_row, a_step, width, from_row, c_row;
+    const uint16_t *a;
+    const uint32_t *b;
+    const float *from;
+    float *c;
+    uint16_t *c_bf16;          /* one of the two */
+    const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
+    gckpti_mixed_fetch *fetch; /* is this */
+} gckpti_mixed_tile;
+
+/* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
+ * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
+ * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
+ * which change no chain, not even one at -0. */
+typedef struct gckpti_mixed_kernels {
+    void (*tile)(const gckpti_mixed_tile *t);
+    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
+                 int64_t width);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
+                              float *room);
+    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
+} gckpti_mixed_kernels;
+
+GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
+
+/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
+ * bytes an element: that portion's neighbours; or `here`, which is there already. */
+typedef struct {
+    const char *x, *y, *z;
+} gckpti_ahead;
+
+static inline gckpti_ahead gckpti_ahead_of(const gckpt_call *call, const float *here,
+                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    const gckpti_ahead a = { x ? (const char *)(x + n) : (const char *)here,
+                             y ? (const char *)(y + n) : (const char *)here,
+                             z ? (const char *)(z + n) : (const char *)here };
+    return a;
+}
+
+/* What the backward of a norm adds up over a row: u h. x, y: NULL where they are bf16. */
+static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
+    int64_t at = r * gckpti_last(&call->shape);
+    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    row.x = call->in[0].data ? call->in[0].data + at : NULL;
+    row.y = call->grad_out ? call->grad_out + at : NULL;
+    row.z = o->gain ? call->in[o->gain].data : NULL;
+    if (o->center) {
+        row.first = *aux++;
+        row.mean = *aux++;
+    }
+    row.rstd = *aux;
+    return row;
+}
+
+#endif
+
+/* ---- cpu/rows.c ---- */
+#if GCKPTI_HAS_FAST
+/* clang-format off */
+#define GCKPTI_CURVES(X)                                                                           \
+    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
+    X(reciprocal) X(pow) X(clamp)
+#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+
+/* clang-format off */
+#define GCKPTI_KIND(name) GCKPTI_KIND_##name,
+enum {
+    GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
+        GCKPTI_KIND_add, /* from here on there are two inputs */
+    GCKPTI_ELEMENTS = 4096
+};
+/* clang-format on */
+#undef GCKPTI_KIND
+#endif
+
+/* ---- cpu/images.c ---- */
+#if GCKPTI_HAS_FAST
+typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+    const float *x, *g;
+    const float *mean, *rstd, *gain, *bias; /* by channel */
+    float *s, *t; /* sums by channel: of x, (x - mean)^2, or g and g h; or their means */
+    float *to;    /* y or dx */
+    int64_t places, channels;
+    int accumulate;
+} gckpti_channel_pass;
+
+#endif
+
+/* ---- kernels ---- */
+
+/* ---- cpu/calls.c ---- */
+GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* What the files of cpu share; no other folder uses it. */
+
+/* ---- cpu/plain.c ---- */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
+
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+} gckpti_converting;
+
+typedef struct { /* a pass, and what an instruction set has for it */
+    const gckpt_pass *pass;
+    void (*add)(float *to, const float *from, int64_t n);
+    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    int64_t each; /* blocks of an item */
+} gckpti_passing;
+
+/* ---- cpu/products.c ---- */
+#if GCKPTI_HAS_FAST
+typedef struct {
+    const gckpt_call *call;
+    const gckpti_product *t;
+    int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
+    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
+    float *pack;
+    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
+} gckpti_products;
+
+#endif
+
+/* ---- cpu/rows.c ---- */
+#if GCKPTI_HAS_FAST
+enum { GCKPTI_COLUMNS = 64 };
+#endif
+
+#if GCKPTI_HAS_FAST
+GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
+#endif
+
+/* In gradckpt.h they stand in order. */
+
+/* >>cpu/plain */
+GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+}
+
+/* body(context, 0..): an item for every GCKPTI_JOB of n floats. */
+GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
+                               void (*body)(void *context, int64_t i), void *context)
+{
+    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
+}
+
+GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
+}
+
+typedef struct { /* to += from, or if that is NULL, to = word */
+    unsigned char *to;
+    const float *from;
+    uint32_t word;
+    int64_t n;
+} gckpti_filling;
+
+/* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
+static void gckpti_cpu_clear(void *to, int64_t n, int far)
+{
+    float *x = (float *)to;
+#if GCKPTI_X86
+    if (far && (uintptr_t)x % 16 == 0) {
+        for (; n >= 4; n -= 4, x += 4)
+            _mm_stream_ps(x, _mm_setzero_ps());
+        _mm_sfence();
+    }
+#endif
+    (void)far;
+    memset(x, 0, (size_t)n * sizeof *x);
+}
+
+static void gckpti_cpu_fill_item(void *context, int64_t i)
+{
+    const gckpti_filling *f = (const gckpti_filling *)context;
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
+    void *to = f->to + 4 * at;
+    if (f->from)
+        gckpti_add_into((float *)to, f->from + at, n);
+    else if (!f->word)
+        gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
+    for (int64_t k = 0; f->word && k < n; k++)
+        memcpy(f->to + 4 * (at + k), &f->word, 4);
+}
+
+GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    gckpti_filling f = { (unsigned char *)to, NULL, word, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+}
+
+GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    void *at = to;
+    gckpti_filling f = { (unsigned char *)at, from, 0, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+}
+
+/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
+ * of 8 elements, drawn when `fresh` or when they begin. */
+static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
+                                       uint32_t word[4])
+{
+    const gckpt_call *call = s->call;
+    uint64_t at = (uint64_t)i;
+    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
+    if (fresh || at % 8 == 0)
+        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
+    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
+}
+
+/* Item `item` of a conversion, element by element. */
+static void gckpti_cpu_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpt_conversion *c = s->c;
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
+    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    uint32_t word[4] = { 0, 0, 0, 0 };
+    for (int64_t i = first; i < end; i++) {
+        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
+            float wide = gckpti_from_bf16(c->from[i]);
+            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
+            continue;
+        }
+        uint16_t half =
+            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
+        if (c->kind == GCKPT_NARROW)
+            c->to[i] = half;
+        else
+            c->x[i] = gckpti_from_bf16(half);
+    }
+}
+
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
+}
+
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ *             (Loshchilov & Hutter 2019)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
+static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
+                               const gckpt_rates *a)
+{
+    for (int64_t k = 0; k < n; k++) {
+        float d = g[k] * a->scale;
+        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
+        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
+        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
+        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
+    }
+}
+
+/* The optimisers, by the formulas above, on a block whose gradient is g. */
+static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
+{
+    const gckpt_rates *a = &p->rates;
+    float *w = p->values + at, *m = p->state[0];
+    switch (p->optimiser) {
+    case GCKPT_ADAMW: gckpti_plain_adamw(w, g, m + at, p->state[1] + at, n, a); break;
+    case GCKPT_MOMENTUM:
+        m += at;
+        for (int64_t k = 0; k < n; k++) {
+            m[k] = gckpti_fma(p->momentum, m[k], g[k] * a->scale);
+            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
+        }
+        break;
+    default:
+        for (int64_t k = 0; k < n; k++)
+            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
+        break;
+    }
+}
+
+/* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
+ * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
+                                          int64_t n, int update)
+{
+    float *g = p->gradient + at;
+    if (more)
+        gckpti_add_into(g, more, n);
+    for (int64_t k = 0; k < n && p->count > 0; k++)
+        g[k] /= p->count;
+    if (update)
+        gckpti_update_values(p, g, at, n);
+    return p->squares ? gckpti_dot(g, g, n) : 0.0f;
+}
+
+static void gckpti_cpu_update_item(void *context, int64_t i)
+{
+    const gckpti_passing *s = (const gckpti_passing *)context;
+    const gckpt_pass *p = s->pass;
+    const int64_t size = GCKPT_UPDATE_BLOCK;
+    const int update = p->update && !(p->unless && *p->unless);
+    for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
+        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
+        const float *last = NULL;
+        for (int u = 0; u < p->adds; u++) {
+            const void *more = (const char *)p->base + p->more[u];
+            if (last)
+                s->add(p->gradient + at, last, n);
+            last = (const float *)more + at;
+        }
+        float squares = s->block(p, last, at, n, update);
+        if (p->squares)
+            p->squares[b] = squares;
+    }
+}
+
+GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
+{
+    int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
+    if (!GCKPTI_LEAN && n > 4)
+        gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
+    else
+        for (int64_t i = 0; i * s->each < n; i++)
+            gckpti_cpu_update_item(s, i);
+}
+
+GCKPTI_FN void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    gckpti_passing s = { pass, gckpti_add_into, gckpti_plain_update_block, 0 };
+    gckpti_cpu_pass(call, &s);
+}
+
+GCKPTI_FN const char *gckpti_cpu_finish(void *context)
+{
+    (void)context;
+    return NULL;
+}
+
+#define GCKPTI_CONVERT (GCKPTI_LEAN ? NULL : gckpti_cpu_convert)
+GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
+                                                         NULL,
+                                                         0,
+                                                         1,
+                                                         NULL,
+                                                         NULL,
+                                                         gckpti_cpu_copy,
+                                                         gckpti_cpu_copy,
+                                                         gckpti_cpu_copy,
+                                                         NULL,
+                                                         NULL,
+                                                         gckpti_cpu_fill,
+                                                         gckpti_cpu_add,
+                                                         GCKPTI_CONVERT,
+                                                         gckpti_plain_update,
+                                                         gckpti_cpu_finish,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL };
+/* clang-format on */
+
+/* >>cpu/items */
+#if GCKPTI_HAS_FAST
+
+GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+{
+    return (const gckpti_kernels *)call->kernels;
+}
+
+/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
+}
+
+GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
+                               void (*row)(const gckpt_call *call, int64_t r))
+{
+    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
+}
+#endif
+
+/* >>cpu/products */
+#if GCKPTI_HAS_FAST
+/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
+
+#ifdef GCKPT_OPENBLAS
+/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                                  int64_t j1)
+{
+    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
+    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
+    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
+    float *c = t->c + i0 * t->c_row + j0;
+    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
+        a_next = (int)t->k;                /* sgemm refuses less */
+    if (t->b_col == 1 && b_next < cols)
+        b_next = cols;
+    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
+        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
+               (size_t)cols * sizeof(float));
+    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
+                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
+                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
+                c, (int)t->c_row);
+}
+#endif
+
+/* Piece i of all products: from its number to its rows and columns. */
+static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_product *t = s->t;
+    gckpti_product next;
+    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
+    int64_t j0 = i % s->across * s->cols;
+    if (at) {
+        next = *t, t = &next;
+        next.a += at * s->a_next, next.c += at * s->c_next;
+        if (!next.stored)
+            next.b += at * s->b_next;
+        if (next.from && next.from_row)
+            next.from += at * s->c_next;
+    }
+    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
+#ifdef GCKPT_OPENBLAS
+    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
+        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
+        gckpti_openblas_piece(t, i0, i1, j0, j1);
+        return;
+    }
+#endif
+    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
+}
+
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_products *s = (const gckpti_products *)context;
+    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
+}
+
+static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
+ * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
+ * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
+ * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
+ * over it for every GCKPTI_NC columns. */
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
+{
+    enum { LOW = 256, HIGH = 1024 };
+    const gckpti_product *t = s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
+    int small = t->m * t->n * t->k < 65536;
+    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
+    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
+    s->rows = t->m, s->cols = t->n;
+    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
+        if (have < pieces && s->cols > narrow &&
+            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
+            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
+        else if (s->rows > 4 * GCKPTI_STRIP)
+            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
+    s->across = (t->n + s->cols - 1) / s->cols;
+    s->down = (t->m + s->rows - 1) / s->rows;
+}
+
+/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
+ * gckpti_product_room(m, n, k) floats a thread. */
+GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                   int64_t a_next, int64_t b_next, float *pack)
+{
+    gckpti_products s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.t = t, s.batch = batch;
+    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
+    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
+    gckpti_products_cut(&s);
+    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
+}
+
+/* What gckpti_fp32_plain does. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
+{
+    const gckpti_factor *a = &f->a, *b = &f->b;
+    const float *from = f->accumulate ? f->c : f->start;
+    int64_t from_row = f->accumulate ? f->n : 0;
+    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
+                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
+    t.stored = b->stored ? &b->stored->u : NULL;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
+}
+
+/* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
+ * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
+typedef struct {
+    const gckpt_call *call;
+    const gckpti_mixed_kernels *kernels;
+    const gckpti_factors *t;
+    int in_place, keeps;                     /* a is not packed; rest has all rows of a panel */
+    int64_t rows, cols, links, down, across; /* of an item; at a time; items below, beside others */
+    int64_t odd;  /* last links, packed even so: the last word would end past a's row */
+    int64_t room; /* of a worker, in floats */
+} gckpti_mixed_job;
+
+/* What of an item is worked on. */
+typedef struct {
+    gckpti_mixed_tile tile;
+    int64_t matrix, i, m, p, j, n; /* rows i.. (m of them), links p.., columns j.. (n) */
+    int last;                      /* no links come after these */
+    float *rest;
+} gckpti_mixed_panel;
+
+/* n columns of a row of c, `at` in it: where their chains start or go on, or back to c. */
+static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t at,
+                             float *rest, int end)
+{
+    const gckpti_factors *t = s->t;
+    size_t bytes = (size_t)w->n * sizeof *rest;
+    if (end && t->c)
+        memcpy(t->c + at, rest, bytes);
+    else if (end)
+        s->kernels->narrow(rest, t->c_bf16 + at, w->n);
+    else if (t->c && (t->accumulate || w->p > 0))
+        memcpy(rest, t->c + at, bytes);
+    else if (t->accumulate)
+        s->kernels->widen(t->c_bf16 + at, rest, w->n);
+    else if (t->start)
+        memcpy(rest, t->start + w->j, bytes);
+    else
+        memset(rest, 0, bytes);
+}
+
+/* 8 rows of a panel from row r on. If a is read in place and there are fewer, the tile begins with
+ * rows before them (where odd links are packed: with whatever is there), which are not stored
+ * again. A tile at an edge of c works in `rest`, as all do whose c is bf16 until the last link. */
+static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t r)
+{
+    const gckpti_factors *t = s->t;
+    gckpti_mixed_tile tile = w->tile;
+    int64_t past = w->i + r + 8 - t->m, skip = s->in_place && past > 0 ? past : 0;
+    int64_t end = skip ? 8 : gckpti_min(w->m - r, 8);
+    int64_t at = (w->matrix * t->m + w->i + r - skip) * t->n + w->j;
+    int first = w->p == 0, edge = end - skip < 8 || w->n < tile.width;
+    int load = edge ? first || t->c : first && t->accumulate && !t->c;
+    float *rest = w->rest + (s->keeps ? r * GCKPTI_PANEL : 0);
+    if (!s->in_place && t->a.step != 1) /* strips */
+        tile.a += r / GCKPTI_STRIP * tile.pairs * tile.a_step + r % GCKPTI_STRIP * 2;
+    else
+        tile.a += (r - skip) * tile.a_row;
+    tile.from = tile.c = rest, tile.from_row = tile.c_row = GCKPTI_PANEL;
+    if (!edge && first && !t->accumulate)
+        tile.from = t->start ? t->start + w->j : NULL, tile.from_row = 0;
+    else if (!edge && t->c)
+        tile.from = t->c + at, tile.from_row = t->n;
+    if (!edge && t->c)
+        tile.c = t->c + at, tile.c_row = t->n,
+        tile.next = r + 16 <= w->m ? tile.c + 8 * t->n : NULL;
+    else if (!edge && w->last)
+        tile.c_bf16 = t->c_bf16 + at, tile.c_row = t->n;
+    for (int64_t q = skip; q < end && load; q++)
+        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 0);
+    s->kernels->tile(&tile);
+    for (int64_t q = skip; q < end && edge && (t->c || w->last); q++)
+        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 1);
+}
+
+/* The links of a that an item takes next: where they are, or packed to d. Rows stay rows. */
+static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int64_t k, void *d)
+{
+    const gckpti_factor *a = &s->t->a;
+    int64_t at = w->matrix * a->next + w->i * a->row + w->p * a->step;
+    int64_t high = gckpti_multiple(w->m, 8), row = gckpti_multiple(k, 2);
+    uint16_t *to = (uint16_t *)d;
+    w->tile.a = to, w->tile.a_row = row, w->tile.a_step = 2;
+    if (s->in_place && k % 2 == 0) {
+        w->tile.a = a->bf16 + at, w->tile.a_row = a->row;
+    } else if (a->step != 1) {
+        w->tile.a_row = 2, w->tile.a_step = 2 * GCKPTI_STRIP;
+        s->kernels->pack(a, at, w->m, k, 1, (uint32_t *)d, GCKPTI_STRIP);
+    } else {
+        for (int64_t i = 0; i < w->m; i++, at += a->row, to += row) {
+            to[row - 1] = 0x8000;
+            if (a->bf16)
+                memcpy(to, a->bf16 + at, (size_t)k * sizeof *to);
+            else
+                s->kernels->narrow(a->f32 + at, to, k);
+        }
+        memset(to, 0, (size_t)((high - w->m) * row) * sizeof *to);
+    }
+}
+
+/* What of b comes next: the panel beside this one, links after these, or, as it is expected to
+ * work on the next item but the other threads', that. */
+static gckpti_mixed_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                            int64_t j0, int64_t j1, int64_t k)
+{
+    const gckpti_factor *b = &s->t->b;
+    int64_t p = w->p, j = w->j + GCKPTI_PANEL, size = b->bf16 ? 2 : 4;
+    if (j >= j1 && !w->last)
+        p += k, j = j0;
+    else if (j >= j1)
+        p = 0, j = j0 + s->call->threads * s->cols;
+    int64_t at = w->matrix * b->next + j * b->row + p * b->step;
+    int64_t n = gckpti_min(s->t->n - j, GCKPTI_PANEL), links = gckpti_min(s->t->k - p, s->links);
+    const char *x = b->bf16 ? (const char *)(b->bf16 + at) : (const char *)(b->f32 + at);
+    gckpti_mixed_fetch side = { x, b->step * size, n > 0 ? links : 0, n * size, 0 };
+    gckpti_mixed_fetch down = { x, b->row * size, n, links * size, 0 };
+    return b->row == 1 ? side : down;
+}
+
+/* What of a is packed in strips next, if it is another part: links after these or, as above, those
+ * of the next item. */
+static gckpti_mixed_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                             int64_t item, int64_t k)
+{
+    const gckpti_factor *a = &s->t->a;
+    int64_t next = w->last ? item + s->call->threads : item, p = w->last ? 0 : w->p + k;
+    int64_t i = next / s->across % s->down * s->rows, size = a->bf16 ? 2 : 4;
+    int64_t at = w->matrix * a->next + i * a->row + p * a->step;
+    const char *x = a->bf16 ? (const char *)(a->bf16 + at) : (const char *)(a->f32 + at);
+    gckpti_mixed_fetch f = { x, a->step * size, 0, gckpti_min(s->t->m - i, s->rows) * size, 0 };
+    if (a->step != 1 && next < s->across * s->down && (i != w->i || p != w->p))
+        f.rows = gckpti_min(s->t->k - p, s->links);
+    return f;
+}
+
+static void gckpti_mixed_piece(const gckpti_mixed_job *s, int64_t item, float *room)
+{
+    const gckpti_factors *t = s->t;
+    gckpti_mixed_panel w;
+    memset(&w, 0, sizeof w);
+    int64_t j0 = item % s->across * s->cols, j1 = j0 + gckpti_min(t->n - j0, s->cols);
+    w.matrix = item / (s->across * s->down), w.i = item / s->across % s->down * s->rows;
+    w.m = gckpti_min(t->m - w.i, s->rows);
+    float *rest = room;
+    room += s->keeps ? s->rows * s->cols : 8 * GCKPTI_PANEL;
+    void *a = room + GCKPTI_PANEL / 2 * s->links, *b = room;
+    w.tile.b = (const uint32_t *)b;
+    for (int64_t k; w.p < t->k; w.p += k) {
+        k = gckpti_min(t->k - (w.p < t->k - s->odd ? s->odd : 0) - w.p, s->links);
+        w.tile.pairs = (k + 1) / 2, w.last = w.p + k == t->k;
+        gckpti_mixed_a(s, &w, k, a);
+        gckpti_mixed_fetch ahead = gckpti_mixed_ahead(s, &w, item, k);
+        for (w.j = j0; w.j < j1; w.j += w.n) {
+            w.n = gckpti_min(j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
+            w.rest = rest + (s->keeps ? s->rows * (w.j - j0) : 0);
+            s->kernels->pack(&t->b, w.matrix * t->b.next + w.j * t->b.row + w.p * t->b.step, w.n, k,
+                             0, (uint32_t *)b, w.tile.width);
+            gckpti_mixed_fetch fetch = gckpti_mixed_next(s, &w, j0, j1, k);
+            w.tile.fetch = &fetch;
+            for (int64_t r = 0; r < w.m; r += 8) {
+                gckpti_mixed_rows(s, &w, r);
+                if (fetch.rows <= 0)
+                    w.tile.fetch = &ahead;
+            }
+        }
+    }
+}
+
+static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
+    gckpti_mixed_piece(s, item, (float *)s->t->room + worker * s->room);
+}
+
+static void gckpti_mixed_small_item(void *context, int64_t item, int64_t worker)
+{
+    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_mixed_piece((const gckpti_mixed_job *)context, item, room);
+}
+
+/* Rows and columns of an item, and links at a time, that `room` floats are enough for; in even
+ * parts. */
+static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
+{
+    const gckpti_factors *t = s->t;
+    int64_t fit = 0, most = gckpti_multiple(t->k, 16), k = t->k - s->odd;
+    s->rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
+    s->cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
+    room -= s->odd ? 8 * s->rows : 0;
+    for (s->keeps = 0; s->keeps < 2; s->keeps++) {
+        fit = (room - (s->keeps ? s->rows * s->cols : (int64_t)8 * GCKPTI_PANEL)) /
+              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->rows / 2)) / 16 * 16;
+        fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS);
+        if ((fit >= k && !s->odd) || t->c)
+            break;
+    }
+    s->keeps = (fit < k || s->odd) && !t->c;
+    s->links = gckpti_multiple(k / ((k + fit - 1) / fit), 16);
+    s->links = gckpti_min(gckpti_min(s->links, fit), most);
+}
+
+/* c is cut into 4 items for each thread, if it is large; where there is no tile, plainly. */
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+{
+    gckpti_mixed_job s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.kernels = gckpti_kernels_of(call)->mixed, s.t = t;
+    if (!s.kernels->tile) {
+        gckpti_mixed_plain(call, t);
+        return;
+    }
+    s.in_place =
+        t->a.bf16 && t->a.step == 1 && t->m >= 8 && (t->k % 2 == 0 || t->k > GCKPTI_MIXED_LINKS);
+    s.odd = s.in_place && t->k % 2 ? t->k % 16 : 0;
+    s.room = gckpti_mixed_room(t->m, t->n, t->k);
+    if (s.room)
+        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.room);
+    else
+        gckpti_mixed_fit(&s, 64, GCKPTI_PANEL, GCKPTI_SMALL_ROOM);
+    int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
+    for (;;) {
+        s.down = (t->m + s.rows - 1) / s.rows, s.across = (t->n + s.cols - 1) / s.cols;
+        if (t->batch * s.down * s.across >= pieces)
+            break;
+        if (s.cols > GCKPTI_PANEL && (s.in_place || s.cols > s.rows))
+            s.cols = gckpti_multiple(s.cols / 2, GCKPTI_PANEL);
+        else if (s.rows > 64)
+            s.rows = gckpti_multiple(s.rows / 2, GCKPTI_STRIP);
+        else
+            break;
+    }
+    gckpt_parallel(call, t->batch * s.down * s.across, s.rows * s.cols * t->k,
+                   s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
+}
+
+GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
+{
+    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
+}
+
+GCKPTI_FN void gckpti_fast_matmul_forward(const gckpt_call *call)
+{
+    gckpti_linear_out(call, gckpti_fast_products(call));
+}
+
+GCKPTI_FN void gckpti_fast_linear_forward(const gckpt_call *call)
+{
+    gckpti_fast_matmul_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
+{
+    gckpti_linear_gradients(call, gckpti_fast_products(call));
+}
+#endif
+
+/* >>cpu/rows */
+#if GCKPTI_HAS_FAST
+/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+
+typedef struct {
+    const gckpt_call *call;
+    void (*kernel)(const gckpt_call *piece, int kind);
+    int kind;
+} gckpti_pieces;
+
+/* The kernel sees a call of one axis, with pointers to where the piece begins. */
+static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pieces *s = (const gckpti_pieces *)context;
+    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
+    gckpt_call c = *s->call;
+    (void)worker;
+    c.shape = gckpt_shape1(gckpti_min(n, GCKPTI_ELEMENTS));
+    c.out = c.out ? c.out + at : NULL;
+    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
+    for (int k = 0; k < c.inputs; k++) {
+        gckpt_arg *in = &c.in[k];
+        in->shape = c.shape;
+        in->data = in->data ? in->data + at : NULL;
+        in->grad = in->grad ? in->grad + at : NULL;
+    }
+    s->kernel(&c, s->kind);
+}
+
+/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+ * a sum over rows. */
+static int gckpti_elementwise(const gckpt_call *call, int kind,
+                              void (*kernel)(const gckpt_call *piece, int kind))
+{
+    gckpti_pieces s = { call, kernel, kind };
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
+    for (int i = 0; i < call->inputs; i++)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+            return 0;
+    if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
+        kernel(call, kind);
+        return 1;
+    }
+    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                   gckpti_piece_item, &s);
+    return 1;
+}
+
+/* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
+static void gckpti_add_backward_repeated(const gckpt_call *call)
+{
+    gckpt_call plain = *call;
+    for (int i = 0; i < 2; i++) {
+        gckpti_walk w;
+        gckpt_call c = *call;
+        int64_t n = gckpti_elements(&call->in[i].shape);
+        gckpti_broadcast_walk(&w, call);
+        if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
+            continue;
+        c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
+        c.in[1] = call->in[i];
+        gckpti_columns_run(&c, 0, 1);
+        plain.in[i].grad = NULL;
+    }
+    gckpti_add_backward(&plain);
+}
+
+#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
+    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_forward))                     \
+            gckpti_##name##_forward(call);                                                         \
+    }                                                                                              \
+    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_backward))                    \
+            backward(call);                                                                        \
+    }
+#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
+GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
+GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub)
+GCKPTI_ELEMENTWISE(mul)
+GCKPTI_ELEMENTWISE(div)
+GCKPTI_ELEMENTWISE(maximum)
+GCKPTI_ELEMENTWISE(minimum)
+#undef GCKPTI_ELEMENTWISE_WITH
+#undef GCKPTI_ELEMENTWISE
+
+/* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
+ * columns of all rows, so that each element's sum keeps its order ---- */
+enum { GCKPTI_EMBED_ITEM = 64 };
+
+static void gckpti_embed_row(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *from = call->in[0].data + call->in[1].index[r] * n;
+    if (call->out)
+        memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
+    else
+        gckpti_kernels_of(call)->mixed->narrow(from, call->out_bf16 + r * n, n);
+}
+
+static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
+    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    gckpti_start(call->in[0].grad + first * n, rows * n, 0);
+}
+
+static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    float wide[GCKPTI_EMBED_ITEM];
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = call->grad_out ? call->grad_out + r * n + j : wide;
+        if (g == wide)
+            k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width);
+        k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_embed_forward(const gckpt_call *call)
+{
+    if (call->packed)
+        gckpti_embed_forward(call);
+    else
+        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
+}
+
+/* A table that is not added to is cleared first, in items of its own. */
+GCKPTI_FN void gckpti_fast_embed_backward(const gckpt_call *call)
+{
+    const gckpt_arg *table = &call->in[0];
+    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
+    if (!table->grad)
+        return;
+    if (!table->accumulate)
+        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
+                    gckpti_embed_clear);
+    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
+    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
+}
+
+/* ---- softmax and its logarithm: an item is a row ---- */
+GCKPTI_FN void gckpti_fast_softmax_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
+}
+
+GCKPTI_FN void gckpti_fast_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
+}
+
+GCKPTI_FN void gckpti_fast_log_softmax_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
+}
+
+GCKPTI_FN void gckpti_fast_log_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
+}
+
+/* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
+
+static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_columns *s = (const gckpti_columns *)context;
+    int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
+    (void)worker;
+    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
+}
+
+/* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
+ * what they are, 0, in nobody's memory. */
+GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
+{
+    const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
+    gckpti_columns s = { call, NULL, NULL, NULL, NULL };
+    if (gain)
+        s.gain = g->grad, s.gain_low = g->low;
+    if (bias)
+        s.bias = b->grad, s.bias_low = b->low;
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
+    if (s.gain)
+        gckpti_start(s.gain, n, g->accumulate);
+    if (s.bias)
+        gckpti_start(s.bias, n, b->accumulate);
+    if (s.gain || s.bias)
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
+                       &s);
+}
+
+GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
+{
+    gckpti_fast_matmul_backward(call);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+#endif
+
+/* >>cpu/images */
+#if GCKPTI_HAS_FAST
+/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
+ * results, of dw 64 channels ---- */
+typedef struct {
+    gckpti_products cut;
+    gckpti_windows w;
+} gckpti_windows_job;
+
+static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_products *cut = &s->cut;
+    gckpti_windows w = s->w;
+    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
+    int64_t j0 = i % cut->across * cut->cols;
+    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
+    if (w.t.from)
+        w.t.from += group * w.c_next;
+    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
+                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
+}
+
+static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
+    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
+}
+
+static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
+{
+    gckpti_windows_job s;
+    gckpti_products *cut = &s.cut;
+    memset(&s, 0, sizeof s);
+    s.w = *w;
+    cut->call = call, cut->t = &w->t, cut->batch = w->z->window.groups;
+    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
+    gckpti_products_cut(cut);
+    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
+                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
+}
+
+/* What lies where, of one kind and phase. */
+static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t channels = up ? z->o : z->c, group = up ? z->group_o : z->group_c;
+    const gckpti_reach *x = &s->r[1];
+    gckpti_windows w;
+    gckpti_product *t = &w.t;
+    memset(&w, 0, sizeof w);
+    w.kind = s->kind, w.z = z, w.from = s->from;
+    w.r[0] = s->r[0], w.r[1] = s->r[1];
+    w.width = x->size * channels, w.image = w.r[0].size * w.width;
+    w.step = x->step * channels, w.tap = x->tap * channels, w.first = x->first * channels;
+    w.run = group, w.across = x->taps + !x->taps;
+    if (w.tap == group)
+        w.run *= w.across, w.across = 1;
+    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
+    t->n = w.c_next, t->a_step = 1;
+    if (s->kind == GCKPTI_CONV_DW) {
+        const int64_t places = t->m;
+        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
+    }
+    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
+    t->c = s->out, t->c_row = up ? z->c : z->o;
+    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
+    return w;
+}
+
+/* Groups of one channel: a line of results, 64 channels of dw. */
+static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_conv *s = (const gckpti_conv *)context;
+    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
+    (void)worker;
+    if (s->kind == GCKPTI_CONV_DW)
+        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+    else
+        gckpti_conv_results(s, i * line, (i + 1) * line);
+}
+
+/* gckpti_conv_plain */
+static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
+    if (z->group_c > 1 || z->group_o > 1) {
+        gckpti_windows w = gckpti_windows_of(s);
+        gckpti_windows_run(call, &w);
+        return;
+    }
+    gckpti_conv one = *s;
+    one.run = gckpti_kernels_of(call)->multiply_add;
+    if (s->kind == GCKPTI_CONV_DW) {
+        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
+                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
+                       &one);
+    } else {
+        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
+{
+    gckpti_conv_forward(call, gckpti_conv_fast);
+}
+
+GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_backward(call, gckpti_conv_fast);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
+    gckpti_columns_run(call, o->gain, o->bias);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
+}
+
+/* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_pooling s;
+} gckpti_pool_items;
+
+static void gckpti_pool_run(const gckpt_call *call, int backward,
+                            void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_pool_items t = { call, gckpti_pooling_of(call) };
+    int64_t row = t.s.out[1] * t.s.channels * t.s.o.size[0] * t.s.o.size[1];
+    gckpt_parallel(call, backward ? t.s.images : t.s.images * t.s.out[0],
+                   backward ? row * t.s.out[0] : row, item, &t);
+}
+
+static void gckpti_max_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels, row = s->out[1] * s->channels;
+    const float *x = t->call->in[0].data + i / s->out[0] * image;
+    float *y = t->call->out ? t->call->out + i * row : NULL;
+    uint16_t *tap = t->call->aux ? (uint16_t *)t->call->aux + i * row : NULL;
+    (void)worker;
+    for (int64_t q = 0, at = 0; q < s->out[1]; q++, at += s->channels)
+        gckpti_kernels_of(t->call)->max_window(s, x, i % s->out[0], q, y ? y + at : NULL,
+                                               tap ? tap + at : NULL);
+}
+
+GCKPTI_FN void gckpti_fast_max_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_max_pool_item);
+}
+
+/* The call of image b alone: to the plain op, images are nothing to each other. */
+static gckpt_call gckpti_pool_image(const gckpti_pool_items *t, int64_t b)
+{
+    const gckpti_pooling *s = &t->s;
+    gckpt_call c = *t->call;
+    c.in[0].shape.d[0] = c.shape.d[0] = 1;
+    c.in[0].grad += b * s->in[0] * s->in[1] * s->channels;
+    c.grad_out += b * s->out[0] * s->out[1] * s->channels;
+    return c;
+}
+
+static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    gckpt_call c = gckpti_pool_image(t, b);
+    c.aux = (uint16_t *)c.aux + b * t->s.out[0] * t->s.out[1] * t->s.channels;
+    (void)worker;
+    gckpti_max_pool_backward(&c);
+}
+
+GCKPTI_FN void gckpti_fast_max_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_max_pool_image);
+}
+
+/* Row i of all images' windows: x's taps are added to y, or g / size, in room, to them. */
+static void gckpti_average_row(const gckpti_pool_items *t, int64_t i, const float *x, float *y,
+                               float *dx, float *room)
+{
+    const gckpti_pooling *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const float size = (float)s->o.size[0] * (float)s->o.size[1];
+    const int64_t n = s->channels;
+    for (int64_t q = 0; q < s->out[1]; q++) {
+        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, i % s->out[0], &h, &h_end);
+        int64_t first = gckpti_taps(s, 1, q, &w, &w_end), out = (i * s->out[1] + q) * n;
+        float *sum = dx ? room : y + out;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        if (dx) {
+            memcpy(room, t->call->grad_out + out, (size_t)n * sizeof *room);
+            k->divide(room, size, n);
+        }
+        for (; a < h_end; a++)
+            for (int64_t b = first; b < w_end; b++) {
+                int64_t at = ((i / s->out[0] * s->in[0] + h + a) * s->in[1] + w + b) * n;
+                k->add(dx ? dx + at : sum, dx ? room : x + at, n);
+            }
+        if (!dx)
+            k->divide(sum, size, n);
+    }
+}
+
+static void gckpti_average_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    (void)worker;
+    gckpti_average_row(t, i, t->call->in[0].data, t->call->out, NULL, NULL);
+}
+
+static void gckpti_average_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels;
+    gckpti_start(t->call->in[0].grad + b * image, image, t->call->in[0].accumulate);
+    for (int64_t p = 0; p < s->out[0]; p++)
+        gckpti_average_row(t, b * s->out[0] + p, NULL, NULL, t->call->in[0].grad,
+                           (float *)t->call->work + worker * s->channels);
+}
+
+GCKPTI_FN void gckpti_fast_average_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_average_pool_item);
+}
+
+GCKPTI_FN void gckpti_fast_average_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_average_pool_image);
+}
+
+/* ---- groupnorm, batchnorm: an item is a run of whole groups of channels, of one image in the
+ * forward, of all images in turn in the backward ---- */
+
+typedef struct {
+    const gckpt_call *call;
+    gckpti_channels s;
+    int64_t run, runs;            /* channels of an item; items an image */
+    const float *mean, *variance; /* of inference */
+} gckpti_channel_runs;
+
+static void gckpti_channel_items(const gckpt_call *call, int64_t images, const float *mean,
+                                 const float *variance,
+                                 void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_channel_runs t = { call, gckpti_channels_of(call), 0, 0, mean, variance };
+    int64_t n = t.s.channels;
+    t.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+    t.run = gckpti_min(gckpti_multiple(t.run, t.s.m), n);
+    t.runs = (n + t.run - 1) / t.run;
+    images = images ? images : t.s.images;
+    gckpt_parallel(call, images * t.runs, 4 * gckpti_elements(&call->shape) / (images * t.runs),
+                   item, &t);
+}
+
+/* What an item works with: means and rstds of each channel lie behind two sums of `room`. */
+static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_runs *t, int64_t image,
+                                                  int64_t worker)
+{
+    const int64_t n = t->s.channels;
+    float *room = (float *)t->call->work + 4 * worker * n;
+    gckpti_channel_pass p = { t->call->in[0].data,
+                              NULL,
+                              room + 2 * n,
+                              room + 3 * n,
+                              t->s.gain,
+                              t->s.bias,
+                              room,
+                              room + n,
+                              NULL,
+                              t->s.places,
+                              n,
+                              0 };
+    if (p.x)
+        p.x += image * p.places * n;
+    return p;
+}
+
+/* Spreads statistics of the groups of channels first..end-1 over their channels. */
+static void gckpti_channel_spread(const gckpti_channel_runs *t, const float *mean,
+                                  const float *variance, int64_t first, int64_t end, float *means,
+                                  float *rstds)
+{
+    for (int64_t c = first; c < end; c += t->s.m) {
+        float rstd = variance ? gckpti_rsqrt(variance[c / t->s.m] + 1e-5f) : 0;
+        for (int64_t k = c; k < c + t->s.m; k++) {
+            means[k] = mean[c / t->s.m];
+            rstds[k] = rstd;
+        }
+    }
+}
+
+static void gckpti_channel_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t b = i / t->runs, first = i % t->runs * t->run, m = s->m;
+    const int64_t end = gckpti_min(first + t->run, s->channels);
+    gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+    float *means = p.s + 2 * p.channels, *rstds = p.s + 3 * p.channels,
+          *aux = (float *)t->call->aux;
+    float *mean = aux ? aux + b * s->groups : p.t; /* p.t: not used by these sums */
+    float *variance = aux ? aux + (s->images + b) * s->groups : p.s;
+    if (t->mean) {
+        gckpti_channel_spread(t, t->mean, t->variance, first, end, means, rstds);
+    } else {
+        p.mean = NULL;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            mean[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, NULL, first, end, means, rstds);
+        p.mean = means;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            variance[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, variance, first, end, means, rstds);
+    }
+    if (t->call->out) {
+        p.to = t->call->out + b * p.places * p.channels;
+        k->channel_out(&p, first, end);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_groupnorm_forward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 0, NULL, NULL, gckpti_channel_forward);
+}
+
+GCKPTI_FN void gckpti_fast_batchnorm_forward(const gckpt_call *call)
+{
+    if (call->training)
+        gckpti_fast_groupnorm_forward(call);
+    else
+        gckpti_channel_items(call, 0, call->in[1].data, call->in[2].data, gckpti_channel_forward);
+}
+
+/* Channels first..end-1 of a gradient. */
+static gckpt_arg gckpti_channel_arg(const gckpt_call *call, int i, int64_t first)
+{
+    gckpt_arg a = call->in[i];
+    a.grad = i && a.grad ? a.grad + first : NULL;
+    a.low = a.grad && a.low ? a.low + first : NULL;
+    return a;
+}
+
+static void gckpti_channel_backward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)t->call->attributes;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t first = i * t->run, end = gckpti_min(first + t->run, s->channels), m = s->m;
+    const gckpt_arg dgain = gckpti_channel_arg(t->call, o->gain, first);
+    const gckpt_arg dbias = gckpti_channel_arg(t->call, o->bias, first), *dx = &t->call->in[0];
+    const float *aux = (const float *)t->call->aux;
+    if (dgain.grad)
+        gckpti_start(dgain.grad, end - first, dgain.accumulate);
+    if (dbias.grad)
+        gckpti_start(dbias.grad, end - first, dbias.accumulate);
+    for (int64_t b = 0; b < s->images; b++) {
+        gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+        const int64_t image = b * p.places * p.channels;
+        float *sums = p.s, *products = p.t;
+        p.g = t->call->grad_out + image;
+        p.t = dx->grad || dgain.grad ? products : NULL;
+        if (p.t)
+            gckpti_channel_spread(t, aux + b * s->groups, aux + (s->images + b) * s->groups, first,
+                                  end, sums + 2 * p.channels, sums + 3 * p.channels);
+        k->channel_sums(&p, first, end);
+        gckpti_channels_add(&dbias, sums + first, end - first);
+        gckpti_channels_add(&dgain, products + first, end - first);
+        if (!dx->grad)
+            continue;
+        for (int64_t c = first; c < end; c += m) {
+            const float *gain = s->gain ? s->gain + c : NULL;
+            float mean = gckpti_channels_sum(sums + c, gain, m) / s->n;
+            float product = gckpti_channels_sum(products + c, gain, m) / s->n;
+            for (int64_t j = c; j < c + m; j++)
+                sums[j] = mean, products[j] = product;
+        }
+        p.to = dx->grad + image;
+        p.accumulate = dx->accumulate;
+        k->channel_dx(&p, first, end);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_groupnorm_backward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 1, NULL, NULL, gckpti_channel_backward);
+}
+
+GCKPTI_FN void gckpti_fast_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_fast_groupnorm_backward(call);
+}
+#endif
+
+/* >>cpu/attention */
+#if GCKPTI_HAS_FAST
+/* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
+static gckpti_heads gckpti_heads_of(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
+    gckpti_heads h = { call,
+                       t,
+                       call->in[1].shape.d[1],
+                       c,
+                       d,
+                       gckpti_attention_wide(call, d),
+                       o->heads,
+                       (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
+                       gckpti_attention_keys(call),
+                       gckpti_is_mixed(call),
+                       1.0f / gckpti_sqrt((float)d) };
+    return h;
+}
+
+/* Those of a bf16 plan want a processor that can flush subnormals as x86 does; else the plain ones
+ * run, an item being a head. */
+static int gckpti_attention_is_fast(const gckpt_call *call)
+{
+    return !gckpti_is_mixed(call) || gckpti_kernels_of(call)->mixed->attention_forward;
+}
+
+static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_heads *h = (const gckpti_heads *)context;
+    int backward = h->call->grad_out || h->call->grad_out_bf16;
+    float *rest =
+        (float *)h->call->work + worker * gckpti_attention_room(h->call, h->t, h->d, backward);
+    if (backward)
+        gckpti_attention_gradients(h->call, i, rest);
+    else
+        gckpti_attention_queries(h->call, i * h->t, (i + 1) * h->t, rest);
+}
+
+static void gckpti_attention_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_heads *h = (const gckpti_heads *)context;
+    const gckpti_kernels *by = gckpti_kernels_of(h->call);
+    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
+    int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
+    i /= h->blocks;
+    (h->mixed ? by->mixed->attention_forward : by->attention_forward)(
+        h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
+}
+
+GCKPTI_FN void gckpti_fast_attention_forward(const gckpt_call *call)
+{
+    gckpti_heads h = gckpti_heads_of(call);
+    if (gckpti_attention_is_fast(call))
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
+                       (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d, /* 8: to read */
+                       gckpti_attention_forward_item, &h);
+    else
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
+                       gckpti_attention_plain_item, &h);
+}
+
+static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_heads *h = (const gckpti_heads *)context;
+    const gckpti_kernels *by = gckpti_kernels_of(h->call);
+    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
+    (h->mixed ? by->mixed->attention_backward : by->attention_backward)(
+        h, i / h->heads, i % h->heads, (float *)h->call->work + room);
+}
+
+GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
+{
+    gckpti_heads h = gckpti_heads_of(call);
+    int fast = gckpti_attention_is_fast(call);
+    if (!fast)
+        gckpti_attention_start(call);
+    gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
+                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
+}
+
+/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
+static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
+{
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_loss_kernels by = { gckpti_fast_products(call),
+                               gckpt_parallel,
+                               k->online,
+                               k->surprisal,
+                               k->classes_backward,
+                               k->mixed->widen,
+                               k->mixed->narrow,
+                               k->exp,
+                               k->log };
+    return by;
+}
+
+GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
+
+/* ---- losses of elements: an item is an entry of axis 0 ---- */
+static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
+{
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
+    return by;
+}
+
+GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
+                 gckpti_fast_errors(call))
+
+/* ---- gather: an item is an entry of axis 0 ---- */
+GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
+{
+    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
+}
+
+GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
+{
+    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
+    if (call->in[0].grad)
+        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
+}
+#endif
+
+/* >>cpu/recurrent */
+#if GCKPTI_HAS_FAST
+/* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
+ * rows as the threads have at once, then what these add to dwh and dbias ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_sequence s;
+    void (*cell)(const gckpti_cell *cell);
+    int64_t first, rows, each; /* rows of all items, of one */
+    float *turned, *zero;      /* wh' (G,H); H zeros */
+    float *da, *h, *d, *pack;  /* of these rows: da (rows,T,G), h of before (rows,T,H), D [and E] */
+} gckpti_unrolled;
+
+static gckpti_unrolled gckpti_unrolled_of(const gckpt_call *call,
+                                          void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c;
+    memset(&c, 0, sizeof c);
+    c.call = call;
+    c.s = gckpti_sequence_of(call);
+    c.cell = cell;
+    c.rows = c.s.rows;
+    c.each = gckpti_sequence_each(call, c.s.rows);
+    return c;
+}
+
+/* c (m,n) = a b, each chain from `from`, on the calling thread. */
+static void gckpti_unrolled_product(const gckpti_unrolled *s, const gckpti_product *t)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each),
+            lstm = s->state - s->units;
+    float *state = (float *)c->call->work + worker * c->each * (s->state + s->gates);
+    float *a = state + c->each * s->state;
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_start(s, first + r, state + r * s->state);
+    for (int64_t t = 0; t < s->steps; t++) {
+        const float *p = s->p->data + (first * s->steps + t) * s->gates;
+        gckpti_product product = { m, s->gates,    s->units, state, s->state,
+                                   1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
+                                   0, a,           s->gates, NULL };
+        if (lstm)
+            product.from = p, product.from_row = s->steps * s->gates;
+        gckpti_unrolled_product(c, &product);
+        for (int64_t r = 0; r < m; r++) {
+            float *row = state + r * s->state;
+            gckpti_cell cell = gckpti_cell_of(c->call, s, first + r, t, row, a + r * s->gates);
+            c->cell(&cell);
+            if (c->call->out)
+                memcpy(c->call->out + ((first + r) * s->steps + t) * s->state, row,
+                       (size_t)s->state * sizeof *row);
+        }
+    }
+}
+
+static void gckpti_unrolled_forward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * c.s.steps * c.s.units * c.s.gates,
+                   gckpti_unrolled_forward_item, &c);
+}
+
+/* Rows of wh': 16 gates. */
+static void gckpti_unrolled_turn(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    int64_t j0 = 16 * i, end = j0 + gckpti_min(c->s.gates - j0, 16), h = c->s.units;
+    (void)worker;
+    for (int64_t k0 = 0; k0 < h; k0 += 16)
+        for (int64_t j = j0; j < end; j++)
+            for (int64_t k = k0; k < h && k < k0 + 16; k++)
+                c->turned[j * h + k] = c->s.wh->data[k * c->s.gates + j];
+}
+
+static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
+    const gckpti_sequence *s = &c->s;
+    int64_t at = i * c->each, m = gckpti_min(c->rows - at, c->each), row = s->steps * s->gates;
+    float *d = c->d + at * s->state;
+    (void)worker;
+    memset(d, 0, (size_t)(m * s->state) * sizeof *d);
+    for (int64_t t = s->steps; t-- > 0;) {
+        float *da = c->da + at * row + t * s->gates;
+        gckpti_product product = { m,        s->units, s->gates, da,       row, 1,        c->turned,
+                                   s->units, 1,        d,        s->state, d,   s->state, NULL };
+        for (int64_t r = 0; r < m; r++) {
+            gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
+                                                d + r * s->state, da + r * row);
+            c->cell(&cell);
+            memcpy(c->h + ((at + r) * s->steps + t) * s->units, cell.h,
+                   (size_t)s->units * sizeof *cell.h);
+        }
+        gckpti_unrolled_product(c, &product);
+    }
+    for (int64_t r = 0; r < m; r++)
+        gckpti_sequence_end(s, c->first + at + r, d + r * s->state);
+}
+
+/* What these rows add to dwh and dbias. */
+static void gckpti_unrolled_add(const gckpti_unrolled *c)
+{
+    const gckpti_sequence *s = &c->s;
+    int64_t links = c->rows * s->steps;
+    float *dwh = s->wh->grad;
+    gckpti_product product = { s->units, s->gates, links, c->h,     1,   s->units, c->da,
+                               s->gates, 1,        dwh,   s->gates, dwh, s->gates, NULL };
+    gckpt_call sums = *c->call;
+    sums.shape = gckpt_shape2(links, s->gates);
+    sums.grad_out = c->da;
+    if (dwh)
+        gckpti_products_run(c->call, &product, 1, 0, 0, c->pack);
+    if (s->bias) {
+        sums.in[0] = *s->bias;
+        sums.in[0].accumulate = 1;
+        sums.in[1] = sums.in[0];
+        gckpti_columns_run(&sums, 0, 1);
+    }
+}
+
+static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+{
+    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
+    const gckpti_sequence *s = &c.s;
+    int64_t most = gckpti_sequence_rows(call, s->rows);
+    c.turned = (float *)call->work;
+    c.zero = c.turned + s->units * s->gates;
+    c.d = c.zero + s->units;
+    c.h = c.d + most * s->state;
+    c.da = c.h + most * s->steps * s->units;
+    c.pack = c.da + most * s->steps * s->gates;
+    memset(c.zero, 0, (size_t)s->units * sizeof *c.zero);
+    gckpt_parallel(call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_unrolled_turn, &c);
+    gckpti_sequence_begin(s);
+    for (; c.first < s->rows; c.first += c.rows) {
+        c.rows = gckpti_min(s->rows - c.first, most);
+        gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * s->steps * s->units * s->gates,
+                       gckpti_unrolled_backward_item, &c);
+        gckpti_unrolled_add(&c);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_gru_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->gru_gates);
+}
+GCKPTI_FN void gckpti_fast_gru_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->gru_slopes);
+}
+GCKPTI_FN void gckpti_fast_lstm_forward(const gckpt_call *call)
+{
+    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->lstm_gates);
+}
+GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
+{
+    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
+}
+#endif
+
+/* >>cpu/kernels */
+#if GCKPTI_HAS_FAST
+/* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
+#ifndef GRADCKPT_FILE
+#define GRADCKPT_FILE "gradckpt.h"
+#endif
+#ifdef __has_include
+#if !__has_include(GRADCKPT_FILE)
+#error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
+#endif
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
+#pragma GCC push_options
+#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
+#endif
+#if GCKPTI_FMA
+#define GCKPTI_ISA 0
+#include GRADCKPT_FILE
+#endif
+#ifdef __aarch64__
+#define GCKPTI_ISA 1
+#include GRADCKPT_FILE
+#endif
+#if GCKPTI_X86
+#define GCKPTI_ISA 2
+#include GRADCKPT_FILE
+#define GCKPTI_ISA 3
+#include GRADCKPT_FILE
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
+#pragma GCC pop_options
+#endif
+
+/* Ties, infinities, NaN and subnormals, rounded. */
+static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
+                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
+    float x[25];
+    uint16_t narrow[25];
+    int same = 1;
+    for (int i = 0; i < 25; i++)
+        x[i] = gckpti_float(numbers[i % 9]);
+    kernels->narrow(x, narrow, 25);
+    for (int i = 0; i < 25; i++)
+        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
+    return same;
+}
+
+/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
+ * a zero in the end: instructions that round, order or flush in another way would show here. */
+static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
+                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
+    uint16_t a[8 * 16];
+    uint32_t b[8 * 16];
+    float c[8 * 16];
+    const float least = gckpti_float(0x00800000u);
+    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
+    int same = 1;
+    if (!kernels->tile)
+        return 1;
+    for (int p = 0; p < 8; p++)
+        for (int i = 0; i < 16; i++) {
+            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
+            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
+            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
+        }
+    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
+    kernels->tile(&t);
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 16; j++) {
+            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
+            for (int p = 0; p < 8; p++) {
+                uint32_t y = b[16 * p + j];
+                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
+                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
+            }
+            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
+        }
+    return same;
+}
+
+/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
+static int gckpti_products_agree(const gckpti_kernels *kernels)
+{
+    enum { M = 9, N = 49, K = 17 };
+    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
+    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N, NULL };
+    int same = 1;
+    for (int i = 0; i < N * K; i++) {
+        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
+        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
+    }
+    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
+    for (int i = 0; i < M; i++) {
+        float row[N];
+        memcpy(row, b, sizeof row);
+        gckpti_chains(a + i * K, 1, b, K, N, K, row);
+        same = same && !memcmp(row, c + i * N, sizeof row);
+    }
+    return same;
+}
+
+/* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
+ * show here: then the plain kernels run. */
+GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
+{
+    enum { N = 45 };
+    float x[N], fast[3][N], plain[3][N], squares[2];
+    const gckpt_rates a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    gckpt_pass p;
+    gckpt_call c;
+    memset(&p, 0, sizeof p);
+    memset(&c, 0, sizeof c);
+    c.kernels = kernels;
+    c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
+    c.in[0].data = x;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i * 37 % 23 - 11) / 7.0f;
+    c.out = plain[0];
+    gckpti_softmax_forward(&c);
+    c.out = plain[1];
+    gckpti_gelu_forward(&c);
+    c.out = fast[0];
+    kernels->softmax_forward(&c, 0);
+    c.out = fast[1];
+    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
+    memcpy(fast[2], x, sizeof x);
+    kernels->divide(fast[2], 3.0f, N);
+    for (int i = 0; i < N; i++)
+        plain[2][i] = x[i] / 3.0f;
+    int same = !memcmp(fast, plain, sizeof fast);
+    memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
+    memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
+    p.gradient = x, p.squares = squares, p.count = 3.0f, p.rates = a;
+    p.values = fast[0], p.state[0] = fast[1], p.state[1] = fast[2];
+    squares[0] = kernels->update(&p, NULL, 0, N, 1);
+    p.values = plain[0], p.state[0] = plain[1], p.state[1] = plain[2];
+    squares[1] = gckpti_plain_update_block(&p, NULL, 0, N, 1);
+    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
+           gckpti_narrow_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
+           !memcmp(squares, squares + 1, sizeof *squares);
+}
+
+/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
+GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
+{
+    const gckpti_kernels *kernels = NULL;
+    (void)isa; /* where there is none */
+#if GCKPTI_FMA
+    if (isa == GCKPT_ISA_C)
+        kernels = &gckpti_kernels_any;
+#endif
+#ifdef __aarch64__
+    if (isa == GCKPT_ISA_NEON)
+        kernels = &gckpti_kernels_neon;
+#elif GCKPTI_X86
+    if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        kernels = &gckpti_kernels_avx2;
+    if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma")) {
+        kernels = &gckpti_kernels_avx512;
+#if GCKPTI_BF16
+        if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
+            return &gckpti_kernels_bf16;
+#endif
+    }
+#endif
+    return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
+}
+#endif
+
+/* >>cpu/backend */
+#if GCKPTI_HAS_FAST
+/* ---- the fast backend: the plain one with these kernels ---- */
+static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
+}
+
+typedef struct {
+    void (*add)(float *to, const float *from, int64_t n);
+    float *to;
+    const float *from;
+    int64_t n;
+} gckpti_adding;
+
+static void gckpti_fast_add_item(void *context, int64_t i)
+{
+    const gckpti_adding *s = (const gckpti_adding *)context;
+    int64_t at = i * GCKPTI_JOB;
+    s->add(s->to + at, s->from + at, gckpti_min(s->n - at, GCKPTI_JOB));
+}
+
+GCKPTI_FN void gckpti_fast_add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    gckpti_adding s = { gckpti_kernels_of(call)->add, to, from, n };
+    gckpti_cpu_jobs(call, n, gckpti_fast_add_item, &s);
+}
+
+static void gckpti_fast_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
+    const gckpt_conversion *c = s->c;
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
+    if (c->kind == GCKPT_WIDEN)
+        kernels->widen(c->from + at, c->x + at, n);
+    else
+        kernels->narrow(c->x + at, c->to + at, n);
+}
+
+static void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
+    if (c->kind == GCKPT_WIDEN || nearest)
+        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
+    else
+        gckpti_cpu_convert(call, c);
+}
+
+static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_passing s = { pass, k->add, k->update, 0 };
+    gckpti_cpu_pass(call, &s);
+}
+
+/* clang-format off */
+GCKPTI_DATA const gckpt_backend gckpti_backend_fast = {
+    "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
+    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, gckpti_fast_convert, gckpti_fast_update,
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+/* clang-format on */
+#endif
+
+/* >>cpu/calls */
+GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
+{
+    *kernels = NULL;
+#if GCKPTI_HAS_FAST
+#ifdef GCKPT_OPENBLAS
+    openblas_set_num_threads(1); /* each of our threads calls it for its piece */
+#endif
+    if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
+        *kernels = gckpti_kernels_for(isa);
+    if (*kernels)
+        return &gckpti_backend_fast;
+#endif
+    return isa == GCKPT_ISA_PLAIN ? &gckpti_backend_plain : NULL;
+}
+
+/* ---- what users' kernels have of all this (api-user-ops) ---- */
+GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
+
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
+{
+#if GCKPTI_HAS_FAST
+    if (call && call->kernels)
+        return gckpti_kernels_of(call)->dot(x, y, n);
+#endif
+    (void)call;
+    return gckpti_dot(x, y, n);
+}
+
+/* Both ways round, since gckpt_product may turn a product. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
+    if (!call || call->plain)
+        return 0;
+    return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
+}
+
+/* Row i without vector kernels: its n chains side by side. */
+static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
+    const float *a = t->a + i * t->a_row, *b = t->b;
+    float *c = t->c + i * t->c_row;
+    (void)worker;
+    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
+        c[j * t->c_col] = 0.0f;
+    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+        for (int64_t j = 0; j < t->n; j++)
+            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
+}
+
+/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
+{
+    if (!call || !desc || desc->m <= 0 || desc->n <= 0)
+        return;
+    gckpt_product_desc t = *desc;
+#if GCKPTI_HAS_FAST
+    if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
+        t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
+        t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
+        t.c_row = desc->c_col, t.c_col = 1;
+    }
+    if (call->kernels && t.c_col == 1) {
+        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
+                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
+                             t.c_row, t.c, t.c_row, NULL };
+        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
+        return;
+    }
+#endif
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+}
+
+/* =================================================================================================
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
@@ -10062,7 +12900,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  *             which gradients there are, which share memory and how long they live, counted in
  *             ranks, is known here already.
  *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
- *             backward. Makers (store-all, memory-poor, segments, the user, a file, >>optimal)
+ *             backward. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
  *             forward nobody reads, so that a recompute stops by itself at the last value that is
  *             needed.
@@ -10074,7 +12912,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  *   place     (gckpti_place) an offset for each buffer.
  *   encode    (gckpti_encode) the plan: constant data that points to no graph.
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
- * the model, what is proven about it (>>bound), and two drafts, the latest and the best so far.
+ * the model, what is proven about it (search), and two drafts, the latest and the best so far.
  *
  * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
  * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
@@ -10082,11 +12920,14 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
  * ============================================================================================== */
-#if GCKPTI_LEAN /* flash is short; gckpt_plan_c sees to it that nothing is cut */
+
+/* ---- plan/types.c ---- */
+#if GCKPTI_LEAN
 typedef unsigned char gckpti_byte;
 typedef int16_t gckpti_id;
 typedef uint16_t gckpti_nth;
-#else
+#endif
+#if !(GCKPTI_LEAN)
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
@@ -10125,7 +12966,7 @@ typedef struct {
     gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
 
-static int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
+GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q);
 
 typedef struct {
     unsigned char kind;  /* gckpt_kind */
@@ -10156,34 +12997,8 @@ typedef struct {
 /* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
  * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
  * RELOAD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
-static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
-                               gckpti_operands *o)
-{
-    stored += ins->operands;
-    o->out = o->aux = o->work = o->gradient = o->shard = GCKPTI_NONE;
-    for (int i = 0; i < inputs; i++)
-        o->in[i].value = o->in[i].gradient = o->in[i].total = GCKPTI_NONE;
-    if (ins->kind != GCKPT_UPDATE && ins->kind != GCKPT_REDUCE) {
-        o->out = *stored++;
-        o->aux = *stored++;
-    }
-    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
-        return;
-    if (ins->kind != GCKPT_UPDATE)
-        o->work = *stored++;
-    if (ins->kind != GCKPT_FORWARD)
-        o->gradient = *stored++;
-    if (ins->kind == GCKPT_REDUCE)
-        o->shard = *stored++;
-    for (int i = 0; i < inputs && ins->kind <= GCKPT_BACKWARD; i++) {
-        o->in[i].value = *stored++;
-        if (ins->kind == GCKPT_FORWARD)
-            continue;
-        o->in[i].gradient = *stored++;
-        o->in[i].total = *stored++;
-    }
-    o->more = stored;
-}
+GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
+                                  gckpti_operands *o);
 
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
@@ -10199,10 +13014,12 @@ typedef struct {
     int64_t unit;     /* elements of input 0 that count as one, or 1 */
     gckpt_cost built; /* of the op that was built, if not of the one that runs */
 } gckpti_plan_term;
+
 typedef struct {
     int id, gradient;
     size_t offset;
 } gckpti_plan_pick;
+
 /* What an executor does about picks; reached only from plans that have some. */
 typedef struct {
     void (*bind)(gckpt_exec *e);
@@ -10210,21 +13027,20 @@ typedef struct {
     void (*collect_rows)(gckpt_exec *e);
     void (*add_uses)(gckpt_exec *e);
 } gckpti_picking;
-static void gckpti_bind_picks(gckpt_exec *e);
-static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
-static void gckpti_collect_rows(gckpt_exec *e);
-static void gckpti_add_uses(gckpt_exec *e);
-static const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
-                                              gckpti_collect_rows, gckpti_add_uses };
+
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
 
 /* What an executor does about caches; likewise. */
 typedef struct {
     gckpt_result (*make)(gckpt_exec *e);
     gckpt_result (*check)(gckpt_exec *e, int64_t rows);
 } gckpti_caching;
-static gckpt_result gckpti_exec_caches(gckpt_exec *e);
-static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
-static const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
+
+GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 
 /* What an executor does about leaves and other ranks; likewise. */
 typedef enum {
@@ -10234,6 +13050,7 @@ typedef enum {
     GCKPTI_CALL_GATHER,
     GCKPTI_CALL_SAVE
 } gckpti_ranks_call;
+
 typedef struct {
     void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
     gckpt_result (*bind)(gckpt_exec *e);
@@ -10255,32 +13072,27 @@ typedef struct {
     void (*squares)(gckpt_exec *e);
     void (*leave)(gckpt_exec *e);
 } gckpti_ranking;
-static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-static gckpt_result gckpti_crew_bind(gckpt_exec *e);
-static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
-static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
-static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
-static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                     gckpt_result result);
-static int gckpti_set_round(gckpt_exec *e);
-static gckpt_result gckpti_next_round(gckpt_exec *e);
-static gckpt_result gckpti_end_stream(gckpt_exec *e);
-static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
-static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
-static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
-static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
-static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
-static void gckpti_gather_squares(gckpt_exec *e);
-static void gckpti_leave(gckpt_exec *e);
-static const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
-    gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
-    gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
-    gckpti_gather_squares, gckpti_leave
-};
+
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result);
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
+                                float *to);
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
+GCKPTI_FN void gckpti_leave(gckpt_exec *e);
 
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
@@ -10326,112 +13138,32 @@ struct gckpt_plan {
 };
 
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
-static int gckpti_levels(int leaves)
-{
-    int n = 0;
-    while (leaves >> n > 1)
-        n++;
-    return n;
-}
+GCKPTI_FN int gckpti_levels(int leaves);
 
-/* ---- leaves: equal parts of a step's rows, as far as they go ---- */
+/* ---- plan/leaves.c ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
-static int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
-{
-    return batch / leaves * leaf + (batch % leaves * leaf + leaves - 1) / leaves;
-}
+GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf);
 
 /* What the rows of a step of `rows` rows are cut into leaves as. */
-static int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows)
-{
-    return p->mode == GCKPT_INFERENCE ? rows : p->batch;
-}
+GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 
 /* How many of a step's rows a leaf has. */
-static int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf)
-{
-    int64_t batch = gckpti_leaf_batch(p, rows);
-    return gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), rows) -
-           gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf), rows);
-}
-
-GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
-{
-    int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (plan && plan->ranks > 1 && plan->leaves >= plan->ranks && rank >= 0 && rank < plan->ranks) {
-        int64_t own = plan->leaves / plan->ranks, batch = gckpti_leaf_batch(plan, end);
-        begin = gckpti_min(gckpti_leaf_row(batch, plan->leaves, rank * own), end);
-        end = gckpti_min(gckpti_leaf_row(batch, plan->leaves, (rank + 1) * own), end);
-    }
-    if (first)
-        *first = begin;
-    return plan ? end - begin : 0;
-}
+GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
 enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
-static int gckpti_made_for(const gckpt_backend *backend, int plain)
-{
-    const char *name = backend ? backend->name : NULL;
-    if (!backend)
-        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
-    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
-    return 2 + (int)(hash & 0x3fffffff);
-}
-
-/* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
- * all machines share ---- */
-/* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                 const char *name)
-{
-    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
-    for (int i = 0; i < 6; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
-    for (int i = 0; i < q->inputs; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < q->shape.n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
-    hash = gckpti_fnv_number(hash, q->aux_bytes);
-    hash = gckpti_fnv_number(hash, q->attribute_bytes);
-    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
-        size_t n = q->attribute_bytes - i;
-        uint32_t word = 0;
-        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
-        hash = gckpti_fnv_number(hash, word);
-    }
-    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
-        hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op) /* private flags, above the public ones, are for the work model */
-        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
-    name = q->op ? q->op->name : name;
-    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
-}
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Leaves are part of what bits depend on. */
-static uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
-{
-    return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
-}
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
+GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
 
-static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
-{
-    gckpti_node node = p->nodes[i], *q = &node;
-    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
-    if (q->kind == GCKPTI_PARAM)
-        name = p->names + p->params[q->index].name;
-    if (q->index < 0)
-        q->op = NULL;
-    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
-                            q->kind == GCKPTI_VIEW ? NULL : name);
-}
-
-/* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
- * from its beginning ---- */
+/* ---- plan/scratch.c ---- */
 typedef struct gckpti_piece {
     struct gckpti_piece *next;
     size_t size, used; /* of what lies behind this */
 } gckpti_piece;
+
 typedef struct {
     gckpti_allocator *memory;
     int *failed; /* set when there is no memory */
@@ -10439,93 +13171,21 @@ typedef struct {
     size_t ahead; /* the next piece has as many bytes, at least */
 } gckpti_scratch;
 
-static gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
-{
-    gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
-    return s;
-}
-
-static void gckpti_scratch_free(gckpti_scratch *s)
-{
-    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
-    while (s->first) {
-        gckpti_piece *piece = s->first;
-        s->first = piece->next;
-        gckpti_resize(s->memory, piece, head + piece->size, 0);
-    }
-    s->now = NULL;
-}
-
-/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
-static void gckpti_scratch_clear(gckpti_scratch *s)
-{
-    int several = s->first && s->first->next && !s->memory->desc.memory;
-    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
-        s->ahead += several ? piece->used : 0;
-        piece->used = 0;
-    }
-    if (several)
-        gckpti_scratch_free(s);
-    s->now = s->first;
-}
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
 
 /* n items of `size` bytes, all 0, or NULL. */
-static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
-{
-    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
-    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
-    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
-        s->now = s->now->next;
-    if (!s->now || s->now->size - s->now->used < bytes) {
-        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, 0 };
-        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
-        if (!at) {
-            *s->failed = 1;
-            return NULL;
-        }
-        memcpy(at, &piece, sizeof piece);
-        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
-        s->now = (gckpti_piece *)at;
-        s->ahead = s->memory->desc.memory ? 2048 : 65536;
-    }
-    void *at = (unsigned char *)s->now + head + s->now->used;
-    s->now->used += bytes;
-    return memset(at, 0, bytes);
-}
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size);
 
 /* The same as n items that lie elsewhere. */
-static void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
-{
-    void *to = gckpti_scratch_take(s, n, size);
-    return to && n > 0 ? memcpy(to, from, n * size) : to;
-}
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
 
 /* Room for n items and one more in an array that keeps its contents: `array` is the address of a
  * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
  * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
-static int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
-{
-    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
-    unsigned char *at, *more;
-    memcpy(&at, array, sizeof at);
-    if (at)
-        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
-    if (need <= bytes)
-        return 1;
-    need = need > 2 * bytes ? need : 2 * bytes;
-    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
-    if (!more)
-        return 0;
-    memcpy(more, &need, sizeof need);
-    more += GCKPTI_ALIGN;
-    if (at)
-        memcpy(more, at, bytes);
-    memcpy(array, &more, sizeof more);
-    return 1;
-}
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
 
-/* ---- the model of a request, made once and then only read; and the planner that holds it ---- */
-
+/* ---- plan/planner.c ---- */
 /* What brings a value into the arena: an op whose results somebody reads, or a staged parameter. In
  * an order in which inputs come before users, those of the prologue first. */
 typedef struct {
@@ -10623,6 +13283,7 @@ typedef struct {
     uint64_t key;
     int item; /* what the key stands for */
 } gckpti_keyed;
+
 typedef struct {
     int segment, low, at; /* entries low to at of the body, yet to be written */
 } gckpti_segment_part;
@@ -10683,99 +13344,30 @@ typedef struct gckpti_planner {
     double most;              /* of store-all; 0: not drafted yet */
 } gckpti_planner;
 
-/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
-enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
-
-static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
-
-/* A parameter of which other ranks have most values: they are gathered in the arena. */
-static int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM && gckpti_array_cut(s, &s->params[t->index], GCKPTI_VALUES);
-}
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
 /* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
  * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
-static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_plan_desc *d = p->desc;
-    if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
-        return t->kind == GCKPTI_PARAM;
-    return p->g->store->params[t->index].p.storage != GCKPT_STORED_F32 &&
-           (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
-}
+GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
-/* Bytes of the largest share of a tensor's floats: rank 0's. All plan with that. */
-static size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    int64_t first;
-    return sizeof(float) *
-           (size_t)gckpti_share(gckpti_elements(&t->shape), 0, p->g->store->ranks, &first);
-}
-
-/* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
- * kept narrow unless they are fetched, as floats ---- */
+/* ---- plan/mixed.c ---- */
 enum {
     GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
     GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
     GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
 };
+
 /* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
 enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_precision precision)
-{
-    if (GCKPTI_LEAN)
-        return GCKPT_FP32;
-    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
-        precision = GCKPT_BF16;
-    return batchless ? GCKPT_FP32 : precision;
-}
-
-static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
-{
-    return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
-}
-
-static size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return gckpti_bytes(p, t, GCKPTI_NARROW_VALUE);
-}
-
-static size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
-}
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision);
+GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
  * fetched. */
-static void gckpti_mark_rounding(gckpti_planner *p)
-{
-    for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_OP && !t->batchless && !gckpti_is_loss(t))
-            p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
-    }
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_pick *pick = &p->desc->fetch[i];
-        int narrow = pick->gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE;
-        if (pick->tensor && pick->tensor->graph == p->g)
-            p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
-    }
-}
-
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
-static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    unsigned mask = 0;
-    for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id])
-            mask |= t->op->needs[i];
-    return mask;
-}
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 
 /* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
  * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
@@ -10793,6 +13385,527 @@ enum {
     GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
 };
 
+GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
+
+/* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
+ * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
+ * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
+ * the processor: all) leaves only what is rounded by chance to the executor. */
+GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
+                                const int64_t *n, int64_t row, int made_for,
+                                gckpt_precision precision, int backward, unsigned reads,
+                                unsigned wanted, gckpti_copies *c);
+
+/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
+ * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
+ * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
+enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped);
+
+/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
+GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
+
+/* Parts of what a forward leaves, as they are read and offloaded. */
+enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
+GCKPTI_FN int gckpti_parts(int value_end, int aux_end);
+GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts);
+
+/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
+ * than one of all their bytes. */
+GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
+
+/* Of an offload or a reload of such parts of a unit. */
+GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
+
+/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
+ * backward there is. */
+GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
+
+/* ---- plan/forms.c ---- */
+enum { GCKPTI_FORMS = 5 }; /* form 0 is the graph as it was built */
+
+/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
+ * its last. */
+GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
+
+/* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
+ * or fewer bytes. */
+GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/model.c ---- */
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
+ * parameter or on what is picked. Which backwards run: those of which an input gets one. */
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
+
+/* A parameter that is updated: trained or measured. */
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
+
+/* Asks op t for its workspace at this thread count and its work. */
+GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
+
+/* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
+#define GCKPTI_SEARCHED 17592186044416.0
+
+/* ---- plan/order.c ---- */
+enum { GCKPTI_ORDER_COUNT = 3 };
+
+/* All units; what losses and fetches ask of them; the ranks of their backwards. */
+GCKPTI_FN void gckpti_model_units(gckpti_planner *p);
+
+/* ---- plan/gradients.c ---- */
+/* All gradients, by rank: targets, sums, what shares bytes. */
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+
+/* ---- plan/makers.c ---- */
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
+GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
+GCKPTI_FN void gckpti_lower(int *to, int value);
+
+/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
+ * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
+ * effects stay where they are, and losses that updates wait for. */
+GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
+
+/* Those from number *next on that the backward of rank r needs. */
+GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
+
+/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
+ * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
+ * any order of backwards. */
+GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
+
+/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
+ * segments in turn. A segment at the very end of what was just computed is still there. group as
+ * for gckpti_child, for order 0; or n > 0: uniform. */
+GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group);
+
+/* ---- plan/schedule.c ---- */
+/* Whether an item of a schedule is a reload; the unit of an item. */
+GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item);
+
+static inline int gckpti_unit_of(const gckpti_planner *p, int item)
+{
+    return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
+}
+
+/* The units whose values an item of a schedule reads. */
+static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
+{
+    const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
+    *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
+    return p->links + (item < 0 ? u->read : u->in);
+}
+
+/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
+GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
+                            gckpti_schedule *s);
+
+/* ---- plan/live.c ---- */
+/* Drafts the body of a schedule: p->draft, all but offsets. */
+GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
+
+/* The draft of one mode. */
+GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group);
+
+/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result);
+
+/* ---- plan/place.c ---- */
+/* Places the draft's buffers. */
+GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group);
+
+/* Makes the draft the best one; what that was may be overwritten. */
+GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
+
+/* ---- plan/encode.c ---- */
+/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
+ * its bytes. What is one block already may overlap it, further back. */
+GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
+
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
+ * is added to what there is. Returns their sum. */
+GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
+
+/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
+GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan);
+
+/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
+ * without memory. */
+GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d);
+
+/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+GCKPTI_FN int gckpti_counted(const gckpt_op *op);
+
+/* The plan of a draft that is placed, written where it stays; NULL without memory. */
+GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode);
+
+/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
+ * segments. */
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
+
+/* Long graphs try one group for each number of segments. */
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
+
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
+
+/* What the files of plan share; no other folder uses it. */
+
+/* ---- plan/planner.c ---- */
+/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
+
+/* ---- plan/mixed.c ---- */
+enum { GCKPTI_INSTRUCTION_WORK = 16384 };
+
+/* ---- plan/place.c ---- */
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
+
+typedef struct {
+    size_t height;  /* at its first instruction */
+    int begin, end; /* its last instruction knows the first, the first knows the last */
+} gckpti_level;
+
+typedef struct {
+    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    uint32_t turn;  /* earliest end, the first turn */
+} gckpti_branch;
+
+typedef struct {
+    gckpt_buffer *buffer;
+    size_t offset; /* of this round; the block has the best */
+    uint32_t turn;
+} gckpti_candidate;
+
+typedef struct {
+    size_t n, length, alignment, work; /* work: nodes and levels looked at */
+    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
+    size_t under;        /* bytes of what lives all the time; n, goal and offsets are without it */
+    gckpti_level *level; /* by instruction */
+    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
+    gckpti_candidate *candidates; /* in Z-order */
+    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
+    gckpti_keyed *keys;  /* to sort, and as many to spare */
+} gckpti_skyline;
+
+/* In gradckpt.h they stand in order. */
+
+/* >>plan/types */
+GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
+
+GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
+                                  gckpti_operands *o)
+{
+    stored += ins->operands;
+    o->out = o->aux = o->work = o->gradient = o->shard = GCKPTI_NONE;
+    for (int i = 0; i < inputs; i++)
+        o->in[i].value = o->in[i].gradient = o->in[i].total = GCKPTI_NONE;
+    if (ins->kind != GCKPT_UPDATE && ins->kind != GCKPT_REDUCE) {
+        o->out = *stored++;
+        o->aux = *stored++;
+    }
+    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)
+        return;
+    if (ins->kind != GCKPT_UPDATE)
+        o->work = *stored++;
+    if (ins->kind != GCKPT_FORWARD)
+        o->gradient = *stored++;
+    if (ins->kind == GCKPT_REDUCE)
+        o->shard = *stored++;
+    for (int i = 0; i < inputs && ins->kind <= GCKPT_BACKWARD; i++) {
+        o->in[i].value = *stored++;
+        if (ins->kind == GCKPT_FORWARD)
+            continue;
+        o->in[i].gradient = *stored++;
+        o->in[i].total = *stored++;
+    }
+    o->more = stored;
+}
+
+GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
+                                                   gckpti_collect_rows, gckpti_add_uses };
+
+GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
+
+GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
+    gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
+    gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
+    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
+    gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
+    gckpti_gather_squares, gckpti_leave
+};
+
+GCKPTI_FN int gckpti_levels(int leaves)
+{
+    int n = 0;
+    while (leaves >> n > 1)
+        n++;
+    return n;
+}
+
+/* >>plan/leaves */
+/* ---- leaves: equal parts of a step's rows, as far as they go ---- */
+GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
+{
+    return batch / leaves * leaf + (batch % leaves * leaf + leaves - 1) / leaves;
+}
+
+GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows)
+{
+    return p->mode == GCKPT_INFERENCE ? rows : p->batch;
+}
+
+GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf)
+{
+    int64_t batch = gckpti_leaf_batch(p, rows);
+    return gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), rows) -
+           gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf), rows);
+}
+
+GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int rank, int64_t *first)
+{
+    int64_t begin = 0, end = rows > 0 ? rows : 0;
+    if (plan && plan->ranks > 1 && plan->leaves >= plan->ranks && rank >= 0 && rank < plan->ranks) {
+        int64_t own = plan->leaves / plan->ranks, batch = gckpti_leaf_batch(plan, end);
+        begin = gckpti_min(gckpti_leaf_row(batch, plan->leaves, rank * own), end);
+        end = gckpti_min(gckpti_leaf_row(batch, plan->leaves, (rank + 1) * own), end);
+    }
+    if (first)
+        *first = begin;
+    return plan ? end - begin : 0;
+}
+
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
+{
+    const char *name = backend ? backend->name : NULL;
+    if (!backend)
+        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
+    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    return 2 + (int)(hash & 0x3fffffff);
+}
+
+/* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
+ * all machines share ---- */
+/* name: of leaves (a parameter's is the store's); others have none that matters. */
+GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
+                                    const char *name)
+{
+    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
+    for (int i = 0; i < 6; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
+    for (int i = 0; i < q->inputs; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
+    for (int i = 0; i < q->shape.n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
+    hash = gckpti_fnv_number(hash, q->aux_bytes);
+    hash = gckpti_fnv_number(hash, q->attribute_bytes);
+    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
+        size_t n = q->attribute_bytes - i;
+        uint32_t word = 0;
+        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
+        hash = gckpti_fnv_number(hash, word);
+    }
+    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
+        hash = gckpti_fnv_number(hash, q->op->needs[i]);
+    if (q->op) /* private flags, above the public ones, are for the work model */
+        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
+    name = q->op ? q->op->name : name;
+    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
+{
+    return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
+{
+    gckpti_node node = p->nodes[i], *q = &node;
+    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
+    if (q->kind == GCKPTI_PARAM)
+        name = p->names + p->params[q->index].name;
+    if (q->index < 0)
+        q->op = NULL;
+    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
+                            q->kind == GCKPTI_VIEW ? NULL : name);
+}
+
+/* >>plan/scratch */
+/* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
+ * from its beginning ---- */
+
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
+{
+    gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
+    return s;
+}
+
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s)
+{
+    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
+    while (s->first) {
+        gckpti_piece *piece = s->first;
+        s->first = piece->next;
+        gckpti_resize(s->memory, piece, head + piece->size, 0);
+    }
+    s->now = NULL;
+}
+
+/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
+GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
+{
+    int several = s->first && s->first->next && !s->memory->desc.memory;
+    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
+        s->ahead += several ? piece->used : 0;
+        piece->used = 0;
+    }
+    if (several)
+        gckpti_scratch_free(s);
+    s->now = s->first;
+}
+
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+{
+    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
+    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
+    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
+        s->now = s->now->next;
+    if (!s->now || s->now->size - s->now->used < bytes) {
+        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, 0 };
+        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
+        if (!at) {
+            *s->failed = 1;
+            return NULL;
+        }
+        memcpy(at, &piece, sizeof piece);
+        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
+        s->now = (gckpti_piece *)at;
+        s->ahead = s->memory->desc.memory ? 2048 : 65536;
+    }
+    void *at = (unsigned char *)s->now + head + s->now->used;
+    s->now->used += bytes;
+    return memset(at, 0, bytes);
+}
+
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
+{
+    void *to = gckpti_scratch_take(s, n, size);
+    return to && n > 0 ? memcpy(to, from, n * size) : to;
+}
+
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
+{
+    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
+    unsigned char *at, *more;
+    memcpy(&at, array, sizeof at);
+    if (at)
+        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    if (need <= bytes)
+        return 1;
+    need = need > 2 * bytes ? need : 2 * bytes;
+    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
+    if (!more)
+        return 0;
+    memcpy(more, &need, sizeof need);
+    more += GCKPTI_ALIGN;
+    if (at)
+        memcpy(more, at, bytes);
+    memcpy(array, &more, sizeof more);
+    return 1;
+}
+
+/* >>plan/planner */
+/* ---- the model of a request, made once and then only read; and the planner that holds it ---- */
+
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
+
+/* A parameter of which other ranks have most values: they are gathered in the arena. */
+GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_store *s = p->g->store;
+    return t->kind == GCKPTI_PARAM && gckpti_array_cut(s, &s->params[t->index], GCKPTI_VALUES);
+}
+
+GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_plan_desc *d = p->desc;
+    if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
+        return t->kind == GCKPTI_PARAM;
+    return p->g->store->params[t->index].p.storage != GCKPT_STORED_F32 &&
+           (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
+}
+
+/* Bytes of the largest share of a tensor's floats: rank 0's. All plan with that. */
+GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    int64_t first;
+    return sizeof(float) *
+           (size_t)gckpti_share(gckpti_elements(&t->shape), 0, p->g->store->ranks, &first);
+}
+
+/* >>plan/mixed */
+/* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
+ * kept narrow unless they are fetched, as floats ---- */
+
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision)
+{
+    if (GCKPTI_LEAN)
+        return GCKPT_FP32;
+    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
+        precision = GCKPT_BF16;
+    return batchless ? GCKPT_FP32 : precision;
+}
+
+GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
+{
+    return (size_t)gckpti_elements(&t->shape) *
+           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
+}
+
+GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_bytes(p, t, GCKPTI_NARROW_VALUE);
+}
+
+GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
+}
+
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind == GCKPTI_OP && !t->batchless && !gckpti_is_loss(t))
+            p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+    }
+    for (int i = 0; i < p->desc->fetches; i++) {
+        const gckpt_pick *pick = &p->desc->fetch[i];
+        int narrow = pick->gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE;
+        if (pick->tensor && pick->tensor->graph == p->g)
+            p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
+    }
+}
+
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
+GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    unsigned mask = 0;
+    for (int i = 0; i < t->inputs; i++)
+        if (p->active[t->in[i]->base->id])
+            mask |= t->op->needs[i];
+    return mask;
+}
+
 /* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
  * bf16. */
 static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *rounding,
@@ -10806,19 +13919,16 @@ static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *roundi
     return portions && (!rows || row <= GCKPTI_PORTION_ROW);
 }
 
-static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
 {
     *at = gckpti_round_up(c->bytes, 64);
     c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
-/* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
- * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
- * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
- * the processor: all) leaves only what is rounded by chance to the executor. */
-static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding, const int64_t *n,
-                             int64_t row, int made_for, gckpt_precision precision, int backward,
-                             unsigned reads, unsigned wanted, gckpti_copies *c)
+GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
+                                const int64_t *n, int64_t row, int made_for,
+                                gckpt_precision precision, int backward, unsigned reads,
+                                unsigned wanted, gckpti_copies *c)
 {
     int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
     int own = made_for <= GCKPTI_FOR_PLAIN && precision != GCKPT_FP32;
@@ -10853,12 +13963,8 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding
         gckpti_copy_add(c, &c->gradient[0], n[0]);
 }
 
-/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
- * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
-enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-static int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                           int batchless_in, const gckpt_shape *in, int looped)
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped)
 {
     if (!(op->needs[i] & GCKPT_SUMS))
         return 0;
@@ -10867,14 +13973,14 @@ static int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt
     return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
 }
 
-static int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
+GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
     return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
 }
 
 /* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
-static int gckpti_repeats(const gckpt_tensor *t, int i)
+GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i)
 {
     for (int k = 0; k < i; k++)
         if (t->in[k]->base == t->in[i]->base)
@@ -10883,7 +13989,7 @@ static int gckpti_repeats(const gckpt_tensor *t, int i)
 }
 
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
-static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
     int rounding[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
@@ -10907,15 +14013,13 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
     return c.bytes;
 }
 
-enum { GCKPTI_INSTRUCTION_WORK = 16384 };
-
 /* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
  * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
  * integers, so that a plan is the same on every machine. A backward does the forward's flops for
  * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
  * gradient that comes in and those that go out. */
-static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
-                                    gckpt_call *call)
+GCKPTI_FN gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
+                                       gckpt_call *call)
 {
     uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
     uint64_t out = gckpti_value_bytes(p, t), forward = out, backward = out;
@@ -10943,26 +14047,21 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
-static uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
+GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
 {
     return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
 }
 
-/* Parts of what a forward leaves, as they are read and offloaded. */
-enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
-static int gckpti_parts(int value_end, int aux_end)
+GCKPTI_FN int gckpti_parts(int value_end, int aux_end)
 {
     return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
 }
-static int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
+GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
 {
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
 }
 
-/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
- * than one of all their bytes. */
-static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
+GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
 {
     uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
     if (n && (offload_work > most >> 20 || (whole && offload_work > most / whole)))
@@ -10970,15 +14069,12 @@ static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
     return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
 }
 
-/* Of an offload or a reload of such parts of a unit. */
-static uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
+GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
 {
     return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
 }
 
-/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
- * backward there is. */
-static gckpt_result gckpti_check_work(const gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
 {
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
@@ -10996,8 +14092,8 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
                                                                     : "use fewer rows");
 }
 
+/* >>plan/forms */
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-enum { GCKPTI_FORMS = 5 }; /* form 0 is the graph as it was built */
 
 /* Makes of a copy of a loss what runs in its place; 0: it has no such form. Forms 1 to 3 of a head
  * compute each logit once, of so many rows at a time; the last computes them twice, in chunks. */
@@ -11052,9 +14148,7 @@ static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, cons
     return 1;
 }
 
-/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
- * its last. */
-static void gckpti_take_form(gckpti_planner *p)
+GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && !p->failed; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
@@ -11077,9 +14171,7 @@ static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
     return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
 }
 
-/* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
- * or fewer bytes. */
-static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
+GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 {
     int better = p->units != q->units || p->link_count != q->link_count;
     for (int i = 0; i < p->n && !better; i++)
@@ -11089,10 +14181,9 @@ static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
     return better;
 }
 
+/* >>plan/model */
 /* ---- the model ---- */
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
- * parameter or on what is picked. Which backwards run: those of which an input gets one. */
-static void gckpti_find_active(gckpti_planner *p)
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -11120,8 +14211,7 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* A parameter that is updated: trained or measured. */
-static int gckpti_is_updated(const gckpti_planner *p, int id)
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
 {
     const gckpt_tensor *t = p->tensors[id];
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
@@ -11153,8 +14243,7 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
     return c;
 }
 
-/* Asks op t for its workspace at this thread count and its work. */
-static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
+GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
     uint16_t narrow;
@@ -11180,11 +14269,11 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
-                            p->desc->backend->name);
+                                  p->desc->backend->name);
     if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
-                            p->threads);
+                                  p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
@@ -11209,11 +14298,11 @@ static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
  * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
-static int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
+GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
 
 /* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
  * and what that reads in turn. */
-static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
+GCKPTI_FN void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
         needed[p->terms[i].loss->id] = 1;
@@ -11274,11 +14363,9 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
     u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
 }
 
-/* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
-#define GCKPTI_SEARCHED 17592186044416.0
 /* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
  * whole numbers. */
-static int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
+GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 {
     const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
@@ -11311,7 +14398,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
 /* The units of one part: of the prologue, which depends on parameters only and is computed once a
  * step, or of the body. A staged parameter stands before its first reader, and belongs to the
  * prologue if that does. */
-static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
+GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
@@ -11344,7 +14431,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
 /* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
  * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
  * of one op ascending. */
-static void gckpti_list_uses(gckpti_planner *p)
+GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->units; u++)
@@ -11370,6 +14457,7 @@ static void gckpti_list_uses(gckpti_planner *p)
     }
 }
 
+/* >>plan/order */
 /* ---- the order of backwards ----
  * A backward comes after those of all that reads its result, and what is added to one activation's
  * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
@@ -11382,7 +14470,6 @@ static void gckpti_list_uses(gckpti_planner *p)
  *            values were kept until they are read for the last time.
  *   order 2  the same for gradients alone, as where values are computed anew.
  * A user's schedule has its own. The prologue's backwards come last, in reverse. */
-enum { GCKPTI_ORDER_COUNT = 3 };
 typedef struct {
     int to, next;
 } gckpti_edge;
@@ -11584,8 +14671,7 @@ static void gckpti_order_backwards(gckpti_planner *p)
         p->unit[p->backward[r]].rank = r;
 }
 
-/* All units; what losses and fetches ask of them; the ranks of their backwards. */
-static void gckpti_model_units(gckpti_planner *p)
+GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     size_t links = 0;
@@ -11610,6 +14696,7 @@ static void gckpti_model_units(gckpti_planner *p)
         gckpti_order_backwards(p);
 }
 
+/* >>plan/gradients */
 /* ---- the model's gradients ---- */
 static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
 {
@@ -11624,7 +14711,7 @@ static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t 
 }
 
 /* Whether a target is the body's. */
-static int gckpti_in_body(const gckpti_planner *p, int target)
+GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target)
 {
     return p->target[target].unit >= p->prologue;
 }
@@ -11820,7 +14907,7 @@ static void gckpti_model_bytes(gckpti_planner *p)
 }
 
 /* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
-static int gckpti_scatters(const gckpti_planner *p, int id)
+GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
 {
     int use = p->first_use[id];
     while (use >= 0 && gckpti_in_body(p, use))
@@ -11876,8 +14963,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         gckpti_end_exchanges(p, before, p->body_ranks);
 }
 
-/* All gradients, by rank: targets, sums, what shares bytes. */
-static void gckpti_model_gradients(gckpti_planner *p)
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->leaves > 1)
         gckpti_list_reductions(p);
@@ -11908,9 +14994,9 @@ static void gckpti_model_gradients(gckpti_planner *p)
     gckpti_model_bytes(p);
 }
 
+/* >>plan/makers */
 /* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
-/* Merge sort by key, bottom up, stable; `spare` has room for n. */
-static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 {
     for (size_t width = 1; width < n; width *= 2)
         for (size_t low = 0; low + width < n; low += 2 * width) {
@@ -11923,7 +15009,7 @@ static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
         }
 }
 
-static void gckpti_emit(gckpti_planner *p, int item)
+GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
     if (p->failed)
         return;
@@ -11941,20 +15027,16 @@ static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
             gckpti_emit(p, p->of[p->body[i]]);
 }
 
-static void gckpti_make_store_all(gckpti_planner *p)
+GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
     for (int r = 0; r < p->body_ranks; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
 
-static void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
+GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
 
-/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
- * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
- * effects stay where they are, and losses that updates wait for. */
-static void gckpti_find_late(gckpti_planner *p)
+GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
     enum { FAR = 8 };
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
@@ -11999,17 +15081,13 @@ static void gckpti_find_late(gckpti_planner *p)
     }
 }
 
-/* Those from number *next on that the backward of rank r needs. */
-static void gckpti_emit_late(gckpti_planner *p, int *next, int r)
+GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
 {
     for (; *next < p->units && p->when[p->late[*next]] <= r; ++*next)
         gckpti_emit(p, p->late[*next]);
 }
 
-/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
- * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
- * any order of backwards. */
-static void gckpti_make_late(gckpti_planner *p, int group)
+GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, before = -1;
     for (int r = 0; r < p->body_ranks; r++) {
@@ -12042,10 +15120,7 @@ static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
     return child;
 }
 
-/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. group as
- * for gckpti_child, for order 0; or n > 0: uniform. */
-static void gckpti_make_segments(gckpti_planner *p, int group)
+GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group)
 {
     if (group > 0) {
         gckpti_make_late(p, group);
@@ -12097,23 +15172,25 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
     if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
-        return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: backward of %T is there twice, or comes "
-                            "before that of what reads it or of what adds to a gradient before it "
-                            "(users in reverse order of creation)",
-                            i, t);
+        return gckpti_graph_error(
+            p->g, GCKPT_E_ARG,
+            "schedule: instruction %i: backward of %T is there twice, or comes "
+            "before that of what reads it or of what adds to a gradient before it "
+            "(users in reverse order of creation)",
+            i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
-        return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: no "
-                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
-                            "function of parameters only",
-                            i, t);
+        return gckpti_graph_error(
+            p->g, GCKPT_E_ARG,
+            "schedule: instruction %i: %T cannot be offloaded: no "
+            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+            "function of parameters only",
+            i, t);
     return GCKPT_OK;
 }
 
 /* Copies the user's schedule. Staged parameters that it does not bring in come before their first
  * reader. */
-static gckpt_result gckpti_make_user(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen =
@@ -12144,33 +15221,22 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     }
     for (int r = 0; r < p->body_ranks && seen; r++)
         if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
-                                p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+            return gckpti_graph_error(p->g, GCKPT_E_ARG,
+                                      "schedule: %T needs a forward and a backward",
+                                      p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
             return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
-                                p->tensors[p->unit[u].id]);
+                                      p->tensors[p->unit[u].id]);
     return GCKPT_OK;
 }
 
-/* Whether an item of a schedule is a reload; the unit of an item. */
-static int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
-static inline int gckpti_unit_of(const gckpti_planner *p, int item)
-{
-    return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
-}
-
-/* The units whose values an item of a schedule reads. */
-static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
-{
-    const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
-    *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
-    return p->links + (item < 0 ? u->read : u->in);
-}
+/* >>plan/schedule */
+GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
-static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
-                                int sources)
+GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
+                                   int sources)
 {
     size_t n = (size_t)length + 2;
     gckpti_want(scratch, &s->item, n, sizeof *s->item);
@@ -12274,9 +15340,8 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
     return length - kept;
 }
 
-/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
-static int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
-                         gckpti_schedule *s)
+GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
+                            gckpti_schedule *s)
 {
     int most = length + p->pinned + p->prologue + p->ranks - p->body_ranks;
     if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
@@ -12288,7 +15353,8 @@ static int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_
 
 /* Whether a span may take over the bytes of another that it reads: who read that dies there, and
  * the next micro-batch does not read it again. */
-static int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v, const gckpti_span *of)
+GCKPTI_FN int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v,
+                                const gckpti_span *of)
 {
     return of->value_end == v->start &&
            !(p->looped && of->start < p->prologue && v->start >= p->prologue);
@@ -12297,7 +15363,7 @@ static int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v, cons
 /* Finds the spans of a schedule: what begins where, how long it is read. What the prologue leaves
  * is read by every micro-batch, so it lives to the end of the body. Returns -1, or the position of
  * what reads a value that nothing before it makes (the user's schedule may). */
-static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
+GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
 {
     int *latest = p->latest, body_end = s->length, taken = 0, reads;
     memset(latest, 0xff, (size_t)p->units * sizeof *latest);
@@ -12359,7 +15425,7 @@ static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
 }
 
 /* Says what is missing where gckpti_find_spans ended. */
-static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
+GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item)
 {
     int count, missing = gckpti_unit_of(p, item);
     const gckpt_tensor *t = p->tensors[p->unit[missing].id];
@@ -12367,14 +15433,15 @@ static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
     while (count-- > 0)
         missing = p->latest[links[count]] < 0 ? links[count] : missing;
     return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                        item < 0                  ? "backward"
-                        : gckpti_reloads(p, item) ? "reload"
-                                                  : "forward",
-                        t, p->tensors[p->unit[missing].id]);
+                              item < 0                  ? "backward"
+                              : gckpti_reloads(p, item) ? "reload"
+                                                        : "forward",
+                              t, p->tensors[p->unit[missing].id]);
 }
 
+/* >>plan/draft */
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
-static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
@@ -12445,7 +15512,7 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
 }
 
 /* The instructions of a schedule, updates included; which forwards are first; the work. */
-static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
 {
     uint64_t once = 0, again = 0, backward = 0;
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
@@ -12653,7 +15720,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
-static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 {
     size_t at = 0;
     for (int v = 0; v < d->s.spans; v++)
@@ -12671,7 +15738,7 @@ static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 }
 
 /* Buffers and operands of all instructions, in their order. */
-static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
     const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
@@ -12708,7 +15775,8 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
     }
 }
 
-static int gckpti_bytes_kind(gckpt_buffer_kind kind)
+/* >>plan/live */
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
            : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
@@ -12717,7 +15785,7 @@ static int gckpti_bytes_kind(gckpt_buffer_kind kind)
 }
 
 /* What a rank holds of so many bytes above its part, if they were cut anywhere. */
-static size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
 {
     return held - bytes / (size_t)p->g->store->ranks;
 }
@@ -12772,8 +15840,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
                         d->most);
 }
 
-/* Drafts the body of a schedule: p->draft, all but offsets. */
-static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
+GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
 {
     gckpti_draft *d = &p->draft;
     gckpti_scratch scratch = d->scratch;
@@ -12799,8 +15866,7 @@ static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int le
     return gckpti_sum_live(p, d);
 }
 
-/* The draft of one mode. */
-static gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
+GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = GCKPT_OK;
     p->made_length = 0;
@@ -12820,12 +15886,12 @@ static gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int gr
     return result;
 }
 
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
-static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
 {
     return result == GCKPT_E_MEMORY && !p->failed;
 }
 
+/* >>plan/place */
 /* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
  * one height) that is lower than both neighbours gets, of the blocks that live within it, the one
@@ -12846,32 +15912,7 @@ static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
  *
  * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
  */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
 enum { GCKPTI_FEW = 128 };
-
-typedef struct {
-    size_t height;  /* at its first instruction */
-    int begin, end; /* its last instruction knows the first, the first knows the last */
-} gckpti_level;
-typedef struct {
-    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
-    uint32_t turn;  /* earliest end, the first turn */
-} gckpti_branch;
-typedef struct {
-    gckpt_buffer *buffer;
-    size_t offset; /* of this round; the block has the best */
-    uint32_t turn;
-} gckpti_candidate;
-typedef struct {
-    size_t n, length, alignment, work; /* work: nodes and levels looked at */
-    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
-    size_t under;        /* bytes of what lives all the time; n, goal and offsets are without it */
-    gckpti_level *level; /* by instruction */
-    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
-    gckpti_candidate *candidates; /* in Z-order */
-    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
-    gckpti_keyed *keys;  /* to sort, and as many to spare */
-} gckpti_skyline;
 
 static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -12949,7 +15990,7 @@ static int gckpti_walk_down(gckpti_skyline *s, int begin, size_t *above)
 }
 
 /* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
-static size_t gckpti_place_all(gckpti_skyline *s)
+GCKPTI_FN size_t gckpti_place_all(gckpti_skyline *s)
 {
     size_t arena = 0, above;
     int begin = 0;
@@ -12987,7 +16028,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
 }
 
 /* Turns in an order, the greatest first; ties: as before, in the first order the last to die. */
-static void gckpti_first_turns(gckpti_skyline *s, int order)
+GCKPTI_FN void gckpti_first_turns(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
         const gckpt_buffer *b = s->candidates[s->keys[i].item].buffer;
@@ -13019,8 +16060,8 @@ static uint64_t gckpti_interleave(int first, int second)
 
 /* Readies a skyline, its memory from the scratch: candidates, the greatest live sum. What lives all
  * the time gets its offset. 0: out of memory, or more than can be addressed. */
-static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
-                              size_t n, size_t alignment)
+GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
+                                 size_t n, size_t alignment)
 {
     memset(s, 0, sizeof *s);
     s->alignment = alignment;
@@ -13070,8 +16111,8 @@ static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_
 
 /* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
  * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
-static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                           size_t alignment)
+GCKPTI_FN size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
+                              size_t alignment)
 {
     gckpti_skyline s;
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
@@ -13099,8 +16140,7 @@ static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_
     return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.under;
 }
 
-/* Places the draft's buffers. */
-static gckpt_result gckpti_place_draft(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
 {
     gckpti_draft *d = &p->draft;
     gckpti_scratch_clear(&p->pass);
@@ -13112,20 +16152,20 @@ static gckpt_result gckpti_place_draft(gckpti_planner *p)
                         d->bound);
 }
 
-static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
+GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_draft_mode(p, mode, group);
     return result == GCKPT_OK ? gckpti_place_draft(p) : result;
 }
 
-/* Makes the draft the best one; what that was may be overwritten. */
-static void gckpti_keep_draft(gckpti_planner *p)
+GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
 {
     gckpti_draft swap = p->best;
     p->best = p->draft;
     p->draft = swap;
 }
 
+/* >>plan/encode */
 /* ---- from draft to plan ---- */
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
@@ -13137,9 +16177,7 @@ static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, 
     return to && from && n > 0 ? memmove(to, from, n * size) : to;
 }
 
-/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
- * its bytes. What is one block already may overlap it, further back. */
-static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
+GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
 {
     gckpt_plan p = *from;
     size_t n = sizeof p;
@@ -13198,7 +16236,7 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     return node;
 }
 
-static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_node node = gckpti_node_of(t);
@@ -13309,9 +16347,7 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
     return sum;
 }
 
-/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
- * is added to what there is. Returns their sum. */
-static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
+GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
     size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
@@ -13333,8 +16369,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     return parameters + state + caches;
 }
 
-/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
-static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
+GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
 {
     if (!plan || !plan->memory.desc.memory)
         return plan;
@@ -13345,9 +16380,7 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
- * without memory. */
-static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
+GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
 {
     size_t n = d->buffer_count, ends = d->length + 3;
     int *order = (int *)gckpti_scratch_take(&p->pass, n, sizeof *order);
@@ -13414,8 +16447,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
 }
 
-/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
-static int gckpti_counted(const gckpt_op *op)
+GCKPTI_FN int gckpti_counted(const gckpt_op *op)
 {
     int i = (op->flags & GCKPTI_OWN_ROW ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_BY_ROW .. */
     while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
@@ -13471,8 +16503,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
         lives[i] = d->buffers[order[i]];
 }
 
-/* The plan of a draft that is placed, written where it stays; NULL without memory. */
-static gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode)
+GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode)
 {
     gckpt_plan head, *plan = NULL;
     gckpti_scratch_clear(&p->pass);
@@ -13500,25 +16531,19 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
-/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. */
-static int gckpti_group(const gckpti_planner *p, size_t i)
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
 {
     return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
 }
 
-/* Long graphs try one group for each number of segments. */
-static int gckpti_part_repeats(const gckpti_planner *p, size_t i)
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
 {
     size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
     size_t group = i < ops ? i + 1 : i - ops + 1;
     return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
 }
 
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
-static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
     size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
@@ -13552,7 +16577,290 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 }
 
 /* =================================================================================================
- * >>bound: work and bytes that no schedule can do without, from minimal cuts
+ * >>search: what no schedule can do without; the least work for every budget
+ *
+ * Of a model (plan) it makes schedules. gckpti_bound holds what is proven: for every instant the
+ * minimal cuts, or their hull, of work against bytes (cuts, bound). gckpti_search holds a ladder
+ * of rungs, byte limits from store-all's down to the least that is proven; a rung is solved once,
+ * when a budget asks for it: by cuts made into schedules (again), else by seeds (slots, stages,
+ * options, chain, offers) that are squeezed below the limit (squeeze) and polished (polish).
+ * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
+ * is told in search/search and search/cuts.
+ * ============================================================================================== */
+
+/* ---- search/cuts.c ---- */
+enum {
+    GCKPTI_OPEN = 6,
+    GCKPTI_INSTANTS = 8,
+    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
+    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
+    GCKPTI_ALL_CUTS = 16384,
+    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
+    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
+};
+
+typedef struct {
+    unsigned char opens,
+        own; /* bits of values that only repeated forwards read: inputs', its own */
+    unsigned char flags;
+} gckpti_cut_unit;
+
+/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
+ * it is offloaded, in part at least). */
+typedef struct {
+    int64_t bytes;
+    uint64_t work;
+    uint32_t from;
+} gckpti_kept;
+
+typedef struct {
+    gckpti_kept *cut; /* by rising bytes and falling work */
+    int n;
+} gckpti_kept_list;
+
+/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
+typedef struct {
+    gckpti_kept_list last;
+    uint32_t *from;
+    size_t *first;
+} gckpti_cut_table;
+
+typedef struct {
+    int rank;
+    int64_t gradients; /* bytes of them and of the workspace, then */
+    gckpti_cut_unit *unit;
+    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
+    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
+    int tried, tried_cheap;
+} gckpti_instant;
+
+typedef struct gckpti_bound {
+    const gckpti_planner *p;
+    gckpti_scratch *scratch;
+    gckpti_instant instant[GCKPTI_INSTANTS];
+    size_t room;          /* of a pool */
+    int instants, hulls;  /* hulls: lists have their hulls' cuts; */
+    int cheap;            /* copies count for 2^-cheap of their work */
+    int64_t least;        /* bytes that no schedule can do without */
+    int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
+    uint64_t work;        /* of a step that computes nothing twice */
+    gckpti_kept *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
+    unsigned char *again; /* of the cut that was asked for last: GCKPTI_AGAIN, GCKPTI_FAR or 0 */
+    int64_t items;        /* cuts looked at */
+} gckpti_bound;
+
+/* ---- search/bound.c ---- */
+/* The same, and by all cuts of the instant that decides. */
+GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
+
+/* Opens the bounds of a planner's model and of its other variants', if nobody has. */
+GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
+
+/* The work of a micro-batch that no schedule of the model within `arena` bytes can do without;
+ * UINT64_MAX: there is none. */
+GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena);
+
+/* The bytes of an arena that no schedule of the model can do without. */
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b);
+
+/* ---- search/search.c ---- */
+enum {
+    GCKPTI_STAGES = 257, /* most stages of the chain programme */
+    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_FINE = 1024,
+    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
+    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
+    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
+    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
+    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
+    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
+    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
+    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
+    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
+    GCKPTI_SHAKES = 4,      /* this often */
+    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
+    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
+    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
+};
+
+typedef struct gckpti_slot {
+    int *item, length;
+    int64_t limit, peak;
+    uint64_t extra, bound;     /* bound: proven for the limit */
+    size_t arena;              /* 0 until it is laid out; then */
+    uint64_t moved;            /* work of copies to slower memory and back */
+    int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
+    struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
+} gckpti_slot;
+
+/* What was found of a cut's schedule; 0: nothing yet. */
+typedef struct {
+    int64_t peak;
+    size_t arena;
+} gckpti_known;
+
+/* A gap between two uses of a value, at `from` and `to`, to be closed by computing its unit again
+ * before the second, with its closure; or the repeated forward at `to`, to be taken out. `start` is
+ * the forward that the value is from; or the one before. */
+typedef struct {
+    uint64_t key; /* the least is tried first */
+    int unit, start, from, to;
+    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
+    uint64_t cost;       /* of that */
+    int64_t penalty;     /* excess that keeping its inputs adds */
+    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
+} gckpti_move;
+
+/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
+typedef struct {
+    int64_t out, aux;       /* bytes */
+    int value_end, aux_end; /* last uses */
+    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
+    int start, from;        /* its forward; the use before, or start */
+    int runs;               /* forwards before the position */
+    int touched;            /* moves chosen so far compute or read it */
+    int held;               /* of the prologue, and every micro-batch reads its value */
+    int64_t seen;           /* the stamp of the last closure that has seen it */
+} gckpti_note;
+
+typedef struct {
+    gckpti_planner *p;
+    gckpti_scratch scratch;
+    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
+    int64_t *gradient_at, *gradient_between;
+    int64_t grain; /* common divisor of all sizes */
+    int effects;   /* there are units whose first forward stays */
+    gckpti_schedule now, next;
+    gckpti_note *note;   /* by unit */
+    int64_t stamp;       /* closures so far */
+    int first_backward;  /* its position in the present schedule; */
+    int turn;            /* behind the last forward before it that is no repeated one */
+    int64_t *excess_sum; /* bytes over the limit before a position */
+    int *excess_count;   /* positions with excess before it */
+    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
+    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
+    int *set, sets;   /* of moves: closures; or what goes too */
+    int cut;          /* one that was used would be larger, or the search ended early */
+    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
+    int leaves;
+    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
+    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
+    int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
+    gckpti_move *move, *sorted;
+    uint64_t worst;       /* moves with a greater key are not kept; */
+    int wide;             /* is no limit */
+    gckpti_keyed *key;    /* to sort with */
+    gckpti_keyed *insert; /* key: position << 32 | unit */
+    int *chosen;          /* moves */
+    int moves;
+    gckpti_bound *bound;
+    uint64_t enough;             /* so little above the bound is good enough */
+    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
+    gckpti_known *known[GCKPTI_INSTANTS];
+    gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
+    int slots, seeds, hunting, whole;
+    unsigned deciders;     /* bits of instants that decide for some budget */
+    int late;              /* some forwards come late: a cut may then repeat less than it says */
+    int64_t items, looked; /* counted so far, for gckpti_spent; */
+    int64_t attempt;       /* and when one attempt of several began, or -1 */
+    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
+    int attempts;                    /* so that nothing is twice */
+    int barred;                      /* a unit whose gaps stay open; -1: none */
+} gckpti_search;
+
+/* ---- search/choose.c ---- */
+/* Drafts and places a slot's schedule: slot->arena, p->draft. */
+GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
+
+/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
+ * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
+ * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
+ * bound is not. */
+GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
+
+/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
+ * it is not. */
+GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
+
+/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
+
+/* What the files of search share; no other folder uses it. */
+
+/* ---- search/cuts.c ---- */
+/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
+ * aux; has it run before; only once. */
+enum {
+    GCKPTI_READ = 1,
+    GCKPTI_HELD = 2,
+    GCKPTI_READ_AUX = 4,
+    GCKPTI_HELD_AUX = 8,
+    GCKPTI_RAN = 16,
+    GCKPTI_STAYS = 32
+};
+
+enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
+
+/* ---- search/search.c ---- */
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* A schedule that is kept: the best found under a rung's limit, or a seed. */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
+
+/* ---- search/stages.c ---- */
+enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
+#define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
+#define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
+enum { GCKPTI_LEVELS = 4 };
+/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
+typedef struct {
+    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
+    int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
+    uint64_t cost;
+    int level, flipped; /* where its levels begin; whether others were made of it */
+    int dropped;        /* in steps another is as good */
+} gckpti_option;
+
+typedef struct {
+    int first, end, back, back_end; /* units; ranks of their backwards */
+    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
+    int option, options; /* of the owner */
+    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
+    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
+    uint64_t cost, least; /* work of that; of its cheapest option */
+} gckpti_stage;
+
+typedef struct {
+    gckpti_search *s;
+    gckpti_scratch scratch;
+    gckpti_stage stage[GCKPTI_STAGES + 1];
+    int n, borders;    /* stages; borders that there were */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
+    gckpti_option *option;
+    int options, levels;
+    unsigned char *level, *trial; /* by unit of the stage: of options; of the one that is tried */
+    unsigned char *has, *wants;   /* by unit: results that are there; that backwards read */
+    int *runs;                    /* by unit: so far */
+    int *item, length, room;      /* a stage's list */
+    int *row, rows;               /* [a * (n + 1) + b - a]: the row of stages a to b */
+    int *first;                   /* by row: the fewest steps that do */
+    uint64_t *cost;               /* [row * (steps + 1) + m]: least work in m steps */
+    int steps;
+    int64_t step;
+} gckpti_chain;
+
+/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
+ * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
+enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
+
+/* In gradckpt.h they stand in order. */
+
+/* >>search/cuts */
+/* =================================================================================================
+ * cuts: work and bytes that no schedule can do without, from minimal cuts
  *
  * Take any schedule whose live bytes never exceed M, and an instant: the backward of some rank. Let
  * r(u) be 1 where unit u runs again behind it. Whatever a later backward, a fetch or a later run
@@ -13588,78 +16896,8 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.
  * ============================================================================================== */
-enum {
-    GCKPTI_OPEN = 6,
-    GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
-    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
-    GCKPTI_ALL_CUTS = 16384,
-    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
-    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
-};
-
-/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
- * aux; has it run before; only once. */
-enum {
-    GCKPTI_READ = 1,
-    GCKPTI_HELD = 2,
-    GCKPTI_READ_AUX = 4,
-    GCKPTI_HELD_AUX = 8,
-    GCKPTI_RAN = 16,
-    GCKPTI_STAYS = 32
-};
-typedef struct {
-    unsigned char opens,
-        own; /* bits of values that only repeated forwards read: inputs', its own */
-    unsigned char flags;
-} gckpti_cut_unit;
-
-/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
- * it is offloaded, in part at least). */
-typedef struct {
-    int64_t bytes;
-    uint64_t work;
-    uint32_t from;
-} gckpti_kept;
-typedef struct {
-    gckpti_kept *cut; /* by rising bytes and falling work */
-    int n;
-} gckpti_kept_list;
-
-/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
-typedef struct {
-    gckpti_kept_list last;
-    uint32_t *from;
-    size_t *first;
-} gckpti_cut_table;
-
-typedef struct {
-    int rank;
-    int64_t gradients; /* bytes of them and of the workspace, then */
-    gckpti_cut_unit *unit;
-    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
-    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
-    int tried, tried_cheap;
-} gckpti_instant;
-
-enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
-typedef struct gckpti_bound {
-    const gckpti_planner *p;
-    gckpti_scratch *scratch;
-    gckpti_instant instant[GCKPTI_INSTANTS];
-    size_t room;          /* of a pool */
-    int instants, hulls;  /* hulls: lists have their hulls' cuts; */
-    int cheap;            /* copies count for 2^-cheap of their work */
-    int64_t least;        /* bytes that no schedule can do without */
-    int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
-    uint64_t work;        /* of a step that computes nothing twice */
-    gckpti_kept *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
-    unsigned char *again; /* of the cut that was asked for last: GCKPTI_AGAIN, GCKPTI_FAR or 0 */
-    int64_t items;        /* cuts looked at */
-} gckpti_bound;
-
 /* Marks what an instant knows. */
-static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
+GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {
     for (int i = 0; i < p->units; i++) {
         const gckpti_unit *u = &p->unit[i];
@@ -13688,7 +16926,7 @@ static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 
 /* Gives bits to values that only repeated forwards read, from their last reader back to their unit;
  * without one such a value is free. */
-static void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t)
+GCKPTI_FN void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t)
 {
     unsigned taken = 0;
     for (int i = p->units; i-- > 0;) {
@@ -13788,7 +17026,7 @@ static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned 
 }
 
 /* Readies lists of hulls, or of all cuts. 0: out of memory. */
-static int gckpti_bound_lists(gckpti_bound *b, int hulls)
+GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls)
 {
     size_t before = b->room, most = hulls ? GCKPTI_HULL_CUTS : GCKPTI_ALL_CUTS;
     most *= b->p->offloads ? 4 : 1;
@@ -13802,7 +17040,7 @@ static int gckpti_bound_lists(gckpti_bound *b, int hulls)
 }
 
 /* Finds all cuts of an instant, or those of the hull. 0: there are too many. */
-static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
+GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
 {
     gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *now = lists[0], *next = lists[1];
     gckpti_kept *front = b->pool[0], *behind = b->pool[1];
@@ -13854,7 +17092,7 @@ static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table
 }
 
 /* The last cut that keeps no more than `room` bytes; -1: there is none. */
-static int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
+GCKPTI_FN int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
 {
     int low = -1, high = v->n - 1;
     while (low < high) {
@@ -13868,14 +17106,14 @@ static int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
 }
 
 /* The work of one of an instant's cuts, without what its lateness added. */
-static uint64_t gckpti_cut_work(const gckpti_instant *t, int cut)
+GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut)
 {
     uint64_t work = t->all.last.cut[cut].work;
     return work - (work >> GCKPTI_SLANT);
 }
 
 /* Notes in b->again what a cut computes again. */
-static void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut)
+GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut)
 {
     uint32_t k = (uint32_t)cut;
     for (int i = 0; i < b->p->units; i++) {
@@ -13885,8 +17123,9 @@ static void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int 
     }
 }
 
+/* >>search/bound */
 /* The least work on an instant's hull for so many bytes, rounded down a little. */
-static uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
+GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
 {
     int i = gckpti_cut_within(hull, room), shift = 0;
     if (hull->n == 0)
@@ -13902,7 +17141,7 @@ static uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
 }
 
 /* All cuts of an instant; none when there are too many. */
-static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
+GCKPTI_FN const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
 {
     gckpti_instant *t = &b->instant[at];
     if (!t->tried++ && b->p->units <= GCKPTI_COUNTED && gckpti_bound_lists(b, 0))
@@ -13912,7 +17151,7 @@ static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
 
 /* The hull of an instant if copies had less work. Where several values would have to be computed
  * again one after the other, a cut, which counts each once, offloads too few. */
-static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
+GCKPTI_FN const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
 {
     if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
         b->cheap = cheap < GCKPTI_CHEAP ? cheap : 63;
@@ -13925,7 +17164,7 @@ static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant
 
 /* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
  * UINT64_MAX: there is no such schedule. *at: the instant that decides. */
-static uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
+GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
 {
     uint64_t most = 0;
     *at = 0;
@@ -13941,8 +17180,7 @@ static uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
     return most;
 }
 
-/* The same, and by all cuts of the instant that decides. */
-static uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at)
+GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at)
 {
     uint64_t most = gckpti_hulls_work(b, limit, at), work = 0;
     if (most == UINT64_MAX || b->instants == 0)
@@ -13999,7 +17237,7 @@ static void gckpti_bound_sums(gckpti_bound *b)
 }
 
 /* Readies the bound of a model. */
-static void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch)
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch)
 {
     size_t n = (size_t)p->units;
     int64_t most = -1;
@@ -14039,8 +17277,7 @@ static void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_s
     }
 }
 
-/* Opens the bounds of a planner's model and of its other variants', if nobody has. */
-static void gckpti_open_bounds(gckpti_planner *p)
+GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
         if (p->bound)
@@ -14051,30 +17288,28 @@ static void gckpti_open_bounds(gckpti_planner *p)
     }
 }
 
-/* The work of a micro-batch that no schedule of the model within `arena` bytes can do without;
- * UINT64_MAX: there is none. */
-static uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
+GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
 {
     int at;
     int64_t most = (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
     return gckpti_add_work(gckpti_bound_work(b, most + b->spare, &at), b->work);
 }
 
-/* The bytes of an arena that no schedule of the model can do without. */
-static size_t gckpti_prove_bytes(const gckpti_bound *b)
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
 {
     int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 
+/* >>search/search */
 /* =================================================================================================
- * >>optimal: the least work for every budget: cuts, seeds, squeeze, polish
+ * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
- * The same model and the same schedules as in >>plan. The search needs only a schedule's live bytes
+ * The same model and the same schedules as in plan. The search needs only a schedule's live bytes
  * and its repeated work (gckpti_evaluate). A ladder of rungs, which depends on the model alone, has
  * byte limits each a little below the one above, from store-all's down to what is proven to be
  * needed. A rung is solved once, when a budget asks for it (gckpti_solve):
- *   bound    what is proven for its limit, and the instant that decides it (>>bound).
+ *   bound    what is proven for its limit, and the instant that decides it (bound).
  *   cuts     that instant's cut says what to keep through the turn; the rest is computed again just
  *            before its first reader. Where all cuts are known these are tried, else the two of the
  *            hull around the limit, with a part of their ties, what only one of them keeps. What is
@@ -14104,117 +17339,8 @@ static size_t gckpti_prove_bytes(const gckpti_bound *b)
  * depends on the budget or on what was asked before. Work limits are counted in list items, never
  * timed, and there are integers only, so that a plan is the same on every machine.
  * ============================================================================================== */
-enum {
-    GCKPTI_STAGES = 257, /* most stages of the chain programme */
-    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
-    GCKPTI_FINE = 1024,
-    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
-    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
-    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
-    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
-    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
-    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
-    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
-    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
-    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
-    GCKPTI_SHAKES = 4,      /* this often */
-    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
-    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
-    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
-};
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
 
-/* A schedule that is kept: the best found under a rung's limit, or a seed. */
-enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
-typedef struct gckpti_slot {
-    int *item, length;
-    int64_t limit, peak;
-    uint64_t extra, bound;     /* bound: proven for the limit */
-    size_t arena;              /* 0 until it is laid out; then */
-    uint64_t moved;            /* work of copies to slower memory and back */
-    int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
-    struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
-} gckpti_slot;
-
-/* What was found of a cut's schedule; 0: nothing yet. */
-typedef struct {
-    int64_t peak;
-    size_t arena;
-} gckpti_known;
-
-/* A gap between two uses of a value, at `from` and `to`, to be closed by computing its unit again
- * before the second, with its closure; or the repeated forward at `to`, to be taken out. `start` is
- * the forward that the value is from; or the one before. */
-typedef struct {
-    uint64_t key; /* the least is tried first */
-    int unit, start, from, to;
-    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
-    uint64_t cost;       /* of that */
-    int64_t penalty;     /* excess that keeping its inputs adds */
-    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
-} gckpti_move;
-
-/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
-typedef struct {
-    int64_t out, aux;       /* bytes */
-    int value_end, aux_end; /* last uses */
-    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
-    int start, from;        /* its forward; the use before, or start */
-    int runs;               /* forwards before the position */
-    int touched;            /* moves chosen so far compute or read it */
-    int held;               /* of the prologue, and every micro-batch reads its value */
-    int64_t seen;           /* the stamp of the last closure that has seen it */
-} gckpti_note;
-
-typedef struct {
-    gckpti_planner *p;
-    gckpti_scratch scratch;
-    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
-    int64_t *gradient_at, *gradient_between;
-    int64_t grain; /* common divisor of all sizes */
-    int effects;   /* there are units whose first forward stays */
-    gckpti_schedule now, next;
-    gckpti_note *note;   /* by unit */
-    int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule; */
-    int turn;            /* behind the last forward before it that is no repeated one */
-    int64_t *excess_sum; /* bytes over the limit before a position */
-    int *excess_count;   /* positions with excess before it */
-    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
-    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
-    int *set, sets;   /* of moves: closures; or what goes too */
-    int cut;          /* one that was used would be larger, or the search ended early */
-    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
-    int leaves;
-    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
-    int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
-    gckpti_move *move, *sorted;
-    uint64_t worst;       /* moves with a greater key are not kept; */
-    int wide;             /* is no limit */
-    gckpti_keyed *key;    /* to sort with */
-    gckpti_keyed *insert; /* key: position << 32 | unit */
-    int *chosen;          /* moves */
-    int moves;
-    gckpti_bound *bound;
-    uint64_t enough;             /* so little above the bound is good enough */
-    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
-    gckpti_known *known[GCKPTI_INSTANTS];
-    gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
-    int slots, seeds, hunting, whole;
-    unsigned deciders;     /* bits of instants that decide for some budget */
-    int late;              /* some forwards come late: a cut may then repeat less than it says */
-    int64_t items, looked; /* counted so far, for gckpti_spent; */
-    int64_t attempt;       /* and when one attempt of several began, or -1 */
-    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
-    int attempts;                    /* so that nothing is twice */
-    int barred;                      /* a unit whose gaps stay open; -1: none */
-} gckpti_search;
-
-static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
+GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
     size_t n = (size_t)length + 1;
     return gckpti_want(&s->scratch, &t->item, n, sizeof(int)) &&
@@ -14236,7 +17362,7 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
 
 /* Readies the search for a model: what gradients take, the bytes of units, what all sizes are
  * multiples of, and which of the prologue's values every micro-batch reads. */
-static void gckpti_search_sizes(gckpti_search *s)
+GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     s->gradient_at = p->gradient_at;
@@ -14320,7 +17446,7 @@ static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int
 /* Drops what nobody reads, as gckpti_drop does, and finds the live bytes at each position, their
  * peak and the work: what gckpti_sum_live finds for the draft, but that sizes are rounded up. One
  * pass from the end, which comes to a value's last use first. */
-static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
+GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     const gckpti_planner *p = s->p;
     int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
@@ -14387,7 +17513,7 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 }
 
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
-static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
+GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = t->peak == INT64_MAX ? INT64_MAX / 2 : 0;
     if (t->peak <= limit)
@@ -14399,7 +17525,7 @@ static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 
 /* ---- passes from the front of the present schedule: s->note has the versions where it is ---- */
 /* Passes position x. */
-static void gckpti_step(gckpti_search *s, int x)
+GCKPTI_FN void gckpti_step(gckpti_search *s, int x)
 {
     const gckpti_schedule *t = &s->now;
     int i = t->item[x], count;
@@ -14419,7 +17545,7 @@ static void gckpti_step(gckpti_search *s, int x)
 }
 
 /* Sums the excess over a limit, and begins a pass. */
-static int gckpti_index(gckpti_search *s, int64_t limit)
+GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
 {
     const gckpti_schedule *t = &s->now;
     size_t n = (size_t)t->length + 1;
@@ -14449,16 +17575,17 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
 
 /* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
  * before is from before the backwards, as gckpti_add_pins sees it. */
-static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
+GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
 }
 
+/* >>search/squeeze */
 /* ---- moves ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32)
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
-static uint64_t gckpti_score(uint64_t cost, int64_t gain)
+GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
     uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
     for (int k = 32; k > 0; k /= 2) { /* to 2^62 .. 2^63 */
@@ -14486,7 +17613,7 @@ static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
 }
 
 /* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
-static void gckpti_sort_moves(gckpti_search *s)
+GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
     if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
@@ -14566,7 +17693,7 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     return sum < most ? sum : most;
 }
 
-static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
+GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
 {
     if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
         s->move[s->moves++] = *m;
@@ -14615,7 +17742,7 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
 
 /* The gaps of the present schedule that would lower the excess, best first: those within twice the
  * best; wide: all of them. */
-static void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
+GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
 {
     int last = 0, kept = 0;
     s->wide = wide;
@@ -14676,7 +17803,7 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
-static void gckpti_accept(gckpti_search *s)
+GCKPTI_FN void gckpti_accept(gckpti_search *s)
 {
     gckpti_schedule swap = s->now;
     s->now = s->next;
@@ -14798,7 +17925,7 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
 }
 
 /* Whether the search has counted as much as it may; then it ends, wherever it is. */
-static int gckpti_spent(gckpti_search *s)
+GCKPTI_FN int gckpti_spent(gckpti_search *s)
 {
     int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
     int spent = s->items > most || s->looked > 4 * most ||
@@ -14808,7 +17935,7 @@ static int gckpti_spent(gckpti_search *s)
 }
 
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
-static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
+GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
         int64_t excess = gckpti_excess(&s->now, limit);
@@ -14833,6 +17960,7 @@ static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
     return !s->p->failed;
 }
 
+/* >>search/polish */
 /* ---- room below the limit by position: a tree of minima. What a node holds is relative to its
  * parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
@@ -14917,7 +18045,7 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 }
 
 /* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
-static void gckpti_try_without(gckpti_search *s, const int *move, int n)
+GCKPTI_FN void gckpti_try_without(gckpti_search *s, const int *move, int n)
 {
     int length = s->now.length;
     if (!gckpti_search_room(s, &s->next, length))
@@ -14958,7 +18086,7 @@ static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links
 /* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
  * is the version before; with a limit only those whose bytes fit below it. What only a repeated
  * forward reads goes with it; such forwards are a tree, so each is counted once. */
-static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
+GCKPTI_FN void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
         !gckpti_want(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
@@ -15067,7 +18195,7 @@ static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
  * work. */
-static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
+GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
     if (s->p->offloads && s->now.extra > 0)
         gckpti_reload_repeats(s, limit);
@@ -15079,8 +18207,9 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
     }
 }
 
+/* >>search/slots */
 /* ---- slots ---- */
-static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
 {
     size_t n = (size_t)t->length;
     if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
@@ -15092,7 +18221,7 @@ static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_
     slot->arena = 0;
 }
 
-static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 {
     if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
         return 0;
@@ -15102,7 +18231,7 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
     return 1;
 }
 
-static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
 {
     if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
         return NULL;
@@ -15114,7 +18243,7 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 /* ---- seeds ---- */
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
-static int gckpti_take_made(gckpti_search *s)
+GCKPTI_FN int gckpti_take_made(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     for (int round = 0, same = 0; round < 4 && !same; round++) {
@@ -15132,7 +18261,7 @@ static int gckpti_take_made(gckpti_search *s)
 }
 
 /* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
-static void gckpti_settle(gckpti_search *s)
+GCKPTI_FN void gckpti_settle(gckpti_search *s)
 {
     s->p->made_length = 0;
     for (int x = 0; x < s->now.length && s->p->pinned; x++)
@@ -15142,7 +18271,7 @@ static void gckpti_settle(gckpti_search *s)
 }
 
 /* The same, and a seed. */
-static void gckpti_seed(gckpti_search *s)
+GCKPTI_FN void gckpti_seed(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
     int dominated = 0;
@@ -15161,6 +18290,7 @@ static void gckpti_seed(gckpti_search *s)
     slot->dominated = dominated;
 }
 
+/* >>search/stages */
 /* ---- the chain programme ----
  * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
  * to keeping nothing: each of its units has a level, which says behind how many of its runs its
@@ -15175,52 +18305,12 @@ static void gckpti_seed(gckpti_search *s)
  * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
  * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
  * evaluated like all others. */
-enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
-#define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
-#define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
-enum { GCKPTI_LEVELS = 4 };
-static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* are tried */
-
-/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
-typedef struct {
-    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
-    int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
-    uint64_t cost;
-    int level, flipped; /* where its levels begin; whether others were made of it */
-    int dropped;        /* in steps another is as good */
-} gckpti_option;
-
-typedef struct {
-    int first, end, back, back_end; /* units; ranks of their backwards */
-    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
-    int option, options; /* of the owner */
-    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
-    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
-    uint64_t cost, least; /* work of that; of its cheapest option */
-} gckpti_stage;
-
-typedef struct {
-    gckpti_search *s;
-    gckpti_scratch scratch;
-    gckpti_stage stage[GCKPTI_STAGES + 1];
-    int n, borders;    /* stages; borders that there were */
-    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
-    gckpti_option *option;
-    int options, levels;
-    unsigned char *level, *trial; /* by unit of the stage: of options; of the one that is tried */
-    unsigned char *has, *wants;   /* by unit: results that are there; that backwards read */
-    int *runs;                    /* by unit: so far */
-    int *item, length, room;      /* a stage's list */
-    int *row, rows;               /* [a * (n + 1) + b - a]: the row of stages a to b */
-    int *first;                   /* by row: the fewest steps that do */
-    uint64_t *cost;               /* [row * (steps + 1) + m]: least work in m steps */
-    int steps;
-    int64_t step;
-} gckpti_chain;
+GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2,
+                                                                       255 }; /* are tried */
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
-static int gckpti_find_borders(gckpti_search *s)
+GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
@@ -15249,10 +18339,7 @@ static int gckpti_find_borders(gckpti_search *s)
     return 1;
 }
 
-/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
- * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
-enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
-static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
+GCKPTI_FN int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
 {
     int segment[2];
     for (int k = 0; k < 2; k++) {
@@ -15269,7 +18356,7 @@ static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t wide
 }
 
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
-static void gckpti_find_stages(gckpti_chain *c, int how, int most)
+GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
 {
     const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
@@ -15339,7 +18426,7 @@ static int gckpti_same_stage(const gckpti_search *s, const gckpti_stage *a, cons
 }
 
 /* What each run of stages sends on; which stages, and which runs of them, are the same. */
-static void gckpti_compare_stages(gckpti_chain *c)
+GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 {
     const int n = c->n, wide = n + 1;
     int64_t *sends = c->crossing;
@@ -15375,6 +18462,7 @@ static void gckpti_compare_stages(gckpti_chain *c)
         }
 }
 
+/* >>search/options */
 /* ---- options of a stage ---- */
 /* Finds what the list of a stage takes: from its end, with what is read from there on. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
@@ -15455,7 +18543,7 @@ static void gckpti_run_unit(gckpti_chain *c, const gckpti_stage *q, int i)
 
 /* Lists a stage by levels: its forwards, the rest, then its backwards, with what runs again for
  * them. 0: that is too long. */
-static int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level)
+GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level)
 {
     const gckpti_planner *p = c->s->p;
     int count;
@@ -15483,7 +18571,7 @@ static int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsig
     return 1;
 }
 
-static int gckpti_as_good(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b)
+GCKPTI_FN int gckpti_as_good(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b)
 {
     return cost_a <= cost_b && a[GCKPTI_KEPT] <= b[GCKPTI_KEPT] &&
            a[GCKPTI_BEFORE] <= b[GCKPTI_BEFORE] && a[GCKPTI_BEHIND] <= b[GCKPTI_BEHIND];
@@ -15540,7 +18628,7 @@ static void gckpti_first_options(gckpti_chain *c, gckpti_stage *q)
 }
 
 /* Finds the options of a stage that owns them, within some work. */
-static void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work)
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work)
 {
     const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
@@ -15583,6 +18671,7 @@ static void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work)
         q->least = c->option[i].cost < q->least ? c->option[i].cost : q->least;
 }
 
+/* >>search/chain */
 /* ---- the table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
 static int gckpti_steps(const gckpti_chain *c, int64_t bytes)
@@ -15783,7 +18872,7 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
 }
 
 /* The programme on the stages of one way to cut: seeds. 0: there are no stages. */
-static int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
+GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
@@ -15834,10 +18923,11 @@ static int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     return 1;
 }
 
+/* >>search/offers */
 /* ---- offers and seeds ---- */
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
-static int gckpti_slot_before(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
 {
     const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
     int x = 0;
@@ -15851,7 +18941,7 @@ static int gckpti_slot_before(const void *first, const void *second, const void 
 }
 
 /* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
 {
     const gckpti_schedule *t = &s->now;
     gckpti_settle(s);
@@ -15896,7 +18986,7 @@ static void gckpti_sink_seeds(gckpti_search *s)
 
 /* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
  * the user's and the chain's for backwards in order 0. */
-static void gckpti_find_seeds(gckpti_search *s)
+GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
@@ -15929,7 +19019,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 /* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
  * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
  * savings, anew after each success. */
-static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
 {
     for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
         uint64_t before = slot->extra;
@@ -15951,6 +19041,7 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
     }
 }
 
+/* >>search/again */
 /* ---- cuts as schedules ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
@@ -16015,7 +19106,7 @@ static void gckpti_limit_far(gckpti_search *s, unsigned char *again)
 }
 
 /* Makes the present schedule of such a body. */
-static int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
+GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
 {
     gckpti_planner *p = s->p;
     gckpti_limit_far(s, again);
@@ -16039,7 +19130,7 @@ static int gckpti_again(gckpti_search *s, int exact)
 
 /* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
  * polished. */
-static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 {
     if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
         return;
@@ -16053,14 +19144,14 @@ static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 }
 
 /* Whether a slot's schedule is as good as proven, nearly. */
-static int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
 {
     return slot->length > 0 && slot->extra - slot->bound <= s->enough;
 }
 
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
  * it is not good enough, those that keep a little more, squeezed. */
-static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+GCKPTI_FN void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
 {
     const gckpti_kept_list *all = &t->all.last;
     int64_t room = slot->limit - t->gradients;
@@ -16112,8 +19203,8 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
 
 /* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
  * not may be kept in part. */
-static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
-                              const gckpti_cut_table *cuts)
+GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+                                 const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
     int64_t room = slot->limit - t->gradients, ties = 0;
@@ -16145,10 +19236,11 @@ static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_
     }
 }
 
+/* >>search/ladder */
 /* ---- the ladder ---- */
 /* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
  * one above. Rungs never depend on a budget. */
-static void gckpti_make_rungs(gckpti_search *s, int64_t most)
+GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
 {
     int64_t resident = s->gradient_between[0], least = s->bound->least;
     int units = s->p->units, part = units <= 300 ? 40 : units <= 1000 ? 25 : 12, at;
@@ -16240,7 +19332,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
 
 /* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
  * belongs to another group and something else was found. */
-static void gckpti_solve(gckpti_search *s, int k)
+GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 {
     int top = k;
     while (gckpti_begin_rung(s, &s->slot[top]) && gckpti_follows(s, top) && !s->p->failed)
@@ -16256,9 +19348,9 @@ static void gckpti_solve(gckpti_search *s, int k)
     }
 }
 
+/* >>search/choose */
 /* ---- exact bytes ---- */
-/* Drafts and places a slot's schedule: slot->arena, p->draft. */
-static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
     gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
@@ -16441,11 +19533,7 @@ static gckpt_result gckpti_consider_lowest(gckpti_search *s, int low, int i, siz
     return result == GCKPT_OK ? gckpti_consider_seeds(s, low, 0, most) : result;
 }
 
-/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
- * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
- * bound is not. */
-static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
+GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
     gckpt_result result = GCKPT_OK;
     int k = 0, at;
@@ -16477,9 +19565,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
- * it is not. */
-static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
+GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
@@ -16501,8 +19587,7 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
-static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
 {
     size_t n = (size_t)p->units;
     memset(s, 0, sizeof *s);
@@ -16546,8 +19631,69 @@ static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
 }
 
 /* =================================================================================================
- * >>plan-tells: what a plan tells
+ * >>ask: from a request to a plan; the frontier; the micro-batch; what a plan tells
+ *
+ * What users call. A request (graph, terms, gckpt_plan_desc) is checked (checks), becomes a
+ * gckpti_planner for each variant of the model (open), and is decided (request): by the mode asked
+ * for, by store-all if it fits, or by search. gckpt_frontier keeps planners and asks for budget
+ * after budget; gckpt_fit does all of it for each size of the micro-batch. tells and pictures only
+ * read plans.
  * ============================================================================================== */
+
+/* ---- ask/tells.c ---- */
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
+
+/* Bytes of a node's value in the arena. */
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
+GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
+
+/* ---- ask/checks.c ---- */
+enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
+
+/* ---- ask/open.c ---- */
+/* Frees what a planner has, and those of other variants behind it. */
+GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
+
+/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
+GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p);
+
+/* Checks a request; readies a planner of one of its variants, yet without the model. */
+GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
+                                            gckpt_graph *graph, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d, gckpti_variant variant);
+
+/* ---- ask/fit.c ---- */
+/* gckpt_fit, of micro-batches that have so many rows or more. */
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+                                 int64_t least_rows);
+
+/* What the files of ask share; no other folder uses it. */
+
+/* ---- ask/frontier.c ---- */
+/* Where a point comes from: a body of a variant's schedule. */
+typedef struct {
+    gckpt_point point;
+    gckpti_planner *p;
+    int *item, length;
+} gckpti_found;
+
+struct gckpt_frontier {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
+    gckpt_plan_desc desc; /* with copies of what it points to */
+    gckpt_point *points;
+    gckpti_found *found;    /* the same, with their schedules */
+    size_t count, resident; /* resident: bytes of parameters and optimiser state */
+    size_t proven_bytes;
+    int complete;
+};
+
+/* In gradckpt.h they stand in order. */
+
+/* >>ask/tells */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan) { return plan ? plan->offloaded : 0; }
@@ -16560,13 +19706,12 @@ GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
     return plan && plan->update_in_backward;
 }
 
-static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 {
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-/* Bytes of a node's value in the arena. */
-static size_t gckpti_node_bytes(const gckpti_node *q)
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
 {
     return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
 }
@@ -16680,7 +19825,7 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
     return GCKPT_OK;
 }
 
-static const char *gckpti_node_name(const gckpt_plan *plan, int id)
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
 {
     const gckpti_node *node = &plan->nodes[id];
     return node->name != GCKPTI_NAMELESS ? plan->names + node->name
@@ -16732,7 +19877,7 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
     return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
-static const char *gckpti_shard_name(gckpt_shard shard)
+GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard)
 {
     static const char *const names[] = { "nothing", "state", "state and gradients",
                                          "state, gradients and values" };
@@ -16818,8 +19963,9 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     return gckpti_sink_flush(&k);
 }
 
+/* >>ask/checks */
 /* =================================================================================================
- * >>plans: from a request to a plan; the frontier; the micro-batch
+ * plans: from a request to a plan; the frontier; the micro-batch
  *
  * gckpti_planner_open checks a request (gckpti_check_request) and makes the model of the graph as
  * it was built; gckpti_add_variants, where the plan may choose, those of other variants, a planner
@@ -16830,22 +19976,24 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
  * after budget from the largest down, keeps models and schedules, and drafts a point when it is
  * asked for its plan. gckpt_fit does all of it for each micro-batch size.
  * ============================================================================================== */
+
 /* What can be wrong with term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
     if (!t && g->count)
-        return gckpti_graph_error(g, GCKPT_E_ARG,
-                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
-                            "NULL; the last tensor that was made in this graph is %T",
-                            i, g->tensors[g->count - 1]);
+        return gckpti_graph_error(
+            g, GCKPT_E_ARG,
+            "plan: the loss of term %i is NULL, as calls are that get nothing but "
+            "NULL; the last tensor that was made in this graph is %T",
+            i, g->tensors[g->count - 1]);
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
                             t ? "of another graph" : "NULL, and the graph has no tensor");
     if (!gckpti_is_loss(t))
         return gckpti_graph_error(g, GCKPT_E_ARG,
-                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
-                            t);
+                                  "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
+                                  i, t);
     if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: the first term counts the step and must depend on an input");
@@ -16858,16 +20006,14 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
             "inputs",
             i, t);
     if (!terms[i].regulariser && t->batchless)
-        return gckpti_graph_error(g, GCKPT_E_ARG,
-                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
-                            i, t);
+        return gckpti_graph_error(
+            g, GCKPT_E_ARG, "plan: term %i: %T depends on parameters only; mark it as regulariser",
+            i, t);
     for (int k = 0; k < i; k++)
         if (terms[k].loss == t)
             return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
     return GCKPT_OK;
 }
-
-enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
 
 /* What can be wrong with leaves, and ranks. */
 static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d)
@@ -16921,8 +20067,8 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 }
 
 /* What can be wrong with a request before any planning. */
-static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
-                                         const gckpt_plan_desc *d)
+GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d)
 {
     int inference = d->mode == GCKPT_INFERENCE;
     if (gckpti_check_desc(g, d) != GCKPT_OK)
@@ -16982,13 +20128,14 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
     int leads = 0;
     if (p->inference)
-        return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
-                            "training, and gckpt_gradients changes nothing (%T)",
-                            i, t);
+        return gckpti_graph_error(
+            p->g, GCKPT_E_ARG,
+            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+            "training, and gckpt_gradients changes nothing (%T)",
+            i, t);
     if (t->type == GCKPT_I32 || gckpti_is_loss(t))
-        return gckpti_graph_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
-                            t->type == GCKPT_I32 ? "i32" : "a loss");
+        return gckpti_graph_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s",
+                                  i, t, t->type == GCKPT_I32 ? "i32" : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];
@@ -16999,17 +20146,17 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     }
     for (int k = 0; k < p->term_count; k++)
         leads = leads || seen[p->terms[k].loss->id];
-    return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                        leads && end
-                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
-                              "loss passes ops without a backward, like %T"
-                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
-                              "it",
-                        i, t, end);
+    return gckpti_graph_error(
+        p->g, GCKPT_E_ARG,
+        leads && end ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                       "loss passes ops without a backward, like %T"
+                     : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                       "it",
+        i, t, end);
 }
 
 /* Whether all that is to be fetched has a value or a gradient in the arena. */
-static gckpt_result gckpti_check_fetches(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetches; i++) {
         const gckpt_tensor *t = p->desc->fetch[i].tensor;
@@ -17026,10 +20173,11 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_cut(p->g->store, gckpti_elements(&t->base->shape)))
-            return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has its share of the gradient of %T "
-                                "only; GCKPT_SHARD_NONE leaves it whole",
-                                i, t);
+            return gckpti_graph_error(
+                p->g, GCKPT_E_ARG,
+                "plan: fetch %i: each rank has its share of the gradient of %T "
+                "only; GCKPT_SHARD_NONE leaves it whole",
+                i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
                 (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -17039,8 +20187,9 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
     return GCKPT_OK;
 }
 
+/* >>ask/open */
 /* A planner without drafts, yet. */
-static void gckpti_planner_drafts(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_drafts(gckpti_planner *p)
 {
     memset(&p->draft, 0, sizeof p->draft);
     p->draft.scratch = p->pass = gckpti_scratch_new(p->memory, &p->failed);
@@ -17048,7 +20197,7 @@ static void gckpti_planner_drafts(gckpti_planner *p)
 }
 
 /* Gives back all but the model. */
-static void gckpti_planner_rest(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_rest(gckpti_planner *p)
 {
     gckpti_delete(p->memory, p->made, p->made_capacity, sizeof *p->made);
     gckpti_scratch_free(&p->draft.scratch);
@@ -17058,8 +20207,7 @@ static void gckpti_planner_rest(gckpti_planner *p)
     p->made_capacity = 0;
 }
 
-/* Frees what a planner has, and those of other variants behind it. */
-static void gckpti_planner_free(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 {
     gckpti_planner_rest(p);
     gckpti_scratch_free(&p->scratch);
@@ -17105,8 +20253,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
-static gckpt_result gckpti_make_model(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpt_result result = gckpti_planner_memory(p);
     int trains = p->inference;
@@ -17148,16 +20295,15 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
 }
 
 /* Rows of a request's largest leaf. */
-static int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
+GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
     int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->leaves ? d->leaves : 1;
     return batch / leaves + (batch % leaves > 0);
 }
 
-/* Checks a request; readies a planner of one of its variants, yet without the model. */
-static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                         gckpt_graph *graph, const gckpt_term *terms, int count,
-                                         const gckpt_plan_desc *d, gckpti_variant variant)
+GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
+                                            gckpt_graph *graph, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d, gckpti_variant variant)
 {
     memset(p, 0, sizeof *p);
     p->variant = variant;
@@ -17186,9 +20332,9 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
 
 /* Checks a request and readies a planner of the graph as it was built; the caller frees it either
  * way. */
-static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
-                                        gckpt_graph *graph, const gckpt_term *terms, int count,
-                                        const gckpt_plan_desc *d)
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d)
 {
     const gckpti_variant built = { 0, 0, 0 };
     gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
@@ -17227,7 +20373,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
  * of each the orders that promise fewer bytes, and all of these without slower memory, which a
  * search without it may find more for. Backends may have kernels of their own; what
  * OpenBLAS adds up depends on sizes. */
-static gckpt_result gckpti_add_variants(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
@@ -17258,7 +20404,7 @@ static gckpt_result gckpti_add_variants(gckpti_planner *p)
 }
 
 /* Reports what a planner ended with on its graph; other errors are there already. */
-static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
+GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 {
     int failed = 0;
     for (const gckpti_planner *q = p; q; q = q->next)
@@ -17272,7 +20418,7 @@ static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 }
 
 /* Reports that a budget is too small, and the least that is not. */
-static void gckpti_too_small(const gckpti_planner *p, size_t least)
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
     p->g->least = least;
@@ -17284,8 +20430,9 @@ static void gckpti_too_small(const gckpti_planner *p, size_t least)
                      : " in this mode (GCKPT_AUTO needs least)");
 }
 
+/* >>ask/request */
 /* Drafts one mode: p->best, placed. */
-static gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
     if (mode == GCKPT_SQRT && p->desc->group == 0)
         return gckpti_find_sqrt(p);
@@ -17343,8 +20490,8 @@ static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size
 /* What is proven about all plans of a request within the bytes of each of n points, and *least, the
  * bytes that none can do without: the least of all its variants. Other modes are planned in little
  * memory, so their hulls will do. */
-static gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
-                                 size_t *least)
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                    size_t *least)
 {
     int searched = first->desc->mode == GCKPT_AUTO || first->desc->mode == GCKPT_OPTIMAL;
     size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(first, kinds);
@@ -17367,7 +20514,8 @@ static gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point
 }
 
 /* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
-static gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
+GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
+                                        gckpt_plan *plan)
 {
     gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
     size_t least;
@@ -17412,8 +20560,8 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
 /* Plans what open planners were asked for, from `first` up to `end`; `drafted`: the store-all draft
  * of the first is its best already. NULL: *result says why, or the budget is too small and *least
  * bytes would do. */
-static gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
-                                       int drafted, gckpt_result *result, size_t *least)
+GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                          int drafted, gckpt_result *result, size_t *least)
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0;
@@ -17487,25 +20635,8 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     return gckpti_plan_settle(plan);
 }
 
+/* >>ask/frontier */
 /* ---- the frontier ---- */
-/* Where a point comes from: a body of a variant's schedule. */
-typedef struct {
-    gckpt_point point;
-    gckpti_planner *p;
-    int *item, length;
-} gckpti_found;
-
-struct gckpt_frontier {
-    gckpti_object object;
-    gckpti_allocator memory;
-    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
-    gckpt_plan_desc desc; /* with copies of what it points to */
-    gckpt_point *points;
-    gckpti_found *found;    /* the same, with their schedules */
-    size_t count, resident; /* resident: bytes of parameters and optimiser state */
-    size_t proven_bytes;
-    int complete;
-};
 
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
 {
@@ -17777,6 +20908,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     return plan;
 }
 
+/* >>ask/fit */
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
@@ -17829,7 +20961,7 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
 /* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
  * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
  * a loop. */
-static size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
 {
     size_t kinds[GCKPT_BYTES_KINDS], most = 0, resident = gckpti_resident(p, kinds);
     size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
@@ -18021,10 +21153,9 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     return GCKPT_OK;
 }
 
-/* gckpt_fit, of micro-batches that have so many rows or more. */
-static gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                              const gckpt_plan_desc *desc, gckpt_measure measure,
-                              int64_t least_rows)
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+                                 int64_t least_rows)
 {
     gckpti_fitting f;
     memset(&f, 0, sizeof f);
@@ -18084,9 +21215,11 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
 
+/* >>ask/pictures */
 /* =================================================================================================
- * >>pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
+ * pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
  * ============================================================================================== */
+
 /* ---- Chrome's trace events ---- */
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
@@ -18303,255 +21436,25 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
 }
 
 /* =================================================================================================
- * >>cpu: the processor as a backend
+ * >>run: an executor: runs a plan over one arena, steps, streams
  *
- * What is done between ops, as the numeric contract has it. This is the plain one; that of section
- * fast differs by the kernels of an instruction set.
- * ============================================================================================== */
-static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
-{
-    (void)context;
-    memcpy(to, from, bytes);
-}
-
-/* body(context, 0..): an item for every GCKPTI_JOB of n floats. */
-static void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
-                            void (*body)(void *context, int64_t i), void *context)
-{
-    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
-}
-
-static void gckpti_add_into(float *to, const float *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] += from[i];
-}
-
-typedef struct { /* to += from, or if that is NULL, to = word */
-    unsigned char *to;
-    const float *from;
-    uint32_t word;
-    int64_t n;
-} gckpti_filling;
-
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
-
-/* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
-static void gckpti_cpu_clear(void *to, int64_t n, int far)
-{
-    float *x = (float *)to;
-#if GCKPTI_X86
-    if (far && (uintptr_t)x % 16 == 0) {
-        for (; n >= 4; n -= 4, x += 4)
-            _mm_stream_ps(x, _mm_setzero_ps());
-        _mm_sfence();
-    }
-#endif
-    (void)far;
-    memset(x, 0, (size_t)n * sizeof *x);
-}
-
-static void gckpti_cpu_fill_item(void *context, int64_t i)
-{
-    const gckpti_filling *f = (const gckpti_filling *)context;
-    int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
-    void *to = f->to + 4 * at;
-    if (f->from)
-        gckpti_add_into((float *)to, f->from + at, n);
-    else if (!f->word)
-        gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
-    for (int64_t k = 0; f->word && k < n; k++)
-        memcpy(f->to + 4 * (at + k), &f->word, 4);
-}
-
-static void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
-{
-    gckpti_filling f = { (unsigned char *)to, NULL, word, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
-}
-
-static void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
-{
-    void *at = to;
-    gckpti_filling f = { (unsigned char *)at, from, 0, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
-}
-
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-} gckpti_converting;
-
-/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
- * of 8 elements, drawn when `fresh` or when they begin. */
-static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
-                                       uint32_t word[4])
-{
-    const gckpt_call *call = s->call;
-    uint64_t at = (uint64_t)i;
-    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
-    if (fresh || at % 8 == 0)
-        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
-    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
-}
-
-/* Item `item` of a conversion, element by element. */
-static void gckpti_cpu_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
-    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
-    uint32_t word[4] = { 0, 0, 0, 0 };
-    for (int64_t i = first; i < end; i++) {
-        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
-            float wide = gckpti_from_bf16(c->from[i]);
-            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
-            continue;
-        }
-        uint16_t half =
-            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
-        if (c->kind == GCKPT_NARROW)
-            c->to[i] = half;
-        else
-            c->x[i] = gckpti_from_bf16(half);
-    }
-}
-
-static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
-}
-
-/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
- *   SGD       w = fma(-lr, g, decayed)
- *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
- *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
- *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
- *             (Loshchilov & Hutter 2019)
- * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
- * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
-static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                               const gckpt_rates *a)
-{
-    for (int64_t k = 0; k < n; k++) {
-        float d = g[k] * a->scale;
-        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
-        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
-        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
-        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
-    }
-}
-
-/* The optimisers, by the formulas above, on a block whose gradient is g. */
-static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
-{
-    const gckpt_rates *a = &p->rates;
-    float *w = p->values + at, *m = p->state[0];
-    switch (p->optimiser) {
-    case GCKPT_ADAMW: gckpti_plain_adamw(w, g, m + at, p->state[1] + at, n, a); break;
-    case GCKPT_MOMENTUM:
-        m += at;
-        for (int64_t k = 0; k < n; k++) {
-            m[k] = gckpti_fma(p->momentum, m[k], g[k] * a->scale);
-            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
-        }
-        break;
-    default:
-        for (int64_t k = 0; k < n; k++)
-            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
-        break;
-    }
-}
-
-/* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
- * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
-static float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
-                                       int64_t n, int update)
-{
-    float *g = p->gradient + at;
-    if (more)
-        gckpti_add_into(g, more, n);
-    for (int64_t k = 0; k < n && p->count > 0; k++)
-        g[k] /= p->count;
-    if (update)
-        gckpti_update_values(p, g, at, n);
-    return p->squares ? gckpti_dot(g, g, n) : 0.0f;
-}
-
-typedef struct { /* a pass, and what an instruction set has for it */
-    const gckpt_pass *pass;
-    void (*add)(float *to, const float *from, int64_t n);
-    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    int64_t each; /* blocks of an item */
-} gckpti_passing;
-
-static void gckpti_cpu_update_item(void *context, int64_t i)
-{
-    const gckpti_passing *s = (const gckpti_passing *)context;
-    const gckpt_pass *p = s->pass;
-    const int64_t size = GCKPT_UPDATE_BLOCK;
-    const int update = p->update && !(p->unless && *p->unless);
-    for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
-        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
-        const float *last = NULL;
-        for (int u = 0; u < p->adds; u++) {
-            const void *more = (const char *)p->base + p->more[u];
-            if (last)
-                s->add(p->gradient + at, last, n);
-            last = (const float *)more + at;
-        }
-        float squares = s->block(p, last, at, n, update);
-        if (p->squares)
-            p->squares[b] = squares;
-    }
-}
-
-static void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
-{
-    int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-    if (!GCKPTI_LEAN && n > 4)
-        gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
-    else
-        for (int64_t i = 0; i * s->each < n; i++)
-            gckpti_cpu_update_item(s, i);
-}
-
-static void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass)
-{
-    gckpti_passing s = { pass, gckpti_add_into, gckpti_plain_update_block, 0 };
-    gckpti_cpu_pass(call, &s);
-}
-
-static const char *gckpti_cpu_finish(void *context)
-{
-    (void)context;
-    return NULL;
-}
-
-#define GCKPTI_CONVERT (GCKPTI_LEAN ? NULL : gckpti_cpu_convert)
-/* clang-format off */
-static const gckpt_backend gckpti_backend_plain = {
-    "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
-    gckpti_cpu_fill, gckpti_cpu_add, GCKPTI_CONVERT, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
-/* clang-format on */
-
-/* =================================================================================================
- * >>ranks: sums and values of several processes, by exchanges
+ * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
+ * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
+ * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
+ * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
+ * backend has them, but through gckpti_on_host, which copies where it must.
  *
- * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
- * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
- * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
- * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
- * keep (recursive halving), so that each ends with its share (gckpti_share) of the whole sum;
- * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
- * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
- * one block) are exchanged whole at each level.
+ * gckpt_exec is bound to a store, an arena and a backend (bind, host, backend, memory, open). An
+ * instruction is run by gckpti_run_instruction (call, mixed, portions, instruction, update);
+ * gckpti_advance goes through the list, for a step, a stream or pieces of one (feeds, advance,
+ * step, stream). Debug aids look on (finite, paint). Where a step goes by leaves or ranks, and
+ * only there, what it does besides is called through plan->ranking; exchanges between ranks are
+ * here (exchange), what they are for in ranks.
  * ============================================================================================== */
+
+/* ---- run/exchange.c ---- */
 enum { GCKPTI_ALIKE = 7 };
+
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
  * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
  * values that all have whole. */
@@ -18564,6 +21467,7 @@ typedef struct {
 /* A sum over all ranks, or what brings shares together, level by level: partners differ in bit
  * `bit`. */
 typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
+
 typedef struct {
     gckpti_tree_kind kind;
     float *x, *work; /* n floats; room for what comes and is added to them */
@@ -18586,204 +21490,24 @@ typedef struct {
     gckpti_meeting told, heard;
 } gckpti_peers;
 
-/* ---- exchanges ---- */
-static void gckpti_break(gckpti_peers *s)
-{
-    if (!s->broken && s->engine->give_up)
-        s->engine->give_up(s->engine->user);
-    s->broken = 1;
-    s->busy = s->tree.bit = 0;
-}
-
-/* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
-{
-    s->peer = peer; /* with or without bytes: an error names it */
-    if (s->broken || n + m == 0)
-        return;
-    s->sent += n;
-    s->busy = 1;
-    if (!s->engine->exchange(s->engine->user, peer, send, n, receive, m))
-        gckpti_break(s);
-}
-
-/* 1: nothing is under way, or (broken) ever will be. */
-static int gckpti_is_done(gckpti_peers *s)
-{
-    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
-    if (done < 0)
-        gckpti_break(s);
-    else if (done && s->busy && s->to)
-        s->on->copy_in(s->on->context, s->to, s->in, s->bytes);
-    if (done)
-        s->busy = 0;
-    return done != 0;
-}
-
-/* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
-{
-    const gckpt_ranks *by = s->engine;
-    double start = by && by->clock ? by->clock(by->user) : 0;
-    while (!gckpti_is_done(s))
-        if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
-            gckpti_break(s);
-    return !s->broken;
-}
-
-/* Begins to send n floats from where the backend has them, and to receive m. */
-static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
-                                   float *to, int64_t m)
-{
-    const gckpt_backend *b = s->on;
-    int copies = b->own_memory && !s->engine->on_backend;
-    size_t size = (size_t)n * sizeof *from;
-    s->bytes = (size_t)m * sizeof *to;
-    s->to = copies ? to : NULL;
-    if (copies && n)
-        b->copy_out(b->context, s->out, from, size);
-    else if (b->own_memory)
-        (void)b->finish(b->context); /* what failed it says again in each later call */
-    gckpti_exchange(s, peer, copies ? (void *)s->out : (void *)(uintptr_t)from, size,
-                    copies ? (void *)s->in : (void *)to, s->bytes);
-}
-
-/* Begins a sum of the engine's own. */
-static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
-{
-    const gckpt_backend *b = s->on;
-    void *here = x;
-    s->peer = -1;
-    s->to = NULL;
-    s->bytes = (size_t)n * sizeof *x;
-    if (b->own_memory && !s->engine->on_backend) {
-        s->to = x;
-        here = s->in;
-        b->copy_out(b->context, here, x, s->bytes);
-    } else if (b->own_memory) {
-        (void)b->finish(b->context);
-    }
-    s->busy = 1;
-    if (!s->engine->all_reduce(s->engine->user, (float *)here, (size_t)n))
-        gckpti_break(s);
-}
+GCKPTI_FN void gckpti_break(gckpti_peers *s);
 
 /* Merges each rank's bytes with those of all others. */
-static void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                             void (*merge)(void *mine, const void *heard, size_t bytes))
-{
-    s->to = NULL;
-    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
-        gckpti_exchange(s, s->rank ^ bit, mine, bytes, heard, bytes);
-        if (gckpti_wait_for(s))
-            merge(mine, heard, bytes);
-    }
-}
-
-static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
-{
-    gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
-}
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
+                                void (*merge)(void *mine, const void *heard, size_t bytes));
+GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
 
 /* What both have heard so far: the failure of the lowest rank that failed, else the first thing in
  * which they differ. */
-static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
-{
-    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
-                                                     "rows",
-                                                     "the store's step",
-                                                     "the store's seed",
-                                                     "plans, or how they are run",
-                                                     "hyper",
-                                                     "what they hold that should be the same" };
-    gckpti_meeting *a = (gckpti_meeting *)mine;
-    const gckpti_meeting *b = (const gckpti_meeting *)heard;
-    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
-    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
-        memcpy(a, b, bytes);
-    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
-        gckpti_object text;
-        if (a->alike[i] == b->alike[i])
-            continue;
-        memset(&text, 0, sizeof text);
-        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
-                                          (int)low, (int)high, names[i]);
-        memcpy(a->text, text.text, sizeof a->text);
-        low = -1;
-    }
-    if (a->result == GCKPT_OK || low < 0)
-        a->rank = low;
-}
-
-/* ---- large ones, level by level, while something else is computed ---- */
-static void gckpti_tree_level(gckpti_peers *s)
-{
-    gckpti_tree *t = &s->tree;
-    int peer = s->rank ^ t->bit;
-    int64_t first = 0, n = t->n;
-    t->first = 0; /* one block goes whole */
-    t->count = n;
-    if (n > GCKPT_UPDATE_BLOCK) {
-        t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
-        n = gckpti_share(t->n, peer, 2 * t->bit, &first);
-    }
-    if (t->kind == GCKPTI_GATHER)
-        gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
-    else
-        gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
-}
-
-static void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                              float *work)
-{
-    gckpti_tree *t = &s->tree;
-    t->kind = kind;
-    t->x = x;
-    t->work = work;
-    t->n = n;
-    t->bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    if (t->bit && kind == GCKPTI_ENGINE)
-        gckpti_all_reduce(s, x, n);
-    else if (t->bit)
-        gckpti_tree_level(s);
-}
+GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
+GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                                 float *work);
 
 /* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
-{
-    gckpti_tree *t = &s->tree;
-    while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
-        if (t->kind == GCKPTI_ENGINE) {
-            t->bit = 0;
-        } else if (t->kind == GCKPTI_GATHER) {
-            t->bit /= 2;
-        } else {
-            s->on->add(c, t->x + t->first, t->work, t->count);
-            t->bit *= 2;
-            if (t->bit == s->ranks) {
-                int shares = t->kind == GCKPTI_SUM_ALL && t->n > GCKPT_UPDATE_BLOCK;
-                t->kind = GCKPTI_GATHER;
-                t->bit = shares ? s->ranks / 2 : 0;
-            }
-        }
-        if (t->bit)
-            gckpti_tree_level(s);
-    }
-    return !t->bit;
-}
+GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
 
-/* =================================================================================================
- * >>exec: walks a plan's list over one arena
- *
- * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
- * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
- * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
- * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
- * backend has them, but through gckpti_on_host, which copies where it must.
- * ============================================================================================== */
+/* ---- run/exec.c ---- */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
 typedef struct { /* what a loss's kernels add to, in the backend's memory */
     double sum;
@@ -18920,23 +21644,315 @@ static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
 
 static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                              gckpt_call *c);
-/* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
-static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+/* ---- run/bind.c ---- */
+/* The next piece of a block that begins at base; NULL while its size is only counted. */
+GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
 
+/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
+GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
+
+/* The same, to become that of an op. */
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
+
+/* ---- run/host.c ---- */
+/* n floats as the host can read them: where they are, or a copy until the next one. */
+GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
+
+/* ---- run/backend.c ---- */
+/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
+ * ops that are linked now, and for this build? */
+GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
+
+/* ---- run/open.c ---- */
+GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
+                                  size_t times);
+GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
+
+/* ---- run/call.c ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot);
+GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset);
+GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
+
+/* ---- run/instruction.c ---- */
+/* Until all that was asked of the backend is done. */
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
+
+/* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
+GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
+
+/* ---- run/update.c ---- */
+/* The gradients an update finds: sums in their accumulators, or divided already. */
+typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
+
+/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpti_gradients_are are);
+
+/* ---- run/feeds.c ---- */
+/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
+
+/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
+ * that instructions before `end` add to, with their low parts, start at +0. */
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
+
+/* ---- run/advance.c ---- */
+/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
+typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
+
+/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
+ * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c);
+
+/* As gckpti_advance, but many instructions, with a team. */
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent);
+
+/* ---- run/step.c ---- */
+/* Where there are other ranks, a step cannot be left. */
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
+
+/* Everything before the first instruction of a step that ends before its updates; */
+GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                              int64_t rows);
+
+/* and its end, when all micro-batches have run, or failed with `result`. */
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
+                                            gckpt_report *report);
+
+/* ---- run/values.c ---- */
+/* The rank whose share has element `at`. */
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
+
+/* What the files of run share; no other folder uses it. */
+
+/* ---- run/exec.c ---- */
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+
+/* ---- run/finite.c ---- */
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                 gckpt_call *c);
+
+/* In gradckpt.h they stand in order. */
+
+/* >>run/exchange */
+/* =================================================================================================
+ * exchange: sums and values of several processes, by exchanges
+ *
+ * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
+ * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
+ * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
+ * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
+ * keep (recursive halving), so that each ends with its share (gckpti_share) of the whole sum;
+ * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
+ * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
+ * one block) are exchanged whole at each level.
+ * ============================================================================================== */
+/* ---- exchanges ---- */
+GCKPTI_FN void gckpti_break(gckpti_peers *s)
+{
+    if (!s->broken && s->engine->give_up)
+        s->engine->give_up(s->engine->user);
+    s->broken = 1;
+    s->busy = s->tree.bit = 0;
+}
+
+/* Begins to send bytes of the host to a rank, and to receive from it. */
+GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
+                               size_t m)
+{
+    s->peer = peer; /* with or without bytes: an error names it */
+    if (s->broken || n + m == 0)
+        return;
+    s->sent += n;
+    s->busy = 1;
+    if (!s->engine->exchange(s->engine->user, peer, send, n, receive, m))
+        gckpti_break(s);
+}
+
+/* 1: nothing is under way, or (broken) ever will be. */
+static int gckpti_is_done(gckpti_peers *s)
+{
+    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
+    if (done < 0)
+        gckpti_break(s);
+    else if (done && s->busy && s->to)
+        s->on->copy_in(s->on->context, s->to, s->in, s->bytes);
+    if (done)
+        s->busy = 0;
+    return done != 0;
+}
+
+/* Until it is done; 0: it never will be. */
+GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
+{
+    const gckpt_ranks *by = s->engine;
+    double start = by && by->clock ? by->clock(by->user) : 0;
+    while (!gckpti_is_done(s))
+        if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
+            gckpti_break(s);
+    return !s->broken;
+}
+
+/* Begins to send n floats from where the backend has them, and to receive m. */
+static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
+                                   float *to, int64_t m)
+{
+    const gckpt_backend *b = s->on;
+    int copies = b->own_memory && !s->engine->on_backend;
+    size_t size = (size_t)n * sizeof *from;
+    s->bytes = (size_t)m * sizeof *to;
+    s->to = copies ? to : NULL;
+    if (copies && n)
+        b->copy_out(b->context, s->out, from, size);
+    else if (b->own_memory)
+        (void)b->finish(b->context); /* what failed it says again in each later call */
+    gckpti_exchange(s, peer, copies ? (void *)s->out : (void *)(uintptr_t)from, size,
+                    copies ? (void *)s->in : (void *)to, s->bytes);
+}
+
+/* Begins a sum of the engine's own. */
+static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
+{
+    const gckpt_backend *b = s->on;
+    void *here = x;
+    s->peer = -1;
+    s->to = NULL;
+    s->bytes = (size_t)n * sizeof *x;
+    if (b->own_memory && !s->engine->on_backend) {
+        s->to = x;
+        here = s->in;
+        b->copy_out(b->context, here, x, s->bytes);
+    } else if (b->own_memory) {
+        (void)b->finish(b->context);
+    }
+    s->busy = 1;
+    if (!s->engine->all_reduce(s->engine->user, (float *)here, (size_t)n))
+        gckpti_break(s);
+}
+
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
+                                void (*merge)(void *mine, const void *heard, size_t bytes))
+{
+    s->to = NULL;
+    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
+        gckpti_exchange(s, s->rank ^ bit, mine, bytes, heard, bytes);
+        if (gckpti_wait_for(s))
+            merge(mine, heard, bytes);
+    }
+}
+
+GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
+}
+
+GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
+{
+    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
+                                                     "rows",
+                                                     "the store's step",
+                                                     "the store's seed",
+                                                     "plans, or how they are run",
+                                                     "hyper",
+                                                     "what they hold that should be the same" };
+    gckpti_meeting *a = (gckpti_meeting *)mine;
+    const gckpti_meeting *b = (const gckpti_meeting *)heard;
+    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
+    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
+        memcpy(a, b, bytes);
+    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
+        gckpti_object text;
+        if (a->alike[i] == b->alike[i])
+            continue;
+        memset(&text, 0, sizeof text);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
+        memcpy(a->text, text.text, sizeof a->text);
+        low = -1;
+    }
+    if (a->result == GCKPT_OK || low < 0)
+        a->rank = low;
+}
+
+/* ---- large ones, level by level, while something else is computed ---- */
+static void gckpti_tree_level(gckpti_peers *s)
+{
+    gckpti_tree *t = &s->tree;
+    int peer = s->rank ^ t->bit;
+    int64_t first = 0, n = t->n;
+    t->first = 0; /* one block goes whole */
+    t->count = n;
+    if (n > GCKPT_UPDATE_BLOCK) {
+        t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
+        n = gckpti_share(t->n, peer, 2 * t->bit, &first);
+    }
+    if (t->kind == GCKPTI_GATHER)
+        gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
+    else
+        gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
+}
+
+GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                                 float *work)
+{
+    gckpti_tree *t = &s->tree;
+    t->kind = kind;
+    t->x = x;
+    t->work = work;
+    t->n = n;
+    t->bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    if (t->bit && kind == GCKPTI_ENGINE)
+        gckpti_all_reduce(s, x, n);
+    else if (t->bit)
+        gckpti_tree_level(s);
+}
+
+GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+{
+    gckpti_tree *t = &s->tree;
+    while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
+        if (t->kind == GCKPTI_ENGINE) {
+            t->bit = 0;
+        } else if (t->kind == GCKPTI_GATHER) {
+            t->bit /= 2;
+        } else {
+            s->on->add(c, t->x + t->first, t->work, t->count);
+            t->bit *= 2;
+            if (t->bit == s->ranks) {
+                int shares = t->kind == GCKPTI_SUM_ALL && t->n > GCKPT_UPDATE_BLOCK;
+                t->kind = GCKPTI_GATHER;
+                t->bit = shares ? s->ranks / 2 : 0;
+            }
+        }
+        if (t->bit)
+            gckpti_tree_level(s);
+    }
+    return !t->bit;
+}
+
+/* >>run/exec */
 /* A picked value or gradient, as floats. */
-static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
-static size_t gckpti_copied_bytes(const gckpt_plan *p)
+GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
     return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
 }
 
+/* >>run/bind */
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
@@ -18947,14 +21963,14 @@ static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 }
 
 /* What the backend recorded holds no longer. */
-static void gckpti_forget(const gckpt_exec *e)
+GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 {
     if (gckpti_on(e)->forget)
         gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
 /* More about a lack of the backend's memory. */
-static const char *gckpti_shortage(const gckpt_exec *e)
+GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
 {
     return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
@@ -18980,7 +21996,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-static int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
+GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
 {
     return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
 }
@@ -19006,7 +22022,7 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
 
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State
  * of another optimiser is refused. Values are drawn when nothing can fail any more. */
-static gckpt_result gckpti_bind_state(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
@@ -19052,7 +22068,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
 }
 
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
-static gckpt_result gckpti_bind_params(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
@@ -19084,7 +22100,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
 }
 
 /* Is it an input that an instruction reads, so that it must be fed? */
-static int gckpti_is_fed(const gckpt_plan *p, size_t id)
+GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
     for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
         const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
@@ -19096,7 +22112,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 }
 
 /* The kernels of an op. */
-static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
+GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
     const gckpt_backend *b = gckpti_on(e);
     int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
@@ -19117,7 +22133,7 @@ static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_no
 }
 
 /* Which inputs must be fed, and the kernels that run. */
-static void gckpti_bind_nodes(gckpt_exec *e)
+GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->node_count; i++) {
@@ -19144,7 +22160,7 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
 }
 
 /* Finds the instruction that each pick is complete with. */
-static void gckpti_bind_picks(gckpt_exec *e)
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
@@ -19156,8 +22172,7 @@ static void gckpti_bind_picks(gckpt_exec *e)
     }
 }
 
-/* The next piece of a block that begins at base; NULL while its size is only counted. */
-static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
+GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
 {
     size_t at = *used, most = (size_t)PTRDIFF_MAX / 2;
     size_t bytes = n < most / size ? n * size : most;
@@ -19166,7 +22181,7 @@ static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t si
 }
 
 /* Bytes of the tables; with `base` their places in it. */
-static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
+GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
@@ -19183,14 +22198,13 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     return used;
 }
 
-/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
-static int gckpti_own_leaves(const gckpt_plan *p)
+GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
 {
     return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
 }
 
 /* Bytes of one row of an input, as it is fed. */
-static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
+GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
     return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
@@ -19198,7 +22212,7 @@ static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 /* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
  * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
  * which are then copied there. */
-static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
+GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0;
@@ -19224,7 +22238,7 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 }
 
 /* n bytes of the backend's memory. */
-static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
+GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
     if (bytes >= (size_t)PTRDIFF_MAX / 2)
         return NULL;
@@ -19235,7 +22249,7 @@ static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
  * set: to clear them all would take longer than a small update. */
-static void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
+GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
     c->inputs = 0;
@@ -19250,15 +22264,14 @@ static void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
     c->backend = gckpti_on(e)->context;
 }
 
-/* The same, to become that of an op. */
-static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
 {
     memset(c->in, 0, sizeof c->in);
     gckpti_call_between(e, c);
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
-static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
+GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
     gckpti_call_between(e, &c);
@@ -19270,7 +22283,7 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
 
 /* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
  * far changes. */
-static gckpt_result gckpti_exec_arena(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     unsigned char canary[GCKPTI_CANARY];
@@ -19295,6 +22308,7 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* >>run/host */
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
 /* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
@@ -19331,8 +22345,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
-/* n floats as the host can read them: where they are, or a copy until the next one. */
-static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
+GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_on(e)->own_memory)
         return x;
@@ -19343,7 +22356,7 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 /* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
  * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
  * and for what gckpt_fetch returns; what is offloaded. */
-static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
+GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
@@ -19402,7 +22415,7 @@ static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
 }
 
 /* Runs an op's own kernel on copies of its operands. */
-static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
     gckpti_borrowing s;
@@ -19437,9 +22450,8 @@ static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const g
                                   s.pieces[i].bytes);
 }
 
-/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
- * ops that are linked now, and for this build? */
-static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+/* >>run/backend */
+GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
     if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
@@ -19473,8 +22485,8 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 }
 
 /* A plan's workspace and bytes are those of what it was made for. */
-static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_backend *backend)
+GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_backend *backend)
 {
     if (p->made_for > GCKPTI_FOR_PLAIN ? !backend || gckpti_made_for(backend, 0) != p->made_for
                                        : backend != NULL)
@@ -19487,7 +22499,7 @@ static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 }
 
 /* May a backend repeat micro-batches? Nothing in them may need the host. */
-static int gckpti_repeatable(const gckpt_exec *e)
+GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int can =
@@ -19509,7 +22521,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
 }
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
-static int gckpti_worth_a_team(const gckpt_exec *e)
+GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const double enough = 5e7;
@@ -19549,7 +22561,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 
 /* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
  * processor's plain one does it. */
-static gckpt_result gckpti_choose_backend(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
     if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
@@ -19600,9 +22612,10 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* >>run/memory */
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-static gckpt_result gckpti_exec_caches(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
@@ -19658,7 +22671,7 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
 
 /* What it will take, piece by piece; returns the bytes that a block has to have for those that the
  * host has, with structures counted so many times. Needs no tables. */
-static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_on(e);
@@ -19704,7 +22717,7 @@ static gckpt_result gckpti_exec_host(gckpt_exec *e)
 }
 
 /* All memory a run will need. */
-static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
@@ -19736,7 +22749,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
-static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 {
     if (!gckpti_on(e)->own_memory)
         gckpti_pull(e->store, q);
@@ -19747,8 +22760,8 @@ static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 }
 
 /* What can be refused before there is an executor. */
-static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_exec_desc *desc)
+GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_exec_desc *desc)
 {
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
@@ -19786,8 +22799,9 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
     return result;
 }
 
+/* >>run/open */
 /* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
-static size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
 {
     gckpt_exec e;
     gckpt_store none; /* for errors that nobody reads */
@@ -19808,7 +22822,7 @@ GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *
     return gckpti_exec_need(plan, desc, 1);
 }
 
-static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 {
     gckpt_parameter q;
     size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
@@ -19912,33 +22926,33 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     return e;
 }
 
+/* >>run/call */
 /* ---- one instruction ---- */
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
     if (gckpti_on(e)->own_memory)
         return e->store->mirrors[q - e->store->params].array[1 + slot];
     return gckpti_array(q, slot);
 }
 
-static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
+GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
     return offset == GCKPTI_NONE ? NULL : e->arena + offset;
 }
 
-static float *gckpti_at(const gckpt_exec *e, size_t offset)
+GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
 {
     return (float *)gckpti_at_any(e, offset);
 }
 
-static uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
+GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 {
     return (uint16_t *)gckpti_at_any(e, offset);
 }
 
 /* A node's shape with the rows of this micro-batch. */
-static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
     gckpt_shape s = node->shape;
     if (!node->batchless && s.n && rows != e->plan->rows)
@@ -19946,20 +22960,20 @@ static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *nod
     return s;
 }
 
-static int64_t gckpti_micro_rows(const gckpt_exec *e)
+GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
     int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
-static int64_t gckpti_step_rows(const gckpt_exec *e)
+GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
 {
     return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
 }
 
 /* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
-static void *gckpti_cache_at(const gckpt_exec *e, int id)
+GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
     unsigned char *caches = e->caches_of->caches;
     return caches + ((const unsigned char *)e->nodes[id].data - caches);
@@ -19984,8 +22998,8 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
 }
 
 /* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
-static void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                             gckpt_call *c)
+GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     if (GCKPTI_LEAN)
@@ -20008,8 +23022,8 @@ static void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int i
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                              gckpt_call *c)
+GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                 gckpt_call *c)
 {
     if (!GCKPTI_LEAN)
         gckpti_bare_call(e, c);
@@ -20017,8 +23031,8 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
 }
 
 /* The values of input i: in the arena, where it has been brought there, else a leaf's. */
-static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
-                              gckpt_arg *arg)
+GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
+                                 gckpt_arg *arg)
 {
     int base = e->plan->nodes[node->in[i]].base;
     const gckpti_node *q = &e->plan->nodes[base];
@@ -20032,8 +23046,8 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int 
 }
 
 /* Where it is in no arena: the packed parameter that this op reads. */
-static void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                               gckpti_stored *stored)
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpti_stored *stored)
 {
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
@@ -20046,14 +23060,14 @@ static void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gck
 }
 
 /* What a loss adds to now; regularisers have no leaves. */
-static gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
+GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
     int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
     return &e->losses[term * gckpti_own_leaves(p) + leaf];
 }
 
-static int gckpti_term_of(const gckpt_plan *p, int id)
+GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
     for (size_t i = 0; i < p->term_count; i++)
         if (p->terms[i].id == id)
@@ -20061,17 +23075,18 @@ static int gckpti_term_of(const gckpt_plan *p, int id)
     return -1;
 }
 
+/* >>run/mixed */
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                         const uint16_t *from, float *x, int64_t n)
+GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                            const uint16_t *from, float *x, int64_t n)
 {
     const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
     gckpti_on(e)->convert(c, &widening);
 }
 
 /* to NULL: in place. */
-static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                         uint16_t *to, int64_t n)
+GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                            uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
     gckpti_on(e)->convert(c, &rounding);
@@ -20079,12 +23094,12 @@ static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stre
 
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
  * streams below 2^31. */
-static uint32_t gckpti_stream(int id, int which)
+GCKPTI_FN uint32_t gckpti_stream(int id, int which)
 {
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
-static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
+GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
     const gckpti_node *q = &p->nodes[node->in[i]];
     return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
@@ -20093,8 +23108,8 @@ static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 
 /* Where the copies of this instruction are. Without bf16 there are none, and asking for them takes
  * as long as many an op. */
-static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                             gckpti_copies *c)
+GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                const gckpti_operands *o, gckpti_copies *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -20121,15 +23136,15 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const g
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
-static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
+GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
 {
     void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
     return (float *)p;
 }
 
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                const uint16_t **narrow, int64_t n)
+GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                   const uint16_t **narrow, int64_t n)
 {
     float *copy = gckpti_copy_at(c, offset);
     if (copy) {
@@ -20139,7 +23154,7 @@ static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t
     return copy;
 }
 
-static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
         if (c->in[i].bf16)
@@ -20148,7 +23163,7 @@ static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti
 }
 
 /* The op's own workspace begins behind all copies. */
-static void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
 {
     if (c->work)
         c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
@@ -20174,8 +23189,8 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
 }
 
 /* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
-static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                   const uint16_t *narrow)
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const void *data[2] = { NULL, NULL };
@@ -20206,6 +23221,7 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
     return GCKPT_OK;
 }
 
+/* >>run/portions */
 /* ---- kernels in portions ---- */
 typedef struct {
     const gckpt_exec *e;
@@ -20280,8 +23296,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-static void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
-                                gckpt_kernel kernel)
+GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpt_call *call, gckpt_kernel kernel)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
@@ -20314,6 +23330,7 @@ static void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins, cons
         kernel(&rest);
 }
 
+/* >>run/instruction */
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                               int portions)
 {
@@ -20359,7 +23376,7 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
 }
 
 /* A parameter comes into the arena, or an op is computed. */
-static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -20405,7 +23422,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
 }
 
 /* Waits, before what comes next, for moves that were begun. */
-static void gckpti_join(gckpt_exec *e)
+GCKPTI_FN void gckpti_join(gckpt_exec *e)
 {
     if (!GCKPTI_LEAN && e->due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
@@ -20462,7 +23479,7 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
 }
 
 /* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
-static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -20488,8 +23505,7 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
                           node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }
 
-/* Until all that was asked of the backend is done. */
-static gckpt_result gckpti_wait(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
 {
     const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
@@ -20497,7 +23513,7 @@ static gckpt_result gckpti_wait(gckpt_exec *e)
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
-static gckpt_result gckpti_read_losses(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
     gckpt_result result = gckpti_wait(e);
     if (result != GCKPT_OK)
@@ -20510,14 +23526,13 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
-static int64_t gckpti_count(const gckpt_exec *e)
+GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
 {
     return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
 }
 
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
-static float gckpti_loss_scale(gckpt_exec *e, int term)
+GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
     float weight = gckpti_float(t->weight);
@@ -20592,7 +23607,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
 }
 
 /* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
-static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -20638,7 +23653,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
-static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+GCKPTI_FN void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[user];
@@ -20662,21 +23677,16 @@ static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
     }
 }
 
-/* =================================================================================================
- * >>training: division, norm, clipping, optimisers, steps
- * ============================================================================================== */
+/* >>run/update */
 /* Of gckpt_hyper: 0 is the default, negative is none. */
 static float gckpti_setting(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* The gradients an update finds: sums in their accumulators, or divided already. */
-typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
-
 /* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
  * measured, from sums weighted by rows to the mean. */
-static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -20696,7 +23706,7 @@ static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_pass pass;
@@ -20761,9 +23771,8 @@ static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, con
     a->correct2 = (float)(1 / e->rest[1]);
 }
 
-/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
-GCKPTI_APART static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                           gckpti_gradients_are are)
+GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
@@ -20802,11 +23811,11 @@ GCKPTI_APART static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
         gckpti_ranking_of(p)->updated(e, q);
 }
 
-static int gckpti_finite(double x) { return x - x == 0; }
+GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 /* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
  * the first parameter with one that is not finite; NULL: there is none. */
-static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->squares, e->square_count);
@@ -20829,16 +23838,9 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
     return bad;
 }
 
+/* >>run/finite */
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
-
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
-typedef struct {
-    unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
-    double value;
-} gckpti_look;
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -20901,8 +23903,8 @@ static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, 
 }
 
 /* What an instruction is about to read, or has written. */
-static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                int written)
+GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                   int written)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -20966,7 +23968,7 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
 }
 
 /* What an instruction wrote, when it had read such kinds. */
-static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
@@ -20984,7 +23986,7 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, un
 }
 
 /* A parameter's gradient before its update, and what that made of it. */
-static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = &e->store->params[e->params[ins->id].index];
@@ -21010,8 +24012,8 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
 
 /* A parameter or constant that a step begins with, n values from `first` on: NaN, or, where it
  * is trained, an infinity. */
-static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
-                                      int64_t n, int trained)
+GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                         int64_t n, int trained)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
     s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
@@ -21034,7 +24036,7 @@ GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
  * is updated: all gradients, then norm and clipping factor. */
-static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
@@ -21053,11 +24055,12 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait(e);
 }
 
+/* >>run/paint */
 /* ---- debug aids around an instruction ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What died with instruction e->pc. What began before a loop's body outlives each round. */
-static void gckpti_paint_dead(gckpt_exec *e)
+GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
@@ -21073,7 +24076,7 @@ static int gckpti_measures(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
-static void gckpti_measure_start(gckpt_exec *e)
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
         gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
@@ -21098,7 +24101,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
 }
 
 /* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
-static gckpt_result gckpti_measure_end(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
     if (gckpti_measures(e)) {
@@ -21128,6 +24131,7 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
                 : 0;
 }
 
+/* >>run/feeds */
 /* ---- a step ---- */
 
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
@@ -21190,8 +24194,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
-static void gckpti_feed_rows(gckpt_exec *e)
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->inputs; i++) {
@@ -21224,8 +24227,8 @@ static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
 }
 
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
-static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows)
+GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                         int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = gckpti_match_feeds(e, feeds, count);
@@ -21269,7 +24272,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
  * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
-static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
+GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
@@ -21279,7 +24282,7 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
-static void gckpti_start_counts(gckpt_exec *e)
+GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int several = 0;
@@ -21294,7 +24297,7 @@ static void gckpti_start_counts(gckpt_exec *e)
 }
 
 /* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
-static gckpt_result gckpti_check_streaming(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *first = &p->nodes[p->terms[0].id];
@@ -21323,7 +24326,7 @@ static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
 }
 
 /* Whether all that is collected has room for so many rows. */
-static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
@@ -21341,7 +24344,7 @@ static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 }
 
 /* As many rows as the plan takes in a step or call. */
-static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
@@ -21367,9 +24370,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
 }
 
-/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
- * that instructions before `end` add to, with their low parts, start at +0. */
-static void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
     for (size_t x = 0; x < end && p->looped; x++) {
@@ -21456,7 +24457,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 
 /* The beginning that steps, streams and forwards share: what they ask for fits the plan, and all
  * that belongs to a step is as before its first instruction. */
-static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
+GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
     e->state = GCKPTI_IDLE;
@@ -21494,7 +24495,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 }
 
 /* At the end of a micro-batch: its rows of all that is collected. */
-static void gckpti_collect_rows(gckpt_exec *e)
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
@@ -21508,13 +24509,13 @@ static void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
-static void gckpti_collect(gckpt_exec *e)
+GCKPTI_FN void gckpti_collect(gckpt_exec *e)
 {
     if (e->plan->picking)
         e->plan->picking->collect_rows(e);
 }
 
-static void gckpti_start_step(gckpt_exec *e)
+GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
     e->pc = e->finished = 0;
@@ -21524,7 +24525,7 @@ static void gckpti_start_step(gckpt_exec *e)
 }
 
 /* In a step that changes anything, losses count what the feeds say. */
-static gckpt_result gckpti_check_counts(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
@@ -21541,7 +24542,7 @@ static gckpt_result gckpti_check_counts(gckpt_exec *e)
 
 /* Before anything is changed: the first loss's count, and that all counted as they should. Where
  * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
-static gckpt_result gckpti_settle_counts(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int promised = gckpti_on(e)->own_memory;
@@ -21557,6 +24558,7 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     return result;
 }
 
+/* >>run/advance */
 /* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
  * done, others may come. */
 static gckpt_result gckpti_next_rows(gckpt_exec *e)
@@ -21672,12 +24674,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
 
-/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
-typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
-
-/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
- * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
-static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
@@ -21750,8 +24747,7 @@ static void gckpti_run_here(void *context)
         r->result = gckpti_advance(r->e, r->extent, &c);
 }
 
-/* As gckpti_advance, but many instructions, with a team. */
-static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
@@ -21772,6 +24768,7 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     return r.result;
 }
 
+/* >>run/step */
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */
 static void gckpti_uncount_updates(gckpt_exec *e)
 {
@@ -21786,7 +24783,7 @@ static void gckpti_uncount_updates(gckpt_exec *e)
 /* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
  * of what depends on neither the batch nor a parameter that is trained; in the contract's order
  * (manual, 5f). A REDUCE has added up the body's uses. */
-static void gckpti_add_uses(gckpt_exec *e)
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
@@ -21806,7 +24803,7 @@ static void gckpti_add_uses(gckpt_exec *e)
 }
 
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
-static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
@@ -21857,7 +24854,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 }
 
 /* Whether caches have room for what a forward of so many rows adds. */
-static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
     if (e->plan->leaves > 1)
@@ -21880,8 +24877,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* Where there are other ranks, a step cannot be left. */
-static int gckpti_is_under_way(gckpt_exec *e)
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
     if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
         return 0;
@@ -21955,7 +24951,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     return next;
 }
 
-static gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
@@ -21981,16 +24977,15 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     return result;
 }
 
-/* Everything before the first instruction of a step that ends before its updates; */
-static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows)
+GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                              int64_t rows)
 {
     const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
     return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
 }
 
-/* and its end, when all micro-batches have run, or failed with `result`. */
-static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
+                                            gckpt_report *report)
 {
     const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     e->state = GCKPTI_IDLE;
@@ -22019,6 +25014,7 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
     return gckpti_end_gradients(exec, result, report);
 }
 
+/* >>run/stream */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
     return exec ? exec->caches_of->position : 0;
@@ -22117,6 +25113,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     return gckpti_finish_step(exec, report);
 }
 
+/* >>run/picks */
 /* A pick's number; -1, and an error: it is none. */
 static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
 {
@@ -22176,9 +25173,9 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     return GCKPT_E_ARG;
 }
 
+/* >>run/values */
 /* ---- values of all ranks ---- */
-/* The rank whose share has element `at`. */
-static int gckpti_holder(int64_t elements, int64_t at, int ranks)
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 {
     int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
     int rank = 0;
@@ -22282,553 +25279,15 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 }
 
 /* =================================================================================================
- * >>crew: a step in leaves, and by several ranks
+ * >>check: gradients against finite differences; what ops cost here; races
  *
- * What a gckpti_crew (>>exec) is for; reached only through plan->ranking, from the points of a step
- * where more than one leaf, or rank, makes a difference. A step runs in rounds, leaf by leaf: in
- * the last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of
- * all those of the other ranks. Ranks meet at the beginning of a call, behind the body and before
- * and after the updates (gckpti_meet). What one of them failed with is told there; until then it
- * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips).
- * ============================================================================================== */
-/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
-static int gckpti_shares_rows(const gckpt_plan *p) { return p->ranks > 1 && p->leaves >= p->ranks; }
-
-static int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
-{
-    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-}
-
-/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
- * to where they are, half of the largest array. */
-static size_t gckpti_crew_room(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = e->desc.ranks;
-    size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
-    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
-         id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
-        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
-            n = gckpti_share(n, 0, 2, &first);
-        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
-            most = (size_t)n * sizeof(float);
-    }
-    return most;
-}
-
-static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    const gckpt_plan *p = e->plan;
-    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
-    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
-    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
-    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums =
-        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
-    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
-    if (!base)
-        return;
-    e->crew = g;
-    g->peers.out = (unsigned char *)out;
-    g->peers.in = (unsigned char *)in;
-    g->room = room;
-    g->totals = (gckpti_loss_total *)sums;
-    g->heard = (gckpti_loss_total *)heard;
-}
-
-/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
- * may be skipped, or look at their gradients, exchange square sums earlier than others. */
-static uint64_t gckpti_hash_listed(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
-                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-        hash = gckpti_fnv_number(hash, some[i]);
-    for (size_t i = 0; i < p->term_count; i++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
-        hash = gckpti_fnv_number(hash, p->terms[i].weight);
-    }
-    for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
-    return hash;
-}
-
-/* Joins the others, through what the program gave. */
-static gckpt_result gckpti_crew_bind(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
-    gckpti_peers *s = &e->crew->peers;
-    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
-                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
-                            "exchange%s",
-                            e->store->rank, e->store->ranks,
-                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
-    s->engine = by;
-    s->on = gckpti_on(e);
-    s->rank = s->told.rank = e->store->rank;
-    s->ranks = p->ranks;
-    e->crew->listed = gckpti_hash_listed(e);
-    return GCKPT_OK;
-}
-
-/* Lets the others go on without this one, wherever it is. */
-static void gckpti_leave(gckpt_exec *e)
-{
-    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
-        gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-static void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    int64_t first, n;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
-}
-
-/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_peers *s = &e->crew->peers;
-    if (s->broken) {
-        e->crew->over = 1;
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_PEER,
-                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-                            "executor is of no more use%s",
-                            s->peer < 0 ? "one of ranks 0 to " : "rank ",
-                            s->peer < 0 ? s->ranks - 1 : s->peer,
-                            e->updating ? ", and parameters may have changed: go back to what was "
-                                          "saved"
-                                        : "");
-    }
-    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
-        return result;
-    if (s->told.result == GCKPT_OK) {
-        s->told.result = (int32_t)result;
-        memcpy(s->told.text, e->object.text, sizeof s->told.text);
-    }
-    return GCKPT_OK;
-}
-
-/* All ranks meet; what one of them ended with all do. */
-static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    if (s->ranks == 1 || g->over)
-        return result;
-    (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
-    s->told.alike[0] += (uint64_t)++g->meetings << 8;
-    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
-    const gckpti_meeting met = s->told;
-    memset(&s->told, 0, sizeof s->told);
-    s->told.rank = s->rank;
-    if (s->broken)
-        return gckpti_drain(e, GCKPT_OK);
-    if (met.result == GCKPT_OK)
-        return GCKPT_OK;
-    g->over = 1;
-    e->state = GCKPTI_IDLE;
-    return met.rank < 0
-               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
-               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
-}
-
-static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
-{
-    gckpti_loss_total *a = (gckpti_loss_total *)mine;
-    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
-    for (size_t i = 0; i < bytes / sizeof *a; i++) {
-        a[i].sum += b[i].sum;
-        a[i].count += b[i].count;
-    }
-}
-
-/* Totals of all ranks that have rows of their own, and one more count. */
-static void gckpti_sum_totals(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (gckpti_shares_rows(e->plan))
-        gckpti_merge_all(&g->peers, g->totals, g->heard,
-                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
-}
-
-/* What the losses will count on all ranks, and the rows they have. */
-static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    size_t n = e->plan->term_count;
-    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < n; i++)
-        g->totals[i].count = e->terms[i].expected;
-    g->totals[n].count = rows;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < n; i++)
-        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
-}
-
-/* A hash of values and state that all ranks have whole. */
-static uint64_t gckpti_hash_same(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    uint64_t hash = GCKPTI_FNV_START;
-    for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
-        hash = gckpti_fnv_number(hash, q->updates);
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
-        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
-            size_t left = (size_t)q->p.elements * sizeof(float);
-            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
-                continue;
-            for (size_t n; left > 0; left -= n, x += n) {
-                n = left < g->room ? left : g->room;
-                b->copy_out(b->context, g->peers.out, x, n);
-                for (size_t k = 0; k < n; k += 4) {
-                    uint32_t word;
-                    memcpy(&word, g->peers.out + k, 4);
-                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
-                }
-            }
-        }
-    }
-    return hash;
-}
-
-/* Puts a step of so many rows to this rank's first; returns how many it has. */
-static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
-    g->end = g->first + n;
-    e->row = e->row_end = e->feed_row = g->stop = g->first;
-    g->rows = rows;
-    g->leaf = g->round = g->again = g->squared = 0;
-    g->in_body = 1;
-    return n;
-}
-
-/* Into how many micro-batches the last `rows` rows are cut. */
-static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t end = e->row_end, begin = end - rows, n = 0;
-    for (int leaf = 0; leaf < p->leaves; leaf++) {
-        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
-        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
-        at = at > begin ? at : begin;
-        to = gckpti_min(to, end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-    }
-    return n;
-}
-
-/* All ranks make the same call, with the same number; which may have failed here already. */
-static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                     gckpt_result result)
-{
-    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
-    e->crew->over = 0;
-    memcpy(e->crew->peers.told.alike, same, sizeof same);
-    return gckpti_meet(e, result);
-}
-
-/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
-static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    uint64_t *alike = g->peers.told.alike;
-    alike[2] = e->store->step;
-    alike[3] = e->store->seed;
-    alike[4] = g->listed;
-    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
-    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
-        alike[6] = gckpti_hash_same(e);
-    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
-    if (result != GCKPT_OK)
-        return result;
-    g->same = 1;
-    if (rows > 0)
-        gckpti_sum_counts(e, 0);
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
-static int gckpti_rounds(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
-    for (; leaf < p->leaves; leaf += step) {
-        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
-        most = n > most ? n : most;
-    }
-    return (int)most;
-}
-
-/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
- * the rank's last leaf, since the sums of that are exchanged. */
-static int gckpti_set_round(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
-    if (g->leaf == leaves)
-        return 0;
-    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
-                                  g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->row_end);
-    if (!e->streamed)
-        g->last = g->round + 1 == gckpti_rounds(e);
-    else if (e->state == GCKPTI_STREAMING)
-        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
-    else
-        g->last = 1;
-    g->hollow = e->row == g->stop;
-    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
-        return 0;
-    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->next_death = 0;
-    if (!g->hollow)
-        gckpti_feed_rows(e);
-    return 1;
-}
-
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
-    gckpt_result result = gckpti_wait(e);
-    for (size_t i = 0; i < p->term_count; i++) {
-        int n = gckpti_own_leaves(p);
-        gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
-                               (size_t)n * sizeof *t);
-        for (; n > 1; n /= 2)
-            for (int k = 0; k < n / 2; k++) {
-                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
-                t[k].count = t[2 * k].count + t[2 * k + 1].count;
-            }
-        e->terms[i].seen = *t;
-    }
-    result = gckpti_meet(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < p->term_count; i++)
-        g->totals[i] = e->terms[i].seen;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < p->term_count; i++)
-        e->terms[i].seen = g->totals[i];
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* As gckpti_next_rows, at the end of a round. */
-static gckpt_result gckpti_next_round(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (!g->in_body)
-        return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
-    g->again = 1;
-    g->round++;
-    if (g->last) {
-        g->leaf++;
-        g->round = 0;
-        if (g->leaf < gckpti_own_leaves(e->plan))
-            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
-    }
-    if (gckpti_set_round(e))
-        return GCKPT_OK;
-    if (e->state == GCKPTI_STREAMING)
-        return GCKPT_MORE;
-    g->in_body = 0;
-    gckpt_result result = gckpti_sum_losses(e);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
-    return result;
-}
-
-/* No more rows stream in on any rank. */
-static gckpt_result gckpti_end_stream(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t own = e->row_end - g->first;
-    gckpt_result result = gckpti_meet(e, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_sum_counts(e, own);
-    g->rows = g->totals[p->term_count].count;
-    result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_share)",
-                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
-    result = gckpti_meet(e, result);
-    if (result == GCKPT_OK)
-        gckpti_set_round(e);
-    return result;
-}
-
-/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
-static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
-    if (ins->kind == GCKPT_REDUCE)
-        return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
-        return 0;
-    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
-}
-
-/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
- * like the digits of a binary counter. The rank's own sum is then added to the others'. */
-static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
-    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_operands_of(p->operands, ins, 0, &o);
-    float *sum = gckpti_at(e, o.gradient);
-    const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
-    if (g->hollow && !p->looped) /* no backward has begun it */
-        gckpti_on(e)->fill(&c, sum, 0, n);
-    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (; g->leaf >> level & 1; level++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
-    if (!last)
-        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
-    else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
-    }
-}
-
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
-{
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
-}
-
-/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
-static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
-{
-    if (!gckpti_is_gathered_here(e, q))
-        return 0;
-    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
-                       (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
-    return 1;
-}
-
-/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
- * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
- * further accumulators are whole, so they are read from the share on. */
-static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NONE, x = 0;
-    gckpti_operands o;
-    if (!gckpti_is_cut(e->store, q->p.elements))
-        return;
-    for (; x < p->length && shard == GCKPTI_NONE; x++)
-        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
-            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
-            shard = o.shard;
-        }
-    pass->elements = q->p.count;
-    pass->gradient += shard == GCKPTI_NONE ? first : 0;
-    pass->base = e->arena + (size_t)first * sizeof(float);
-    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
-}
-
-/* What the ranks have updated, where each has all values. */
-static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
-{
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
-}
-
-/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
-static void gckpti_gather_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    size_t bytes = e->square_count * sizeof(float);
-    void *out = g->peers.out;
-    float *squares = (float *)out;
-    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
-        return;
-    g->squared = 1;
-    gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->squares, bytes);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
-        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
-        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(e->store, q->p.elements))
-            last = g->peers.rank ? 0 : n;
-        for (int64_t k = 0; k < n && p->params[i].trained; k++)
-            if (k < first || k >= last)
-                squares[e->params[i].square + (size_t)k] = 0;
-    }
-    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->squares, squares, bytes);
-}
-
-/* =================================================================================================
- * >>check: gradients against finite differences
+ * Public calls that run a user's graph to learn something of it: gckpt_check_gradients,
+ * gckpt_calibrate, gckpt_fit_timed. They leave the store as it was.
  * ============================================================================================== */
 
+/* What the files of check share; no other folder uses it. */
+
+/* ---- check/gradients.c ---- */
 /* What a step is tried on, again and again, without being taken. */
 typedef struct {
     gckpt_exec *e;
@@ -22837,14 +25296,17 @@ typedef struct {
     int64_t rows;
 } gckpti_batch;
 
-static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
+/* In gradckpt.h they stand in order. */
+
+/* >>check/gradients */
+GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
 }
 
 /* When all micro-batches have run, or failed with `result`: gradients and loss. */
-static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
-                                     gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+                                        gckpt_report *report)
 {
     result = gckpti_end_gradients(b->e, result, report);
     return result != GCKPT_OK || gckpti_count(b->e)
@@ -22869,7 +25331,7 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
 }
 
 /* Elements of the largest parameter that is trained (or, too, measured). */
-static int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
+GCKPTI_FN int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
@@ -23154,6 +25616,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     return result;
 }
 
+/* >>check/calibrate */
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
@@ -23342,6 +25805,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     return result;
 }
 
+/* >>check/race */
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
 enum { GCKPTI_ROUNDS = 32 };
 
@@ -23546,16 +26010,9 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * or notes had to be created, or values in a partial load, and what gckpt_ranks_load needs for its
  * files. Where a store has shares only, these are read, and the rest is passed over.
  * ============================================================================================== */
+
+/* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
-
-/* ---- what both need ---- */
-static const char gckpti_part_format[] = "gradckpt part";
-
-/* What is asked for where no desc is given. */
-static const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
-};
-
 /* What is saved: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;
@@ -23564,21 +26021,162 @@ typedef struct {
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
 
+/* "NAME with what JSON wants escaped */
+GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
+
+/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
+ * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
+GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
+
+/* What is written, and the FNV-1a of it. */
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    uint64_t sum;
+} gckpti_summing;
+
+GCKPTI_FN size_t gckpti_sum_write(void *user, const void *bytes, size_t size);
+
+/* ---- files/header.c ---- */
+typedef struct {
+    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
+    signed char slot;      /* see gckpti_suffixes */
+    signed char type;      /* as a gckpt_storage; -1: another one */
+    signed char states;    /* of values: how many states they have in the file */
+    signed char had;       /* of values: how many the store had */
+    signed char optimiser; /* as in gckpti_param; -1: wrong */
+    unsigned char ignored; /* nothing of it counts but where its data are */
+    uint64_t updates;      /* as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *to;     /* where the data are read to; NULL: they are compared */
+    gckpt_shape shape;
+    int64_t offsets[2];
+} gckpti_saved;
+
+typedef struct gckpti_loader gckpti_loader;
+
+/* A checkpoint of several files; each function refuses what is wrong, and is 0 then. */
+typedef struct {
+    int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
+    int (*begin)(
+        gckpti_loader *l);        /* the tensors are known; data are read by `taken` from now on */
+    int (*end)(gckpti_loader *l); /* all that is needed was read */
+} gckpti_source;
+
+struct gckpti_loader {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    const gckpti_source *source;     /* NULL: it is one file */
+    struct gckpti_rank_files *parts; /* of the source */
+    gckpt_result result;
+    gckpt_read_fn read; /* NULL: file lies in memory */
+    void *user;
+    const unsigned char *file;
+    size_t taken;            /* bytes of the file that were read */
+    char *header, *at, *end; /* end: of the header */
+    int64_t data_bytes;
+    gckpti_saved *entries;
+    size_t count, capacity, values; /* values: how many entries are that */
+    size_t had;                     /* parameters that the store had; 0: it gets all */
+    size_t notes;                   /* that it had; those behind them are the file's */
+    unsigned char *spare;           /* for what the store has already, until all is read */
+    size_t spare_bytes;
+    float *row;           /* at its end: room for a row that is packed */
+    int ours;             /* written by this library */
+    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
+    uint64_t contract, step, seed, optimiser;
+};
+
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
+GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
+                            const char *format, ...);
+GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what);
+GCKPTI_FN void gckpti_json_space(gckpti_loader *l);
+
+/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
+GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
+
+/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
+GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
+
+/* [a,b,...] of at most `limit` numbers: how many; -1 when wrong. */
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit);
+
+/* ---- files/read.c ---- */
+GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8]);
+
+/* ---- files/path.c ---- */
+#ifndef GCKPT_NO_STDIO
+typedef struct {
+    FILE *f;
+    int error;         /* errno of the first failure, or 0 */
+    const char *stage; /* of a save: what it could not do, and what to look at */
+} gckpti_file;
+
+GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
+
+/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
+GCKPTI_FN FILE *gckpti_file_open(const char *path);
+GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
+#if GCKPTI_POSIX
+/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
+GCKPTI_FN int gckpti_follow(char *path, size_t room);
+
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
+GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode);
+#endif
+
+/* Removes a temporary file, if no save has it any more. */
+GCKPTI_FN int gckpti_remove_left(const char *name);
+typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
+GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
+                                         int placed);
+
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
+ * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
+ * there is an error. */
+GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
+                                        const char *like, gckpti_body body, const void *what,
+                                        int *placed);
+GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
+                                   gckpti_body body, const void *what);
+GCKPTI_FN gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user);
+GCKPTI_FN int64_t gckpti_file_size(FILE *f);
+
+/* Bytes of what may be an index, by its size and how it begins; else 0: it is not read. */
+GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size);
+GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+                                        const gckpt_file_desc *desc);
+#endif
+
+/* What the files of files share; no other folder uses it. */
+
+/* In gradckpt.h they stand in order. */
+
+/* >>files/write */
+/* ---- what both need ---- */
+GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
+
+GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
+    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
+};
+
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
-static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
 }
 
 /* Shape of the scales of rows: all axes but the last. */
-static gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
+GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
     gckpt_shape shape = *values;
     shape.n -= shape.n > 0;
     return shape;
 }
 
-static int gckpti_little_endian(void)
+GCKPTI_FN int gckpti_little_endian(void)
 {
     const uint16_t one = 1;
     unsigned char first;
@@ -23587,8 +26185,7 @@ static int gckpti_little_endian(void)
 }
 
 /* ---- write ---- */
-/* "NAME with what JSON wants escaped */
-static void gckpti_sink_name(gckpti_sink *k, const char *name)
+GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
     gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
@@ -23706,9 +26303,7 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "}");
 }
 
-/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
- * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
-static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
+GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
     gckpti_outgoing w;
@@ -23847,14 +26442,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
-/* What is written, and the FNV-1a of it. */
-typedef struct {
-    gckpt_write_fn write;
-    void *user;
-    uint64_t sum;
-} gckpti_summing;
-
-static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+GCKPTI_FN size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
 {
     gckpti_summing *s = (gckpti_summing *)user;
     s->sum = gckpti_fnv(s->sum, bytes, size);
@@ -23889,7 +26477,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gck
     return result;
 }
 
-static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
 {
     gckpt_store *store = v->store;
     gckpti_summing summing = { write, user, 0 };
@@ -23943,57 +26531,11 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     return gckpt_store_write_as(store, write, user, NULL);
 }
 
+/* >>files/header */
 /* ---- read: the header's JSON, decoded where it stands ---- */
-typedef struct {
-    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
-    signed char slot;      /* see gckpti_suffixes */
-    signed char type;      /* as a gckpt_storage; -1: another one */
-    signed char states;    /* of values: how many states they have in the file */
-    signed char had;       /* of values: how many the store had */
-    signed char optimiser; /* as in gckpti_param; -1: wrong */
-    unsigned char ignored; /* nothing of it counts but where its data are */
-    uint64_t updates;      /* as in gckpti_param */
-    size_t param;          /* index in the store; SIZE_MAX: not known yet */
-    unsigned char *to;     /* where the data are read to; NULL: they are compared */
-    gckpt_shape shape;
-    int64_t offsets[2];
-} gckpti_saved;
-
-typedef struct gckpti_loader gckpti_loader;
-/* A checkpoint of several files; each function refuses what is wrong, and is 0 then. */
-typedef struct {
-    int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
-    int (*begin)(
-        gckpti_loader *l);        /* the tensors are known; data are read by `taken` from now on */
-    int (*end)(gckpti_loader *l); /* all that is needed was read */
-} gckpti_source;
-
-struct gckpti_loader {
-    gckpt_store *store;
-    const gckpt_file_desc *desc;
-    const gckpti_source *source;     /* NULL: it is one file */
-    struct gckpti_rank_files *parts; /* of the source */
-    gckpt_result result;
-    gckpt_read_fn read; /* NULL: file lies in memory */
-    void *user;
-    const unsigned char *file;
-    size_t taken;            /* bytes of the file that were read */
-    char *header, *at, *end; /* end: of the header */
-    int64_t data_bytes;
-    gckpti_saved *entries;
-    size_t count, capacity, values; /* values: how many entries are that */
-    size_t had;                     /* parameters that the store had; 0: it gets all */
-    size_t notes;                   /* that it had; those behind them are the file's */
-    unsigned char *spare;           /* for what the store has already, until all is read */
-    size_t spare_bytes;
-    float *row;           /* at its end: room for a row that is packed */
-    int ours;             /* written by this library */
-    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
-    uint64_t contract, step, seed, optimiser;
-};
 
 /* A name in quotes, cut if long, control characters replaced. */
-static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
     gckpti_text_put(t, "\"", 1);
@@ -24002,10 +26544,8 @@ static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffi
     gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
 }
 
-/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
- * Returns 0. */
-static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
-                         const char *format, ...)
+GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
+                            const char *format, ...)
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
@@ -24028,14 +26568,14 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     return 0;
 }
 
-static int gckpti_json_fail(gckpti_loader *l, const char *what)
+GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what)
 {
     return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                          "header, byte %z: %s; the file is damaged or not safetensors",
                          (size_t)(l->at - l->header), what);
 }
 
-static void gckpti_json_space(gckpti_loader *l)
+GCKPTI_FN void gckpti_json_space(gckpti_loader *l)
 {
     while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\r' || *l->at == '\t'))
         l->at++;
@@ -24121,8 +26661,7 @@ static char *gckpti_json_string(gckpti_loader *l)
     return s;
 }
 
-/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
-static char *gckpti_json_key(gckpti_loader *l, int *count)
+GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count)
 {
     if (*count == 0 && !gckpti_json_need(l, '{'))
         return NULL;
@@ -24133,8 +26672,7 @@ static char *gckpti_json_key(gckpti_loader *l, int *count)
     return key && gckpti_json_need(l, ':') ? key : NULL;
 }
 
-/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
-static char *gckpti_digits(char *s, const char *end, uint64_t *value)
+GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
     for (*value = 0; s < end && *s >= '0' && *s <= '9'; s++) {
@@ -24146,8 +26684,7 @@ static char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* [a,b,...] of at most `limit` numbers: how many; -1 when wrong. */
-static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
 {
     int n = 0;
     if (!gckpti_json_need(l, '['))
@@ -24294,7 +26831,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 }
 
 /* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
-static int gckpti_load_header(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
 {
     char *name;
     int metadata = 0;
@@ -24326,8 +26863,9 @@ static int gckpti_load_header(gckpti_loader *l)
     return l->result == GCKPT_OK;
 }
 
+/* >>files/places */
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_saved_by_param(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
@@ -24336,7 +26874,7 @@ static int gckpti_saved_by_param(const void *first, const void *second, const vo
     return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
 }
 
-static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
@@ -24456,7 +26994,7 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
 }
 
 /* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
-static int gckpti_load_check(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
 {
     gckpti_saved *head = NULL, missing;         /* values of the parameter we are at */
     size_t next = 0;                            /* the parameter that they should be of */
@@ -24556,7 +27094,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
 }
 
 /* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
-static int gckpti_load_create(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
     for (size_t i = 0; i < l->count; i++) {
@@ -24582,6 +27120,7 @@ static int gckpti_load_create(gckpti_loader *l)
     return 1;
 }
 
+/* >>files/data */
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
@@ -24595,7 +27134,7 @@ static void gckpti_load_undo(gckpti_loader *l)
 }
 
 /* The next n bytes of the file, to `out` (NULL: nowhere). */
-static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
+GCKPTI_FN int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
     unsigned char nowhere[256];
     int done = 1;
@@ -24760,7 +27299,7 @@ static void gckpti_load_commit(gckpti_loader *l)
 }
 
 /* What is left when the header is here: the store holds the file's values, or is as it was. */
-static void gckpti_load_rest(gckpti_loader *l)
+GCKPTI_FN void gckpti_load_rest(gckpti_loader *l)
 {
     const gckpti_source *s = l->source;
     if ((!s || s->index(l)) && gckpti_load_header(l) && gckpti_load_check(l) &&
@@ -24776,7 +27315,8 @@ static void gckpti_load_rest(gckpti_loader *l)
                       l->contract, GCKPT_CONTRACT);
 }
 
-static uint64_t gckpti_little(const unsigned char bytes[8])
+/* >>files/read */
+GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
 {
     uint64_t number = 0;
     for (int i = 8; i-- > 0;)
@@ -24859,8 +27399,8 @@ static gckpt_result gckpti_load_text(gckpt_store *store, gckpti_loader *l, size_
 }
 
 /* Loads a file of `size` bytes from l->read or l->file. */
-static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
-                                const gckpt_file_desc *desc)
+GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
+                                   const gckpt_file_desc *desc)
 {
     unsigned char little[8] = { 0 };
     uint64_t length = 0;
@@ -24916,6 +27456,8 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
     l.file = (const unsigned char *)file;
     return gckpti_load(store, &l, size, desc);
 }
+
+/* >>files/path */
 #ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
 #if GCKPTI_POSIX && !defined(__cplusplus)
@@ -24928,20 +27470,13 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-typedef struct {
-    FILE *f;
-    int error;         /* errno of the first failure, or 0 */
-    const char *stage; /* of a save: what it could not do, and what to look at */
-} gckpti_file;
-
-static void gckpti_file_try(gckpti_file *file, int failed)
+GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed)
 {
     if (failed && !file->error)
         file->error = errno ? errno : EIO;
 }
 
-/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
-static FILE *gckpti_file_open(const char *path)
+GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
     struct stat s;
@@ -24957,7 +27492,7 @@ static FILE *gckpti_file_open(const char *path)
 #endif
 }
 
-static size_t gckpti_file_read(void *user, void *bytes, size_t size)
+GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
     size_t done = fread(bytes, 1, size, file->f);
@@ -24978,8 +27513,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
-static int gckpti_follow(char *path, size_t room)
+GCKPTI_FN int gckpti_follow(char *path, size_t room)
 {
     for (int links = 0; links < 40; links++) {
         size_t used = strlen(path) + 1, folder = used - 1;
@@ -25016,8 +27550,7 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
-static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
 {
     struct stat old;
     gckpti_file_try(file, !gckpti_follow(target, room));
@@ -25045,8 +27578,7 @@ static void gckpti_save_name(gckpti_file *file, char *path)
 }
 #endif
 
-/* Removes a temporary file, if no save has it any more. */
-static int gckpti_remove_left(const char *name)
+GCKPTI_FN int gckpti_remove_left(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
@@ -25103,8 +27635,6 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
     return NULL;
 }
 
-typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
-
 /* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
 static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
                             gckpti_body body, const void *what, gckpt_result *result)
@@ -25138,8 +27668,8 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-static gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
-                                      int placed)
+GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
+                                         int placed)
 {
     return gckpti_error(object, GCKPT_E_FILE,
                         placed ? "save: %s: could not %s, but it is in place: \"%s\""
@@ -25147,12 +27677,9 @@ static gckpt_result gckpti_save_error(void *object, const gckpti_file *file, con
                         strerror(file->error), file->stage, path);
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
- * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
- * there is an error. */
-static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
-                                     const char *like, gckpti_body body, const void *what,
-                                     int *placed)
+GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
+                                        const char *like, gckpti_body body, const void *what,
+                                        int *placed)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
     char *target = (char *)gckpti_new(memory, 2 * room, 1);
@@ -25195,14 +27722,14 @@ static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, con
     return file.error ? gckpti_save_error(object, &file, path, *placed) : result;
 }
 
-static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                gckpti_body body, const void *what)
+GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
+                                   gckpti_body body, const void *what)
 {
     int placed;
     return gckpti_save_like(object, memory, path, path, body, what, &placed);
 }
 
-static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
+GCKPTI_FN gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
 {
     return gckpti_write((const gckpti_saving *)what, write, user);
 }
@@ -25221,7 +27748,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
     return gckpt_store_save_as(store, path, NULL);
 }
 
-static int64_t gckpti_file_size(FILE *f)
+GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 {
 #ifdef _WIN32 /* where long has 32 bits */
     return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
@@ -25230,8 +27757,7 @@ static int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-/* Bytes of what may be an index, by its size and how it begins; else 0: it is not read. */
-static size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
+GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
 {
     char begin[8];
     if (file->error || size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
@@ -25241,8 +27767,8 @@ static size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
     return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
 }
 
-static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
-                                     const gckpt_file_desc *desc)
+GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+                                        const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
     errno = 0;
@@ -25290,27 +27816,22 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 }
 #endif
 
-#ifndef GCKPT_NO_STDIO
-/* ---- by all ranks: an index, and beside it a file of each rank ----
+/* =================================================================================================
+ * >>ranks: a step in leaves and by several ranks; their files
  *
- *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
- *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
+ * What a gckpti_crew (run) is for; reached only through plan->ranking, from the points of a step
+ * where more than one leaf, or rank, makes a difference. A step runs in rounds, leaf by leaf: in
+ * the last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of
+ * all those of the other ranks. Ranks meet at the beginning of a call, behind the body and before
+ * and after the updates (gckpti_meet). What one of them failed with is told there; until then it
+ * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips).
  *
- * in one line: version, number of the save, bytes of all tensors; of each file bytes and sum; the
- * header that one file with all of it would have; the FNV-1a of the text before ,"check". A rank's
- * file has its share of each tensor (gckpti_share), also where ranks hold all, as a tensor of one
- * axis if it is not all, in the order of that header, and where it begins as "NAME#first"; then
- * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
- * no byte changes unseen, and files of two saves do not pass for one.
- *
- * A save takes the next number after that of the index that is there, so nothing that this names is
- * written over; then each rank writes its file; when all have, rank 0 replaces the index. Who is
- * killed leaves an index that is whole, and maybe files that none names. Only when the new index
- * will outlast a power cut is all removed that is of this checkpoint and not named by it, found by
- * listing the folder: what has a rank's name and begins as that rank's file does, and temporary
- * files of these names that no save has. Anything else is another's: no number is taken that it
- * has; nor, where an index is damaged, one that any file has, since that may be named there.
+ * Checkpoints of ranks (load, save) are a file of each rank and an index, which any number of
+ * ranks loads.
  * ============================================================================================== */
+
+/* ---- ranks/load.c ---- */
+#ifndef GCKPT_NO_STDIO
 typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;
@@ -25334,6 +27855,596 @@ typedef struct gckpti_rank_files {
     uint64_t sum;
 } gckpti_rank_files;
 
+#endif
+
+/* What the files of ranks share; no other folder uses it. */
+
+/* ---- ranks/load.c ---- */
+#ifndef GCKPT_NO_STDIO
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+#endif
+
+/* ---- ranks/save.c ---- */
+#ifndef GCKPT_NO_STDIO
+typedef struct {
+    gckpt_store *store;
+    const char *path;
+    gckpti_saving part;  /* this rank's */
+    gckpti_loader index; /* rank 0: the one that is there */
+    size_t index_bytes;
+    char *text;             /* of it */
+    gckpti_rank_files old;  /* its files */
+    gckpti_rank_file *next; /* rank 0: those of all ranks now */
+    int64_t number;         /* of this save */
+    int damaged;            /* what is there is no index, or cannot be read */
+} gckpti_rank_save;
+
+#endif
+
+/* In gradckpt.h they stand in order. */
+
+/* >>ranks/crew */
+/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
+GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
+{
+    return p->ranks > 1 && p->leaves >= p->ranks;
+}
+
+GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
+{
+    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+}
+
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
+ * to where they are, half of the largest array. */
+GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = e->desc.ranks;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK;
+    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
+    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
+         id++) {
+        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+            n = gckpti_share(n, 0, 2, &first);
+        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
+            most = (size_t)n * sizeof(float);
+    }
+    return most;
+}
+
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const gckpt_plan *p = e->plan;
+    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
+    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
+    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
+    void *sums =
+        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
+    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
+    if (!base)
+        return;
+    e->crew = g;
+    g->peers.out = (unsigned char *)out;
+    g->peers.in = (unsigned char *)in;
+    g->room = room;
+    g->totals = (gckpti_loss_total *)sums;
+    g->heard = (gckpti_loss_total *)heard;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
+}
+
+/* Joins the others, through what the program gave. */
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    gckpti_peers *s = &e->crew->peers;
+    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
+                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exchange%s",
+                            e->store->rank, e->store->ranks,
+                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    s->engine = by;
+    s->on = gckpti_on(e);
+    s->rank = s->told.rank = e->store->rank;
+    s->ranks = p->ranks;
+    e->crew->listed = gckpti_hash_listed(e);
+    return GCKPT_OK;
+}
+
+/* Lets the others go on without this one, wherever it is. */
+GCKPTI_FN void gckpti_leave(gckpt_exec *e)
+{
+    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
+        gckpti_break(&e->crew->peers);
+}
+
+/* What is left of the sum under way: as far as that goes without waiting, or all. */
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    int64_t first, n;
+    if (!g->reducing)
+        return;
+    gckpti_bare_call(e, &c);
+    g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    if (!g->reducing && g->shard && !s->broken)
+        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+}
+
+/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_peers *s = &e->crew->peers;
+    if (s->broken) {
+        e->crew->over = 1;
+        e->state = GCKPTI_IDLE;
+        return gckpti_error(e, GCKPT_E_PEER,
+                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+                            "executor is of no more use%s",
+                            s->peer < 0 ? "one of ranks 0 to " : "rank ",
+                            s->peer < 0 ? s->ranks - 1 : s->peer,
+                            e->updating ? ", and parameters may have changed: go back to what was "
+                                          "saved"
+                                        : "");
+    }
+    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
+        return result;
+    if (s->told.result == GCKPT_OK) {
+        s->told.result = (int32_t)result;
+        memcpy(s->told.text, e->object.text, sizeof s->told.text);
+    }
+    return GCKPT_OK;
+}
+
+/* All ranks meet; what one of them ended with all do. */
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    if (s->ranks == 1 || g->over)
+        return result;
+    (void)gckpti_drain(e, result);
+    gckpti_go_on(e, 1);
+    s->told.alike[0] += (uint64_t)++g->meetings << 8;
+    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
+    const gckpti_meeting met = s->told;
+    memset(&s->told, 0, sizeof s->told);
+    s->told.rank = s->rank;
+    if (s->broken)
+        return gckpti_drain(e, GCKPT_OK);
+    if (met.result == GCKPT_OK)
+        return GCKPT_OK;
+    g->over = 1;
+    e->state = GCKPTI_IDLE;
+    return met.rank < 0
+               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+}
+
+static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and one more count. */
+GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (gckpti_shares_rows(e->plan))
+        gckpti_merge_all(&g->peers, g->totals, g->heard,
+                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    size_t n = e->plan->term_count;
+    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < n; i++)
+        g->totals[i].count = e->terms[i].expected;
+    g->totals[n].count = rows;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < n; i++)
+        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_same(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
+            size_t left = (size_t)q->p.elements * sizeof(float);
+            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
+                continue;
+            for (size_t n; left > 0; left -= n, x += n) {
+                n = left < g->room ? left : g->room;
+                b->copy_out(b->context, g->peers.out, x, n);
+                for (size_t k = 0; k < n; k += 4) {
+                    uint32_t word;
+                    memcpy(&word, g->peers.out + k, 4);
+                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
+                }
+            }
+        }
+    }
+    return hash;
+}
+
+/* Puts a step of so many rows to this rank's first; returns how many it has. */
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
+    g->end = g->first + n;
+    e->row = e->row_end = e->feed_row = g->stop = g->first;
+    g->rows = rows;
+    g->leaf = g->round = g->again = g->squared = 0;
+    g->in_body = 1;
+    return n;
+}
+
+/* Into how many micro-batches the last `rows` rows are cut. */
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t end = e->row_end, begin = end - rows, n = 0;
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
+        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
+        at = at > begin ? at : begin;
+        to = gckpti_min(to, end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+    }
+    return n;
+}
+
+/* All ranks make the same call, with the same number; which may have failed here already. */
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result)
+{
+    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
+    e->crew->over = 0;
+    memcpy(e->crew->peers.told.alike, same, sizeof same);
+    return gckpti_meet(e, result);
+}
+
+/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    gckpti_crew *g = e->crew;
+    uint64_t *alike = g->peers.told.alike;
+    alike[2] = e->store->step;
+    alike[3] = e->store->seed;
+    alike[4] = g->listed;
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
+    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
+        alike[6] = gckpti_hash_same(e);
+    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    g->same = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* >>ranks/rounds */
+/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+static int gckpti_rounds(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    for (; leaf < p->leaves; leaf += step) {
+        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        most = n > most ? n : most;
+    }
+    return (int)most;
+}
+
+/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
+ * the rank's last leaf, since the sums of that are exchanged. */
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
+    if (g->leaf == leaves)
+        return 0;
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
+                                  g->peers.rank * before + g->leaf + 1);
+    g->stop = gckpti_min(end, e->row_end);
+    if (!e->streamed)
+        g->last = g->round + 1 == gckpti_rounds(e);
+    else if (e->state == GCKPTI_STREAMING)
+        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else
+        g->last = 1;
+    g->hollow = e->row == g->stop;
+    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
+        return 0;
+    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->next_death = 0;
+    if (!g->hollow)
+        gckpti_feed_rows(e);
+    return 1;
+}
+
+/* Behind the last round: sums of losses, of leaves and ranks. */
+static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, 1);
+    gckpt_result result = gckpti_wait(e);
+    for (size_t i = 0; i < p->term_count; i++) {
+        int n = gckpti_own_leaves(p);
+        gckpti_loss_total *t = g->totals;
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
+                               (size_t)n * sizeof *t);
+        for (; n > 1; n /= 2)
+            for (int k = 0; k < n / 2; k++) {
+                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
+                t[k].count = t[2 * k].count + t[2 * k + 1].count;
+            }
+        e->terms[i].seen = *t;
+    }
+    result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < p->term_count; i++)
+        g->totals[i] = e->terms[i].seen;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < p->term_count; i++)
+        e->terms[i].seen = g->totals[i];
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* As gckpti_next_rows, at the end of a round. */
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (!g->in_body)
+        return GCKPT_OK;
+    e->row += gckpti_micro_rows(e);
+    g->again = 1;
+    g->round++;
+    if (g->last) {
+        g->leaf++;
+        g->round = 0;
+        if (g->leaf < gckpti_own_leaves(e->plan))
+            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    }
+    if (gckpti_set_round(e))
+        return GCKPT_OK;
+    if (e->state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
+    g->in_body = 0;
+    gckpt_result result = gckpti_sum_losses(e);
+    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    return result;
+}
+
+/* No more rows stream in on any rank. */
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t own = e->row_end - g->first;
+    gckpt_result result = gckpti_meet(e, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_sum_counts(e, own);
+    g->rows = g->totals[p->term_count].count;
+    result = gckpti_drain(e, GCKPT_OK);
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_share)",
+                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    result = gckpti_meet(e, result);
+    if (result == GCKPT_OK)
+        gckpti_set_round(e);
+    return result;
+}
+
+/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
+    gckpti_go_on(e, 0);
+    if (ins->kind == GCKPT_REDUCE)
+        return !g->last;
+    if (ins->kind == GCKPT_UPDATE ||
+        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
+        return 0;
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
+}
+
+/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
+ * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    float *sum = gckpti_at(e, o.gradient);
+    const size_t *waits = o.more + ins->uses - 1;
+    gckpti_go_on(e, 1);
+    if (g->hollow && !p->looped) /* no backward has begun it */
+        gckpti_on(e)->fill(&c, sum, 0, n);
+    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
+    for (; g->leaf >> level & 1; level++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
+    if (!last)
+        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
+    else if (p->ranks > 1) {
+        g->shard = gckpti_at(e, o.shard);
+        g->reducing = 1;
+        gckpti_tree_begin(&g->peers,
+                          e->desc.fast_reduce ? GCKPTI_ENGINE
+                          : ins->accumulate   ? GCKPTI_SCATTER
+                                              : GCKPTI_SUM_ALL,
+                          sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+    }
+}
+
+/* Brings the shares of n floats together. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on(e, 1);
+    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
+    gckpti_tree_poll(&e->crew->peers, &c, 1);
+}
+
+/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
+{
+    if (!gckpti_is_gathered_here(e, q))
+        return 0;
+    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
+                       (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements);
+    return 1;
+}
+
+/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
+ * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
+ * further accumulators are whole, so they are read from the share on. */
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const int64_t first = q->p.first;
+    size_t shard = GCKPTI_NONE, x = 0;
+    gckpti_operands o;
+    if (!gckpti_is_cut(e->store, q->p.elements))
+        return;
+    for (; x < p->length && shard == GCKPTI_NONE; x++)
+        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
+            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
+            shard = o.shard;
+        }
+    pass->elements = q->p.count;
+    pass->gradient += shard == GCKPTI_NONE ? first : 0;
+    pass->base = e->arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+}
+
+/* What the ranks have updated, where each has all values. */
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+{
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    size_t bytes = e->square_count * sizeof(float);
+    void *out = g->peers.out;
+    float *squares = (float *)out;
+    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
+        return;
+    g->squared = 1;
+    gckpti_go_on(e, 1);
+    b->copy_out(b->context, squares, e->squares, bytes);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i].index];
+        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        if (!gckpti_is_cut(e->store, q->p.elements))
+            last = g->peers.rank ? 0 : n;
+        for (int64_t k = 0; k < n && p->params[i].trained; k++)
+            if (k < first || k >= last)
+                squares[e->params[i].square + (size_t)k] = 0;
+    }
+    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    b->copy_in(b->context, e->squares, squares, bytes);
+}
+
+/* >>ranks/load */
+#ifndef GCKPT_NO_STDIO
+/* ---- by all ranks: an index, and beside it a file of each rank ----
+ *
+ *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
+ *      "tensors":{"__metadata__":{..},"w":{"dtype":"F32",..},..},"check":"9377"}
+ *
+ * in one line: version, number of the save, bytes of all tensors; of each file bytes and sum; the
+ * header that one file with all of it would have; the FNV-1a of the text before ,"check". A rank's
+ * file has its share of each tensor (gckpti_share), also where ranks hold all, as a tensor of one
+ * axis if it is not all, in the order of that header, and where it begins as "NAME#first"; then
+ * __sums__, the FNV-1a of each one's data. The file's sum is that of its header and of __sums__. So
+ * no byte changes unseen, and files of two saves do not pass for one.
+ *
+ * A save takes the next number after that of the index that is there, so nothing that this names is
+ * written over; then each rank writes its file; when all have, rank 0 replaces the index. Who is
+ * killed leaves an index that is whole, and maybe files that none names. Only when the new index
+ * will outlast a power cut is all removed that is of this checkpoint and not named by it, found by
+ * listing the folder: what has a rank's name and begins as that rank's file does, and temporary
+ * files of these names that no save has. Anything else is another's: no number is taken that it
+ * has; nor, where an index is damaged, one that any file has, since that may be named there.
+ * ============================================================================================== */
+
 static int gckpti_seek(FILE *f, int64_t at)
 {
 #ifdef _WIN32
@@ -25343,11 +28454,10 @@ static int gckpti_seek(FILE *f, int64_t at)
 #endif
 }
 
-enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
 /* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
-static int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path)
+GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path)
 {
     x->room = strlen(path) + 1024;
     x->path = (char *)gckpti_new(memory, 2 * x->room, 1);
@@ -25374,7 +28484,7 @@ static void gckpti_parts_close(gckpti_rank_files *x)
         }
 }
 
-static void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
+GCKPTI_FN void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
 {
     gckpti_parts_close(x);
     gckpti_delete(memory, x->part, x->capacity, sizeof *x->part);
@@ -25408,7 +28518,7 @@ static int gckpti_index_check(gckpti_loader *l)
 }
 
 /* Reads all of it but the tensors. */
-static int gckpti_load_index(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
     int64_t head[3] = { 0, 0, 0 };
@@ -25459,7 +28569,7 @@ static int gckpti_sum_read(FILE *f, unsigned char *out, int64_t n, uint64_t *sum
 
 /* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
  * not so, or cannot be read. */
-static int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
+GCKPTI_FN int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
 {
     unsigned char little[8];
     uint64_t all = GCKPTI_FNV_START;
@@ -25642,23 +28752,12 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 }
 #endif
 
+/* >>ranks/save */
 #ifndef GCKPT_NO_STDIO
 /* ---- a save by all ranks, step by step ---- */
-typedef struct {
-    gckpt_store *store;
-    const char *path;
-    gckpti_saving part;  /* this rank's */
-    gckpti_loader index; /* rank 0: the one that is there */
-    size_t index_bytes;
-    char *text;             /* of it */
-    gckpti_rank_files old;  /* its files */
-    gckpti_rank_file *next; /* rank 0: those of all ranks now */
-    int64_t number;         /* of this save */
-    int damaged;            /* what is there is no index, or cannot be read */
-} gckpti_rank_save;
 
 /* The path of a rank's file, in the second half of that of the index. */
-static char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
+GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
 {
     char *path = x->old.path + x->old.room;
     size_t length = strlen(x->old.path);
@@ -25808,7 +28907,7 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
 }
 
 /* Before the ranks agree on `number`, which is rank 0's. */
-static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
+GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
 {
     memset(x, 0, sizeof *x);
     x->store = s;
@@ -25835,7 +28934,7 @@ static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, 
 }
 
 /* Each rank writes its file. */
-static gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
+GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
 {
     int placed;
     return gckpti_save_like(x->store, &x->store->memory,
@@ -25904,7 +29003,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
 
 /* Rank 0 replaces the index. Then nothing names the files of the last one any more, nor what broken
  * saves have left. */
-static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
+GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
 {
     int placed = 0;
     gckpt_result result = gckpti_rank_save_look(x);
@@ -25922,7 +29021,7 @@ static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     return result;
 }
 
-static void gckpti_rank_save_end(gckpti_rank_save *x)
+GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x)
 {
     gckpti_allocator *memory = &x->store->memory;
     gckpti_delete(memory, x->text, x->index_bytes, 1);
@@ -25999,8 +29098,33 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
  * by the code that plans.
  * ============================================================================================== */
+
+/* What the files of tables share; no other folder uses it. */
+
+/* ---- tables/write.c ---- */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
+typedef struct {
+    gckpt_read_fn read;
+    void *user;
+    uint64_t check, list_hash, proven_work, proven_bytes;
+    size_t at;      /* bytes read */
+    int ended, bad; /* nothing more to read; a number was out of range */
+    gckpti_planner p;
+    gckpti_variant variant;
+    uint64_t least_work, link_work;
+    gckpt_plan_desc d;
+    gckpt_mode mode;
+    int ranks;
+    gckpt_shard shard;
+    gckpt_cost *costs, *built;
+    gckpt_term *terms;
+    gckpt_pick *picks;
+    gckpt_instruction *list;
+    gckpti_scratch scratch; /* of the arrays above */
+} gckpti_plan_reader;
+
+/* >>tables/write */
 /* Numbers, and into the hash of all that were written. */
 static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
@@ -26077,26 +29201,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     return gckpti_sink_flush(&k);
 }
 
-typedef struct {
-    gckpt_read_fn read;
-    void *user;
-    uint64_t check, list_hash, proven_work, proven_bytes;
-    size_t at;      /* bytes read */
-    int ended, bad; /* nothing more to read; a number was out of range */
-    gckpti_planner p;
-    gckpti_variant variant;
-    uint64_t least_work, link_work;
-    gckpt_plan_desc d;
-    gckpt_mode mode;
-    int ranks;
-    gckpt_shard shard;
-    gckpt_cost *costs, *built;
-    gckpt_term *terms;
-    gckpt_pick *picks;
-    gckpt_instruction *list;
-    gckpti_scratch scratch; /* of the arrays above */
-} gckpti_plan_reader;
-
+/* >>tables/read */
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
 {
     unsigned char little[8];
@@ -26161,10 +29266,11 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
         if (gckpti_reader_result(r) != GCKPT_OK)
             return gckpt_error(g);
         if (saved != hash)
-            return gckpti_graph_error(g, GCKPT_E_ARG,
-                                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
-                                "attributes, shape, type, inputs or name",
-                                g->tensors[i], &g->tensors[i]->shape, (int)i);
+            return gckpti_graph_error(
+                g, GCKPT_E_ARG,
+                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
+                "attributes, shape, type, inputs or name",
+                g->tensors[i], &g->tensors[i]->shape, (int)i);
     }
     return tensors == g->count
                ? GCKPT_OK
@@ -26278,16 +29384,18 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (r->bad || r->ended)
             break;
         if (trained != gckpti_is_updated(&r->p, (int)i))
-            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
-                                "load plan: %T was %s when the plan was made: freeze the same "
-                                "parameters, or make it again",
-                                g->tensors[i], trained ? "trained" : "not trained");
+            return gckpti_graph_error(
+                r->p.g, GCKPT_E_ARG,
+                "load plan: %T was %s when the plan was made: freeze the same "
+                "parameters, or make it again",
+                g->tensors[i], trained ? "trained" : "not trained");
         if (word / 2 != (int)storage)
-            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
-                                "load plan: %T was stored as %s when the plan was made, now as %s: "
-                                "pack it so, or make it again",
-                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
-                                gckpti_storage_name(storage));
+            return gckpti_graph_error(
+                r->p.g, GCKPT_E_ARG,
+                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                "pack it so, or make it again",
+                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);
@@ -26494,6 +29602,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
+/* >>tables/c */
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
@@ -26829,1999 +29938,6 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     return gckpti_sink_flush(&k);
 }
 
-/* =================================================================================================
- * >>fast: the kernels again for the processor's vectors, same bits
- *
- * gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and _backward,
- * their definition. Here work is cut into items (a row, a piece of a matrix, a head); what is done
- * with one is in kernels, compiled for each instruction set function by function and chosen when an
- * executor is made, so that a plain `cc -O2` is enough.
- * ============================================================================================== */
-#if GCKPTI_HAS_FAST
-/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_X86 &&                                                                                  \
-    ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_BF16 1
-#else
-#define GCKPTI_BF16 0
-#endif
-/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
-typedef struct gckpti_kernels gckpti_kernels;
-struct gckpti_product;
-struct gckpti_windows;
-struct gckpti_columns;
-struct gckpti_heads;
-struct gckpti_classes;
-struct gckpti_errors;
-struct gckpti_cell;
-struct gckpti_pooling;
-struct gckpti_channel_pass;
-struct gckpti_mixed_kernels;
-struct gckpti_kernels {
-    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*divide)(float *x, float by, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                              int64_t first, float *room);
-    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                               float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
-    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
-    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
-    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
-    void (*gru_gates)(const struct gckpti_cell *cell);
-    void (*gru_slopes)(const struct gckpti_cell *cell);
-    void (*lstm_gates)(const struct gckpti_cell *cell);
-    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                       float *y, uint16_t *tap);
-    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
-};
-
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
- * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
- * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
- * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
-typedef struct gckpti_product {
-    int64_t m, n, k;
-    const float *a;
-    int64_t a_row, a_step;
-    const float *b;
-    int64_t b_step, b_col;
-    const float *from;
-    int64_t from_row;
-    float *c;
-    int64_t c_row;
-    const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
-} gckpti_product;
-
-/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
- * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
- * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
- * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
- * line of them is one), `across` such in a line of w. */
-typedef struct gckpti_windows {
-    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
-    int kind;
-    const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
-    const float *from;
-    int64_t image, width, step, tap, first, run, across;
-    int64_t from_next, b_next, c_next; /* to the next group's */
-} gckpti_windows;
-
-/* Where row i of t begins in c, or in what is as large. */
-static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
-{
-    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
-    const gckpti_reach *r = s->r;
-    int64_t line = i / r[1].results;
-    if (s->kind == GCKPTI_CONV_DW)
-        return i * s->t.c_row;
-    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
-    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
-}
-
-/* Where tap number `tap` of these begins in b. */
-static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
-{
-    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
-    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
-}
-
-/* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
-typedef struct {
-    const float *x;
-    int64_t row, rows, width, at, pace;
-} gckpti_fetch;
-
-/* Links p.., columns j.. of b, within so many tiles. */
-static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p, int64_t k,
-                                              int64_t j, int64_t n, int64_t tiles)
-{
-    int rows = t->b_col == 1; /* its lines hold columns; else links */
-    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col,
-                       rows ? t->b_step : t->b_col,
-                       rows ? k : n,
-                       rows ? n : k,
-                       0,
-                       0 };
-    if (!rows && t->b_step != 1)
-        f.rows = 0;
-    f.pace = 1 + f.rows * ((f.width + 15) / 16) / tiles;
-    return f;
-}
-
-/* What is due before a tile. */
-static inline void gckpti_fetch_some(gckpti_fetch *f)
-{
-    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
-        __builtin_prefetch(f->x + f->at, 0, 2);
-        f->at += 16;
-        if (f->at >= f->width) {
-            f->at = 0, f->x += f->row;
-            if (--f->rows == 0)
-                break;
-        }
-    }
-}
-
-/* A row and what is taken over it, by lanes as in numerics. */
-enum {
-    GCKPTI_SUM,
-    GCKPTI_TOP,
-    GCKPTI_DOT,
-    GCKPTI_PRODUCTS,
-    GCKPTI_SQUARES,
-    GCKPTI_EXP,
-    GCKPTI_NORM
-};
-typedef struct {
-    int kind; /* SUM: of x - first; TOP: the greatest x; DOT, PRODUCTS: x y, in one link or rounded
-                 first; with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
-                 EXP: exp(x - mean) */
-    const float *x, *y, *z;
-    float *out; /* EXP: where they go, or NULL */
-    float first, mean, rstd;
-} gckpti_row;
-
-typedef struct gckpti_columns {
-    const gckpt_call *call;
-    float *gain, *bias;
-    float *gain_low, *bias_low;
-} gckpti_columns;
-
-enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
-       GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_LINKS_TO,    /* links 0..i + d */
-       GCKPTI_LINKS_FROM,  /* links from i - d on */
-       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM /* columns from i - d on */
-};
-
-typedef struct gckpti_heads { /* an attention call's */
-    const gckpt_call *call;
-    int64_t t, s, c, d, wide, heads, blocks;
-    gckpti_sight sight;
-    int mixed;
-    float scale;
-} gckpti_heads;
-
-typedef struct {
-    int64_t a_row, a_step, b_step, c_row;
-    int edge, fresh;
-    int64_t diagonal;
-    const float *factor; /* f32: NULL, or what each row of c is multiplied by before its links */
-    const gckpti_heads *of;
-    const float *next; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
-} gckpti_band;
-
-/* What a head's backward in a bf16 plan works with: blocks of p, ds, dk and dv, dq's chains of all
- * queries, a sum (g out) of each; what is multiplied: rows of words of two columns (q, k, v, g) or
- * columns of words of two rows (pairs_); and the bands that do it. */
-typedef struct {
-    const gckpti_heads *h;
-    gckpti_factor q, k, v, g, pairs_q, pairs_k, pairs_g;
-    gckpti_band scores, over_queries, over_keys;
-    int64_t at_q; /* the head's first element, of q and of out */
-    int to_q, to_k, to_v;
-    const float *lse;
-    float *p, *ds, *dk, *dv, *dq, *delta;
-    uint32_t *along, *kt, *vt, *k_words, *rows; /* of ds by keys; of k and v; any other rows' */
-} gckpti_words;
-
-/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
-typedef struct {
-    int64_t deep, wide;
-    int in_place; /* full vectors of b are read where they are, not packed */
-    int strips;   /* a is packed, GCKPTI_STRIP rows at a time */
-} gckpti_blocking;
-
-/* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
- * As gckpti_product, but b's columns lie side by side. */
-typedef struct {
-    int64_t k;
-    const float *a;
-    int64_t a_row, a_step;
-    const float *b;
-    int64_t b_step;
-    const float *from;
-    int64_t from_row;
-    float *c;
-    int64_t c_row;
-    int64_t last;      /* columns in the last vector */
-    const float *next; /* the tile of c to come: fetched meanwhile */
-} gckpti_tile;
-
-/* What of b is packed next: `rows` of `width` bytes, fetched into L2 line by line from `at` on. */
-typedef struct {
-    const char *x;
-    int64_t row, rows, width, at;
-} gckpti_mixed_fetch;
-
-/* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
- * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
- * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
-typedef struct {
-    int64_t pairs, a_row, a_step, width, from_row, c_row;
-    const uint16_t *a;
-    const uint32_t *b;
-    const float *from;
-    float *c;
-    uint16_t *c_bf16;          /* one of the two */
-    const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
-    gckpti_mixed_fetch *fetch; /* is this */
-} gckpti_mixed_tile;
-
-/* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
- * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
- * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
- * which change no chain, not even one at -0. */
-typedef struct gckpti_mixed_kernels {
-    void (*tile)(const gckpti_mixed_tile *t);
-    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
-                 int64_t width);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
-                              float *room);
-    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
-} gckpti_mixed_kernels;
-
-static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
-{
-    return (const gckpti_kernels *)call->kernels;
-}
-
-/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
- * bytes an element: that portion's neighbours; or `here`, which is there already. */
-typedef struct {
-    const char *x, *y, *z;
-} gckpti_ahead;
-
-static inline gckpti_ahead gckpti_ahead_of(const gckpt_call *call, const float *here,
-                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    const gckpti_ahead a = { x ? (const char *)(x + n) : (const char *)here,
-                             y ? (const char *)(y + n) : (const char *)here,
-                             z ? (const char *)(z + n) : (const char *)here };
-    return a;
-}
-
-/* What the backward of a norm adds up over a row: u h. x, y: NULL where they are bf16. */
-static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
-    int64_t at = r * gckpti_last(&call->shape);
-    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    row.x = call->in[0].data ? call->in[0].data + at : NULL;
-    row.y = call->grad_out ? call->grad_out + at : NULL;
-    row.z = o->gain ? call->in[o->gain].data : NULL;
-    if (o->center) {
-        row.first = *aux++;
-        row.mean = *aux++;
-    }
-    row.rstd = *aux;
-    return row;
-}
-
-/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
-typedef struct {
-    const gckpt_call *call;
-    void (*item)(const gckpt_call *call, int64_t i);
-} gckpti_call_items;
-
-static void gckpti_call_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_call_items *s = (const gckpti_call_items *)context;
-    (void)worker;
-    s->item(s->call, i);
-}
-
-static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
-                        void (*item)(const gckpt_call *call, int64_t i))
-{
-    gckpti_call_items s = { call, item };
-    gckpt_parallel(call, n, work, gckpti_call_item, &s);
-}
-
-static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
-{
-    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
-}
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
-typedef struct {
-    const gckpt_call *call;
-    const gckpti_product *t;
-    int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
-    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
-    float *pack;
-    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
-} gckpti_products;
-
-#ifdef GCKPT_OPENBLAS
-/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
-static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                                  int64_t j1)
-{
-    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
-    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
-    float *c = t->c + i0 * t->c_row + j0;
-    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
-        a_next = (int)t->k;                /* sgemm refuses less */
-    if (t->b_col == 1 && b_next < cols)
-        b_next = cols;
-    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
-        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
-               (size_t)cols * sizeof(float));
-    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
-                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
-                c, (int)t->c_row);
-}
-#endif
-
-/* Piece i of all products: from its number to its rows and columns. */
-static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
-{
-    const gckpti_product *t = s->t;
-    gckpti_product next;
-    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
-    int64_t j0 = i % s->across * s->cols;
-    if (at) {
-        next = *t, t = &next;
-        next.a += at * s->a_next, next.c += at * s->c_next;
-        if (!next.stored)
-            next.b += at * s->b_next;
-        if (next.from && next.from_row)
-            next.from += at * s->c_next;
-    }
-    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
-#ifdef GCKPT_OPENBLAS
-    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
-        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
-        gckpti_openblas_piece(t, i0, i1, j0, j1);
-        return;
-    }
-#endif
-    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
-}
-
-static void gckpti_products_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
-}
-
-static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
-}
-
-/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
- * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
- * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
- * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
- * over it for every GCKPTI_NC columns. */
-static void gckpti_products_cut(gckpti_products *s)
-{
-    enum { LOW = 256, HIGH = 1024 };
-    const gckpti_product *t = s->t;
-    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
-    int small = t->m * t->n * t->k < 65536;
-    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
-    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
-    s->rows = t->m, s->cols = t->n;
-    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > narrow &&
-            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
-            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
-        else if (s->rows > 4 * GCKPTI_STRIP)
-            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
-    s->across = (t->n + s->cols - 1) / s->cols;
-    s->down = (t->m + s->rows - 1) / s->rows;
-}
-
-/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
- * gckpti_product_room(m, n, k) floats a thread. */
-static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
-                                int64_t a_next, int64_t b_next, float *pack)
-{
-    gckpti_products s;
-    memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
-    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_cut(&s);
-    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
-}
-
-/* What gckpti_fp32_plain does. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
-{
-    const gckpti_factor *a = &f->a, *b = &f->b;
-    const float *from = f->accumulate ? f->c : f->start;
-    int64_t from_row = f->accumulate ? f->n : 0;
-    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
-                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
-    t.stored = b->stored ? &b->stored->u : NULL;
-    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
-}
-
-/* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
- * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
-typedef struct {
-    const gckpt_call *call;
-    const gckpti_mixed_kernels *kernels;
-    const gckpti_factors *t;
-    int in_place, keeps;                     /* a is not packed; rest has all rows of a panel */
-    int64_t rows, cols, links, down, across; /* of an item; at a time; items below, beside others */
-    int64_t odd;  /* last links, packed even so: the last word would end past a's row */
-    int64_t room; /* of a worker, in floats */
-} gckpti_mixed_job;
-
-/* What of an item is worked on. */
-typedef struct {
-    gckpti_mixed_tile tile;
-    int64_t matrix, i, m, p, j, n; /* rows i.. (m of them), links p.., columns j.. (n) */
-    int last;                      /* no links come after these */
-    float *rest;
-} gckpti_mixed_panel;
-
-/* n columns of a row of c, `at` in it: where their chains start or go on, or back to c. */
-static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t at,
-                             float *rest, int end)
-{
-    const gckpti_factors *t = s->t;
-    size_t bytes = (size_t)w->n * sizeof *rest;
-    if (end && t->c)
-        memcpy(t->c + at, rest, bytes);
-    else if (end)
-        s->kernels->narrow(rest, t->c_bf16 + at, w->n);
-    else if (t->c && (t->accumulate || w->p > 0))
-        memcpy(rest, t->c + at, bytes);
-    else if (t->accumulate)
-        s->kernels->widen(t->c_bf16 + at, rest, w->n);
-    else if (t->start)
-        memcpy(rest, t->start + w->j, bytes);
-    else
-        memset(rest, 0, bytes);
-}
-
-/* 8 rows of a panel from row r on. If a is read in place and there are fewer, the tile begins with
- * rows before them (where odd links are packed: with whatever is there), which are not stored
- * again. A tile at an edge of c works in `rest`, as all do whose c is bf16 until the last link. */
-static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t r)
-{
-    const gckpti_factors *t = s->t;
-    gckpti_mixed_tile tile = w->tile;
-    int64_t past = w->i + r + 8 - t->m, skip = s->in_place && past > 0 ? past : 0;
-    int64_t end = skip ? 8 : gckpti_min(w->m - r, 8);
-    int64_t at = (w->matrix * t->m + w->i + r - skip) * t->n + w->j;
-    int first = w->p == 0, edge = end - skip < 8 || w->n < tile.width;
-    int load = edge ? first || t->c : first && t->accumulate && !t->c;
-    float *rest = w->rest + (s->keeps ? r * GCKPTI_PANEL : 0);
-    if (!s->in_place && t->a.step != 1) /* strips */
-        tile.a += r / GCKPTI_STRIP * tile.pairs * tile.a_step + r % GCKPTI_STRIP * 2;
-    else
-        tile.a += (r - skip) * tile.a_row;
-    tile.from = tile.c = rest, tile.from_row = tile.c_row = GCKPTI_PANEL;
-    if (!edge && first && !t->accumulate)
-        tile.from = t->start ? t->start + w->j : NULL, tile.from_row = 0;
-    else if (!edge && t->c)
-        tile.from = t->c + at, tile.from_row = t->n;
-    if (!edge && t->c)
-        tile.c = t->c + at, tile.c_row = t->n,
-        tile.next = r + 16 <= w->m ? tile.c + 8 * t->n : NULL;
-    else if (!edge && w->last)
-        tile.c_bf16 = t->c_bf16 + at, tile.c_row = t->n;
-    for (int64_t q = skip; q < end && load; q++)
-        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 0);
-    s->kernels->tile(&tile);
-    for (int64_t q = skip; q < end && edge && (t->c || w->last); q++)
-        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 1);
-}
-
-/* The links of a that an item takes next: where they are, or packed to d. Rows stay rows. */
-static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int64_t k, void *d)
-{
-    const gckpti_factor *a = &s->t->a;
-    int64_t at = w->matrix * a->next + w->i * a->row + w->p * a->step;
-    int64_t high = gckpti_multiple(w->m, 8), row = gckpti_multiple(k, 2);
-    uint16_t *to = (uint16_t *)d;
-    w->tile.a = to, w->tile.a_row = row, w->tile.a_step = 2;
-    if (s->in_place && k % 2 == 0) {
-        w->tile.a = a->bf16 + at, w->tile.a_row = a->row;
-    } else if (a->step != 1) {
-        w->tile.a_row = 2, w->tile.a_step = 2 * GCKPTI_STRIP;
-        s->kernels->pack(a, at, w->m, k, 1, (uint32_t *)d, GCKPTI_STRIP);
-    } else {
-        for (int64_t i = 0; i < w->m; i++, at += a->row, to += row) {
-            to[row - 1] = 0x8000;
-            if (a->bf16)
-                memcpy(to, a->bf16 + at, (size_t)k * sizeof *to);
-            else
-                s->kernels->narrow(a->f32 + at, to, k);
-        }
-        memset(to, 0, (size_t)((high - w->m) * row) * sizeof *to);
-    }
-}
-
-/* What of b comes next: the panel beside this one, links after these, or, as it is expected to
- * work on the next item but the other threads', that. */
-static gckpti_mixed_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                            int64_t j0, int64_t j1, int64_t k)
-{
-    const gckpti_factor *b = &s->t->b;
-    int64_t p = w->p, j = w->j + GCKPTI_PANEL, size = b->bf16 ? 2 : 4;
-    if (j >= j1 && !w->last)
-        p += k, j = j0;
-    else if (j >= j1)
-        p = 0, j = j0 + s->call->threads * s->cols;
-    int64_t at = w->matrix * b->next + j * b->row + p * b->step;
-    int64_t n = gckpti_min(s->t->n - j, GCKPTI_PANEL), links = gckpti_min(s->t->k - p, s->links);
-    const char *x = b->bf16 ? (const char *)(b->bf16 + at) : (const char *)(b->f32 + at);
-    gckpti_mixed_fetch side = { x, b->step * size, n > 0 ? links : 0, n * size, 0 };
-    gckpti_mixed_fetch down = { x, b->row * size, n, links * size, 0 };
-    return b->row == 1 ? side : down;
-}
-
-/* What of a is packed in strips next, if it is another part: links after these or, as above, those
- * of the next item. */
-static gckpti_mixed_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                             int64_t item, int64_t k)
-{
-    const gckpti_factor *a = &s->t->a;
-    int64_t next = w->last ? item + s->call->threads : item, p = w->last ? 0 : w->p + k;
-    int64_t i = next / s->across % s->down * s->rows, size = a->bf16 ? 2 : 4;
-    int64_t at = w->matrix * a->next + i * a->row + p * a->step;
-    const char *x = a->bf16 ? (const char *)(a->bf16 + at) : (const char *)(a->f32 + at);
-    gckpti_mixed_fetch f = { x, a->step * size, 0, gckpti_min(s->t->m - i, s->rows) * size, 0 };
-    if (a->step != 1 && next < s->across * s->down && (i != w->i || p != w->p))
-        f.rows = gckpti_min(s->t->k - p, s->links);
-    return f;
-}
-
-static void gckpti_mixed_piece(const gckpti_mixed_job *s, int64_t item, float *room)
-{
-    const gckpti_factors *t = s->t;
-    gckpti_mixed_panel w;
-    memset(&w, 0, sizeof w);
-    int64_t j0 = item % s->across * s->cols, j1 = j0 + gckpti_min(t->n - j0, s->cols);
-    w.matrix = item / (s->across * s->down), w.i = item / s->across % s->down * s->rows;
-    w.m = gckpti_min(t->m - w.i, s->rows);
-    float *rest = room;
-    room += s->keeps ? s->rows * s->cols : 8 * GCKPTI_PANEL;
-    void *a = room + GCKPTI_PANEL / 2 * s->links, *b = room;
-    w.tile.b = (const uint32_t *)b;
-    for (int64_t k; w.p < t->k; w.p += k) {
-        k = gckpti_min(t->k - (w.p < t->k - s->odd ? s->odd : 0) - w.p, s->links);
-        w.tile.pairs = (k + 1) / 2, w.last = w.p + k == t->k;
-        gckpti_mixed_a(s, &w, k, a);
-        gckpti_mixed_fetch ahead = gckpti_mixed_ahead(s, &w, item, k);
-        for (w.j = j0; w.j < j1; w.j += w.n) {
-            w.n = gckpti_min(j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
-            w.rest = rest + (s->keeps ? s->rows * (w.j - j0) : 0);
-            s->kernels->pack(&t->b, w.matrix * t->b.next + w.j * t->b.row + w.p * t->b.step, w.n, k,
-                             0, (uint32_t *)b, w.tile.width);
-            gckpti_mixed_fetch fetch = gckpti_mixed_next(s, &w, j0, j1, k);
-            w.tile.fetch = &fetch;
-            for (int64_t r = 0; r < w.m; r += 8) {
-                gckpti_mixed_rows(s, &w, r);
-                if (fetch.rows <= 0)
-                    w.tile.fetch = &ahead;
-            }
-        }
-    }
-}
-
-static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
-{
-    const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    gckpti_mixed_piece(s, item, (float *)s->t->room + worker * s->room);
-}
-
-static void gckpti_mixed_small_item(void *context, int64_t item, int64_t worker)
-{
-    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_mixed_piece((const gckpti_mixed_job *)context, item, room);
-}
-
-/* Rows and columns of an item, and links at a time, that `room` floats are enough for; in even
- * parts. */
-static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
-{
-    const gckpti_factors *t = s->t;
-    int64_t fit = 0, most = gckpti_multiple(t->k, 16), k = t->k - s->odd;
-    s->rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
-    s->cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
-    room -= s->odd ? 8 * s->rows : 0;
-    for (s->keeps = 0; s->keeps < 2; s->keeps++) {
-        fit = (room - (s->keeps ? s->rows * s->cols : (int64_t)8 * GCKPTI_PANEL)) /
-              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->rows / 2)) / 16 * 16;
-        fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS);
-        if ((fit >= k && !s->odd) || t->c)
-            break;
-    }
-    s->keeps = (fit < k || s->odd) && !t->c;
-    s->links = gckpti_multiple(k / ((k + fit - 1) / fit), 16);
-    s->links = gckpti_min(gckpti_min(s->links, fit), most);
-}
-
-/* c is cut into 4 items for each thread, if it is large; where there is no tile, plainly. */
-static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
-{
-    gckpti_mixed_job s;
-    memset(&s, 0, sizeof s);
-    s.call = call, s.kernels = gckpti_kernels_of(call)->mixed, s.t = t;
-    if (!s.kernels->tile) {
-        gckpti_mixed_plain(call, t);
-        return;
-    }
-    s.in_place =
-        t->a.bf16 && t->a.step == 1 && t->m >= 8 && (t->k % 2 == 0 || t->k > GCKPTI_MIXED_LINKS);
-    s.odd = s.in_place && t->k % 2 ? t->k % 16 : 0;
-    s.room = gckpti_mixed_room(t->m, t->n, t->k);
-    if (s.room)
-        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.room);
-    else
-        gckpti_mixed_fit(&s, 64, GCKPTI_PANEL, GCKPTI_SMALL_ROOM);
-    int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
-    for (;;) {
-        s.down = (t->m + s.rows - 1) / s.rows, s.across = (t->n + s.cols - 1) / s.cols;
-        if (t->batch * s.down * s.across >= pieces)
-            break;
-        if (s.cols > GCKPTI_PANEL && (s.in_place || s.cols > s.rows))
-            s.cols = gckpti_multiple(s.cols / 2, GCKPTI_PANEL);
-        else if (s.rows > 64)
-            s.rows = gckpti_multiple(s.rows / 2, GCKPTI_STRIP);
-        else
-            break;
-    }
-    gckpt_parallel(call, t->batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
-}
-
-static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
-}
-
-static void gckpti_fast_matmul_forward(const gckpt_call *call)
-{
-    gckpti_linear_out(call, gckpti_fast_products(call));
-}
-
-static void gckpti_fast_linear_forward(const gckpt_call *call) { gckpti_fast_matmul_forward(call); }
-
-static void gckpti_fast_matmul_backward(const gckpt_call *call)
-{
-    gckpti_linear_gradients(call, gckpti_fast_products(call));
-}
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
-/* clang-format off */
-#define GCKPTI_CURVES(X)                                                                           \
-    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
-    X(reciprocal) X(pow) X(clamp)
-#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
-#define GCKPTI_KIND(name) GCKPTI_KIND_##name,
-enum {
-    GCKPTI_CURVES(GCKPTI_KIND)
-    GCKPTI_PAIRS(GCKPTI_KIND)
-    GCKPTI_PAIR = GCKPTI_KIND_add, /* from here on there are two inputs */
-    GCKPTI_ELEMENTS = 4096
-};
-/* clang-format on */
-#undef GCKPTI_KIND
-
-typedef struct {
-    const gckpt_call *call;
-    void (*kernel)(const gckpt_call *piece, int kind);
-    int kind;
-} gckpti_pieces;
-
-/* The kernel sees a call of one axis, with pointers to where the piece begins. */
-static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_pieces *s = (const gckpti_pieces *)context;
-    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
-    gckpt_call c = *s->call;
-    (void)worker;
-    c.shape = gckpt_shape1(gckpti_min(n, GCKPTI_ELEMENTS));
-    c.out = c.out ? c.out + at : NULL;
-    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
-    for (int k = 0; k < c.inputs; k++) {
-        gckpt_arg *in = &c.in[k];
-        in->shape = c.shape;
-        in->data = in->data ? in->data + at : NULL;
-        in->grad = in->grad ? in->grad + at : NULL;
-    }
-    s->kernel(&c, s->kind);
-}
-
-/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
- * a sum over rows. */
-static int gckpti_elementwise(const gckpt_call *call, int kind,
-                              void (*kernel)(const gckpt_call *piece, int kind))
-{
-    gckpti_pieces s = { call, kernel, kind };
-    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
-    for (int i = 0; i < call->inputs; i++)
-        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
-            return 0;
-    if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
-        kernel(call, kind);
-        return 1;
-    }
-    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                   gckpti_piece_item, &s);
-    return 1;
-}
-
-static void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
-
-/* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
-static void gckpti_add_backward_repeated(const gckpt_call *call)
-{
-    gckpt_call plain = *call;
-    for (int i = 0; i < 2; i++) {
-        gckpti_walk w;
-        gckpt_call c = *call;
-        int64_t n = gckpti_elements(&call->in[i].shape);
-        gckpti_broadcast_walk(&w, call);
-        if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
-            continue;
-        c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
-        c.in[1] = call->in[i];
-        gckpti_columns_run(&c, 0, 1);
-        plain.in[i].grad = NULL;
-    }
-    gckpti_add_backward(&plain);
-}
-
-#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
-    {                                                                                              \
-        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
-                                gckpti_kernels_of(call)->elementwise_forward))                     \
-            gckpti_##name##_forward(call);                                                         \
-    }                                                                                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
-    {                                                                                              \
-        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
-                                gckpti_kernels_of(call)->elementwise_backward))                    \
-            backward(call);                                                                        \
-    }
-#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
-GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
-GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
-GCKPTI_ELEMENTWISE(sub)
-GCKPTI_ELEMENTWISE(mul)
-GCKPTI_ELEMENTWISE(div)
-GCKPTI_ELEMENTWISE(maximum)
-GCKPTI_ELEMENTWISE(minimum)
-#undef GCKPTI_ELEMENTWISE_WITH
-#undef GCKPTI_ELEMENTWISE
-
-/* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
- * columns of all rows, so that each element's sum keeps its order ---- */
-enum { GCKPTI_EMBED_ITEM = 64 };
-
-static void gckpti_embed_row(const gckpt_call *call, int64_t r)
-{
-    int64_t n = gckpti_last(&call->shape);
-    const float *from = call->in[0].data + call->in[1].index[r] * n;
-    if (call->out)
-        memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
-    else
-        gckpti_kernels_of(call)->mixed->narrow(from, call->out_bf16 + r * n, n);
-}
-
-static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
-{
-    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
-    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
-    gckpti_start(call->in[0].grad + first * n, rows * n, 0);
-}
-
-static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    float wide[GCKPTI_EMBED_ITEM];
-    for (int64_t r = 0; r < rows; r++) {
-        const float *g = call->grad_out ? call->grad_out + r * n + j : wide;
-        if (g == wide)
-            k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width);
-        k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
-    }
-}
-
-static void gckpti_fast_embed_forward(const gckpt_call *call)
-{
-    if (call->packed)
-        gckpti_embed_forward(call);
-    else
-        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
-}
-
-/* A table that is not added to is cleared first, in items of its own. */
-static void gckpti_fast_embed_backward(const gckpt_call *call)
-{
-    const gckpt_arg *table = &call->in[0];
-    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
-    if (!table->grad)
-        return;
-    if (!table->accumulate)
-        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
-                    gckpti_embed_clear);
-    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
-    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
-}
-
-/* ---- softmax and its logarithm: an item is a row ---- */
-static void gckpti_fast_softmax_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
-}
-
-static void gckpti_fast_softmax_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
-}
-
-static void gckpti_fast_log_softmax_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
-}
-
-static void gckpti_fast_log_softmax_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
-}
-
-/* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
-enum { GCKPTI_COLUMNS = 64 };
-
-static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_columns *s = (const gckpti_columns *)context;
-    int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
-    (void)worker;
-    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
-}
-
-/* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
- * what they are, 0, in nobody's memory. */
-static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
-{
-    const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
-    gckpti_columns s = { call, NULL, NULL, NULL, NULL };
-    if (gain)
-        s.gain = g->grad, s.gain_low = g->low;
-    if (bias)
-        s.bias = b->grad, s.bias_low = b->low;
-    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
-    if (s.gain)
-        gckpti_start(s.gain, n, g->accumulate);
-    if (s.bias)
-        gckpti_start(s.bias, n, b->accumulate);
-    if (s.gain || s.bias)
-        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
-                       &s);
-}
-
-static void gckpti_fast_linear_backward(const gckpt_call *call)
-{
-    gckpti_fast_matmul_backward(call);
-    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
- * results, of dw 64 channels ---- */
-typedef struct {
-    gckpti_products cut;
-    gckpti_windows w;
-} gckpti_windows_job;
-
-static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
-{
-    const gckpti_products *cut = &s->cut;
-    gckpti_windows w = s->w;
-    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
-    int64_t j0 = i % cut->across * cut->cols;
-    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
-    if (w.t.from)
-        w.t.from += group * w.c_next;
-    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
-                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
-}
-
-static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
-    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
-}
-
-static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
-}
-
-static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
-{
-    gckpti_windows_job s;
-    gckpti_products *cut = &s.cut;
-    memset(&s, 0, sizeof s);
-    s.w = *w;
-    cut->call = call, cut->t = &w->t, cut->batch = w->z->window.groups;
-    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
-    gckpti_products_cut(cut);
-    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
-                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
-}
-
-/* What lies where, of one kind and phase. */
-static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
-{
-    const gckpti_conv_sizes *z = s->z;
-    const int up = s->kind == GCKPTI_CONV_UP;
-    const int64_t channels = up ? z->o : z->c, group = up ? z->group_o : z->group_c;
-    const gckpti_reach *x = &s->r[1];
-    gckpti_windows w;
-    gckpti_product *t = &w.t;
-    memset(&w, 0, sizeof w);
-    w.kind = s->kind, w.z = z, w.from = s->from;
-    w.r[0] = s->r[0], w.r[1] = s->r[1];
-    w.width = x->size * channels, w.image = w.r[0].size * w.width;
-    w.step = x->step * channels, w.tap = x->tap * channels, w.first = x->first * channels;
-    w.run = group, w.across = x->taps + !x->taps;
-    if (w.tap == group)
-        w.run *= w.across, w.across = 1;
-    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
-    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
-    t->n = w.c_next, t->a_step = 1;
-    if (s->kind == GCKPTI_CONV_DW) {
-        const int64_t places = t->m;
-        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
-    }
-    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
-    t->c = s->out, t->c_row = up ? z->c : z->o;
-    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
-    return w;
-}
-
-/* Groups of one channel: a line of results, 64 channels of dw. */
-static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_conv *s = (const gckpti_conv *)context;
-    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
-    (void)worker;
-    if (s->kind == GCKPTI_CONV_DW)
-        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
-    else
-        gckpti_conv_results(s, i * line, (i + 1) * line);
-}
-
-/* gckpti_conv_plain */
-static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
-{
-    const gckpti_conv_sizes *z = s->z;
-    const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
-    if (z->group_c > 1 || z->group_o > 1) {
-        gckpti_windows w = gckpti_windows_of(s);
-        gckpti_windows_run(call, &w);
-        return;
-    }
-    gckpti_conv one = *s;
-    one.run = gckpti_kernels_of(call)->multiply_add;
-    if (s->kind == GCKPTI_CONV_DW) {
-        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
-                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
-                       &one);
-    } else {
-        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
-    }
-}
-
-static void gckpti_fast_conv2d_forward(const gckpt_call *call)
-{
-    gckpti_conv_forward(call, gckpti_conv_fast);
-}
-
-static void gckpti_fast_conv2d_backward(const gckpt_call *call)
-{
-    gckpti_conv_backward(call, gckpti_conv_fast);
-    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
-
-static void gckpti_fast_layernorm_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
-}
-
-static void gckpti_fast_layernorm_backward(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
-    gckpti_columns_run(call, o->gain, o->bias);
-}
-
-static void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_forward(call);
-}
-
-static void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_backward(call);
-}
-
-/* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_pooling s;
-} gckpti_pool_items;
-
-static void gckpti_pool_run(const gckpt_call *call, int backward,
-                            void (*item)(void *context, int64_t i, int64_t worker))
-{
-    gckpti_pool_items t = { call, gckpti_pooling_of(call) };
-    int64_t row = t.s.out[1] * t.s.channels * t.s.o.size[0] * t.s.o.size[1];
-    gckpt_parallel(call, backward ? t.s.images : t.s.images * t.s.out[0],
-                   backward ? row * t.s.out[0] : row, item, &t);
-}
-
-static void gckpti_max_pool_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    const gckpti_pooling *s = &t->s;
-    const int64_t image = s->in[0] * s->in[1] * s->channels, row = s->out[1] * s->channels;
-    const float *x = t->call->in[0].data + i / s->out[0] * image;
-    float *y = t->call->out ? t->call->out + i * row : NULL;
-    uint16_t *tap = t->call->aux ? (uint16_t *)t->call->aux + i * row : NULL;
-    (void)worker;
-    for (int64_t q = 0, at = 0; q < s->out[1]; q++, at += s->channels)
-        gckpti_kernels_of(t->call)->max_window(s, x, i % s->out[0], q, y ? y + at : NULL,
-                                               tap ? tap + at : NULL);
-}
-
-static void gckpti_fast_max_pool_forward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 0, gckpti_max_pool_item);
-}
-
-/* The call of image b alone: to the plain op, images are nothing to each other. */
-static gckpt_call gckpti_pool_image(const gckpti_pool_items *t, int64_t b)
-{
-    const gckpti_pooling *s = &t->s;
-    gckpt_call c = *t->call;
-    c.in[0].shape.d[0] = c.shape.d[0] = 1;
-    c.in[0].grad += b * s->in[0] * s->in[1] * s->channels;
-    c.grad_out += b * s->out[0] * s->out[1] * s->channels;
-    return c;
-}
-
-static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    gckpt_call c = gckpti_pool_image(t, b);
-    c.aux = (uint16_t *)c.aux + b * t->s.out[0] * t->s.out[1] * t->s.channels;
-    (void)worker;
-    gckpti_max_pool_backward(&c);
-}
-
-static void gckpti_fast_max_pool_backward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 1, gckpti_max_pool_image);
-}
-
-/* Row i of all images' windows: x's taps are added to y, or g / size, in room, to them. */
-static void gckpti_average_row(const gckpti_pool_items *t, int64_t i, const float *x, float *y,
-                               float *dx, float *room)
-{
-    const gckpti_pooling *s = &t->s;
-    const gckpti_kernels *k = gckpti_kernels_of(t->call);
-    const float size = (float)s->o.size[0] * (float)s->o.size[1];
-    const int64_t n = s->channels;
-    for (int64_t q = 0; q < s->out[1]; q++) {
-        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, i % s->out[0], &h, &h_end);
-        int64_t first = gckpti_taps(s, 1, q, &w, &w_end), out = (i * s->out[1] + q) * n;
-        float *sum = dx ? room : y + out;
-        memset(sum, 0, (size_t)n * sizeof *sum);
-        if (dx) {
-            memcpy(room, t->call->grad_out + out, (size_t)n * sizeof *room);
-            k->divide(room, size, n);
-        }
-        for (; a < h_end; a++)
-            for (int64_t b = first; b < w_end; b++) {
-                int64_t at = ((i / s->out[0] * s->in[0] + h + a) * s->in[1] + w + b) * n;
-                k->add(dx ? dx + at : sum, dx ? room : x + at, n);
-            }
-        if (!dx)
-            k->divide(sum, size, n);
-    }
-}
-
-static void gckpti_average_pool_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    (void)worker;
-    gckpti_average_row(t, i, t->call->in[0].data, t->call->out, NULL, NULL);
-}
-
-static void gckpti_average_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    const gckpti_pooling *s = &t->s;
-    const int64_t image = s->in[0] * s->in[1] * s->channels;
-    gckpti_start(t->call->in[0].grad + b * image, image, t->call->in[0].accumulate);
-    for (int64_t p = 0; p < s->out[0]; p++)
-        gckpti_average_row(t, b * s->out[0] + p, NULL, NULL, t->call->in[0].grad,
-                           (float *)t->call->work + worker * s->channels);
-}
-
-static void gckpti_fast_average_pool_forward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 0, gckpti_average_pool_item);
-}
-
-static void gckpti_fast_average_pool_backward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 1, gckpti_average_pool_image);
-}
-
-/* ---- groupnorm, batchnorm: an item is a run of whole groups of channels, of one image in the
- * forward, of all images in turn in the backward ---- */
-typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
-    const float *x, *g;
-    const float *mean, *rstd, *gain, *bias; /* by channel */
-    float *s, *t; /* sums by channel: of x, (x - mean)^2, or g and g h; or their means */
-    float *to;    /* y or dx */
-    int64_t places, channels;
-    int accumulate;
-} gckpti_channel_pass;
-
-typedef struct {
-    const gckpt_call *call;
-    gckpti_channels s;
-    int64_t run, runs;            /* channels of an item; items an image */
-    const float *mean, *variance; /* of inference */
-} gckpti_channel_runs;
-
-static void gckpti_channel_items(const gckpt_call *call, int64_t images, const float *mean,
-                                 const float *variance,
-                                 void (*item)(void *context, int64_t i, int64_t worker))
-{
-    gckpti_channel_runs t = { call, gckpti_channels_of(call), 0, 0, mean, variance };
-    int64_t n = t.s.channels;
-    t.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
-    t.run = gckpti_min(gckpti_multiple(t.run, t.s.m), n);
-    t.runs = (n + t.run - 1) / t.run;
-    images = images ? images : t.s.images;
-    gckpt_parallel(call, images * t.runs, 4 * gckpti_elements(&call->shape) / (images * t.runs),
-                   item, &t);
-}
-
-/* What an item works with: means and rstds of each channel lie behind two sums of `room`. */
-static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_runs *t, int64_t image,
-                                                  int64_t worker)
-{
-    const int64_t n = t->s.channels;
-    float *room = (float *)t->call->work + 4 * worker * n;
-    gckpti_channel_pass p = { t->call->in[0].data,
-                              NULL,
-                              room + 2 * n,
-                              room + 3 * n,
-                              t->s.gain,
-                              t->s.bias,
-                              room,
-                              room + n,
-                              NULL,
-                              t->s.places,
-                              n,
-                              0 };
-    if (p.x)
-        p.x += image * p.places * n;
-    return p;
-}
-
-/* Spreads statistics of the groups of channels first..end-1 over their channels. */
-static void gckpti_channel_spread(const gckpti_channel_runs *t, const float *mean,
-                                  const float *variance, int64_t first, int64_t end, float *means,
-                                  float *rstds)
-{
-    for (int64_t c = first; c < end; c += t->s.m) {
-        float rstd = variance ? gckpti_rsqrt(variance[c / t->s.m] + 1e-5f) : 0;
-        for (int64_t k = c; k < c + t->s.m; k++) {
-            means[k] = mean[c / t->s.m];
-            rstds[k] = rstd;
-        }
-    }
-}
-
-static void gckpti_channel_forward(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
-    const gckpti_channels *s = &t->s;
-    const gckpti_kernels *k = gckpti_kernels_of(t->call);
-    const int64_t b = i / t->runs, first = i % t->runs * t->run, m = s->m;
-    const int64_t end = gckpti_min(first + t->run, s->channels);
-    gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
-    float *means = p.s + 2 * p.channels, *rstds = p.s + 3 * p.channels,
-          *aux = (float *)t->call->aux;
-    float *mean = aux ? aux + b * s->groups : p.t; /* p.t: not used by these sums */
-    float *variance = aux ? aux + (s->images + b) * s->groups : p.s;
-    if (t->mean) {
-        gckpti_channel_spread(t, t->mean, t->variance, first, end, means, rstds);
-    } else {
-        p.mean = NULL;
-        k->channel_sums(&p, first, end);
-        for (int64_t c = first; c < end; c += m)
-            mean[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
-        gckpti_channel_spread(t, mean, NULL, first, end, means, rstds);
-        p.mean = means;
-        k->channel_sums(&p, first, end);
-        for (int64_t c = first; c < end; c += m)
-            variance[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
-        gckpti_channel_spread(t, mean, variance, first, end, means, rstds);
-    }
-    if (t->call->out) {
-        p.to = t->call->out + b * p.places * p.channels;
-        k->channel_out(&p, first, end);
-    }
-}
-
-static void gckpti_fast_groupnorm_forward(const gckpt_call *call)
-{
-    gckpti_channel_items(call, 0, NULL, NULL, gckpti_channel_forward);
-}
-
-static void gckpti_fast_batchnorm_forward(const gckpt_call *call)
-{
-    if (call->training)
-        gckpti_fast_groupnorm_forward(call);
-    else
-        gckpti_channel_items(call, 0, call->in[1].data, call->in[2].data, gckpti_channel_forward);
-}
-
-/* Channels first..end-1 of a gradient. */
-static gckpt_arg gckpti_channel_arg(const gckpt_call *call, int i, int64_t first)
-{
-    gckpt_arg a = call->in[i];
-    a.grad = i && a.grad ? a.grad + first : NULL;
-    a.low = a.grad && a.low ? a.low + first : NULL;
-    return a;
-}
-
-static void gckpti_channel_backward(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)t->call->attributes;
-    const gckpti_channels *s = &t->s;
-    const gckpti_kernels *k = gckpti_kernels_of(t->call);
-    const int64_t first = i * t->run, end = gckpti_min(first + t->run, s->channels), m = s->m;
-    const gckpt_arg dgain = gckpti_channel_arg(t->call, o->gain, first);
-    const gckpt_arg dbias = gckpti_channel_arg(t->call, o->bias, first), *dx = &t->call->in[0];
-    const float *aux = (const float *)t->call->aux;
-    if (dgain.grad)
-        gckpti_start(dgain.grad, end - first, dgain.accumulate);
-    if (dbias.grad)
-        gckpti_start(dbias.grad, end - first, dbias.accumulate);
-    for (int64_t b = 0; b < s->images; b++) {
-        gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
-        const int64_t image = b * p.places * p.channels;
-        float *sums = p.s, *products = p.t;
-        p.g = t->call->grad_out + image;
-        p.t = dx->grad || dgain.grad ? products : NULL;
-        if (p.t)
-            gckpti_channel_spread(t, aux + b * s->groups, aux + (s->images + b) * s->groups, first,
-                                  end, sums + 2 * p.channels, sums + 3 * p.channels);
-        k->channel_sums(&p, first, end);
-        gckpti_channels_add(&dbias, sums + first, end - first);
-        gckpti_channels_add(&dgain, products + first, end - first);
-        if (!dx->grad)
-            continue;
-        for (int64_t c = first; c < end; c += m) {
-            const float *gain = s->gain ? s->gain + c : NULL;
-            float mean = gckpti_channels_sum(sums + c, gain, m) / s->n;
-            float product = gckpti_channels_sum(products + c, gain, m) / s->n;
-            for (int64_t j = c; j < c + m; j++)
-                sums[j] = mean, products[j] = product;
-        }
-        p.to = dx->grad + image;
-        p.accumulate = dx->accumulate;
-        k->channel_dx(&p, first, end);
-    }
-}
-
-static void gckpti_fast_groupnorm_backward(const gckpt_call *call)
-{
-    gckpti_channel_items(call, 1, NULL, NULL, gckpti_channel_backward);
-}
-
-static void gckpti_fast_batchnorm_backward(const gckpt_call *call)
-{
-    gckpti_batchnorm_measured(call);
-    gckpti_fast_groupnorm_backward(call);
-}
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
-static gckpti_heads gckpti_heads_of(const gckpt_call *call)
-{
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
-    gckpti_heads h = { call,
-                       t,
-                       call->in[1].shape.d[1],
-                       c,
-                       d,
-                       gckpti_attention_wide(call, d),
-                       o->heads,
-                       (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
-                       gckpti_attention_keys(call),
-                       gckpti_is_mixed(call),
-                       1.0f / gckpti_sqrt((float)d) };
-    return h;
-}
-
-/* Those of a bf16 plan want a processor that can flush subnormals as x86 does; else the plain ones
- * run, an item being a head. */
-static int gckpti_attention_is_fast(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) || gckpti_kernels_of(call)->mixed->attention_forward;
-}
-
-static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    int backward = h->call->grad_out || h->call->grad_out_bf16;
-    float *rest =
-        (float *)h->call->work + worker * gckpti_attention_room(h->call, h->t, h->d, backward);
-    if (backward)
-        gckpti_attention_gradients(h->call, i, rest);
-    else
-        gckpti_attention_queries(h->call, i * h->t, (i + 1) * h->t, rest);
-}
-
-static void gckpti_attention_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpti_kernels *by = gckpti_kernels_of(h->call);
-    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
-    int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
-    i /= h->blocks;
-    (h->mixed ? by->mixed->attention_forward : by->attention_forward)(
-        h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
-}
-
-static void gckpti_fast_attention_forward(const gckpt_call *call)
-{
-    gckpti_heads h = gckpti_heads_of(call);
-    if (gckpti_attention_is_fast(call))
-        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
-                       (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d, /* 8: to read */
-                       gckpti_attention_forward_item, &h);
-    else
-        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
-                       gckpti_attention_plain_item, &h);
-}
-
-static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpti_kernels *by = gckpti_kernels_of(h->call);
-    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
-    (h->mixed ? by->mixed->attention_backward : by->attention_backward)(
-        h, i / h->heads, i % h->heads, (float *)h->call->work + room);
-}
-
-static void gckpti_fast_attention_backward(const gckpt_call *call)
-{
-    gckpti_heads h = gckpti_heads_of(call);
-    int fast = gckpti_attention_is_fast(call);
-    if (!fast)
-        gckpti_attention_start(call);
-    gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
-                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
-}
-
-/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
-static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call),
-                               gckpt_parallel,
-                               k->online,
-                               k->surprisal,
-                               k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow,
-                               k->exp,
-                               k->log };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
-
-/* ---- losses of elements: an item is an entry of axis 0 ---- */
-static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
-                 gckpti_fast_errors(call))
-
-/* ---- gather: an item is an entry of axis 0 ---- */
-static void gckpti_fast_gather_forward(const gckpt_call *call)
-{
-    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
-}
-
-static void gckpti_fast_gather_backward(const gckpt_call *call)
-{
-    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
-    if (call->in[0].grad)
-        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
-}
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
- * rows as the threads have at once, then what these add to dwh and dbias ---- */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_sequence s;
-    void (*cell)(const gckpti_cell *cell);
-    int64_t first, rows, each; /* rows of all items, of one */
-    float *turned, *zero;      /* wh' (G,H); H zeros */
-    float *da, *h, *d, *pack;  /* of these rows: da (rows,T,G), h of before (rows,T,H), D [and E] */
-} gckpti_unrolled;
-
-static gckpti_unrolled gckpti_unrolled_of(const gckpt_call *call,
-                                          void (*cell)(const gckpti_cell *cell))
-{
-    gckpti_unrolled c;
-    memset(&c, 0, sizeof c);
-    c.call = call;
-    c.s = gckpti_sequence_of(call);
-    c.cell = cell;
-    c.rows = c.s.rows;
-    c.each = gckpti_sequence_each(call, c.s.rows);
-    return c;
-}
-
-/* c (m,n) = a b, each chain from `from`, on the calling thread. */
-static void gckpti_unrolled_product(const gckpti_unrolled *s, const gckpti_product *t)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
-}
-
-static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
-    const gckpti_sequence *s = &c->s;
-    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each),
-            lstm = s->state - s->units;
-    float *state = (float *)c->call->work + worker * c->each * (s->state + s->gates);
-    float *a = state + c->each * s->state;
-    for (int64_t r = 0; r < m; r++)
-        gckpti_sequence_start(s, first + r, state + r * s->state);
-    for (int64_t t = 0; t < s->steps; t++) {
-        const float *p = s->p->data + (first * s->steps + t) * s->gates;
-        gckpti_product product = { m, s->gates,    s->units, state, s->state,
-                                   1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
-                                   0, a,           s->gates, NULL };
-        if (lstm)
-            product.from = p, product.from_row = s->steps * s->gates;
-        gckpti_unrolled_product(c, &product);
-        for (int64_t r = 0; r < m; r++) {
-            float *row = state + r * s->state;
-            gckpti_cell cell = gckpti_cell_of(c->call, s, first + r, t, row, a + r * s->gates);
-            c->cell(&cell);
-            if (c->call->out)
-                memcpy(c->call->out + ((first + r) * s->steps + t) * s->state, row,
-                       (size_t)s->state * sizeof *row);
-        }
-    }
-}
-
-static void gckpti_unrolled_forward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
-{
-    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
-    gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * c.s.steps * c.s.units * c.s.gates,
-                   gckpti_unrolled_forward_item, &c);
-}
-
-/* Rows of wh': 16 gates. */
-static void gckpti_unrolled_turn(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
-    int64_t j0 = 16 * i, end = j0 + gckpti_min(c->s.gates - j0, 16), h = c->s.units;
-    (void)worker;
-    for (int64_t k0 = 0; k0 < h; k0 += 16)
-        for (int64_t j = j0; j < end; j++)
-            for (int64_t k = k0; k < h && k < k0 + 16; k++)
-                c->turned[j * h + k] = c->s.wh->data[k * c->s.gates + j];
-}
-
-static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
-    const gckpti_sequence *s = &c->s;
-    int64_t at = i * c->each, m = gckpti_min(c->rows - at, c->each), row = s->steps * s->gates;
-    float *d = c->d + at * s->state;
-    (void)worker;
-    memset(d, 0, (size_t)(m * s->state) * sizeof *d);
-    for (int64_t t = s->steps; t-- > 0;) {
-        float *da = c->da + at * row + t * s->gates;
-        gckpti_product product = { m,        s->units, s->gates, da,       row, 1,        c->turned,
-                                   s->units, 1,        d,        s->state, d,   s->state, NULL };
-        for (int64_t r = 0; r < m; r++) {
-            gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
-                                                d + r * s->state, da + r * row);
-            c->cell(&cell);
-            memcpy(c->h + ((at + r) * s->steps + t) * s->units, cell.h,
-                   (size_t)s->units * sizeof *cell.h);
-        }
-        gckpti_unrolled_product(c, &product);
-    }
-    for (int64_t r = 0; r < m; r++)
-        gckpti_sequence_end(s, c->first + at + r, d + r * s->state);
-}
-
-/* What these rows add to dwh and dbias. */
-static void gckpti_unrolled_add(const gckpti_unrolled *c)
-{
-    const gckpti_sequence *s = &c->s;
-    int64_t links = c->rows * s->steps;
-    float *dwh = s->wh->grad;
-    gckpti_product product = { s->units, s->gates, links, c->h,     1,   s->units, c->da,
-                               s->gates, 1,        dwh,   s->gates, dwh, s->gates, NULL };
-    gckpt_call sums = *c->call;
-    sums.shape = gckpt_shape2(links, s->gates);
-    sums.grad_out = c->da;
-    if (dwh)
-        gckpti_products_run(c->call, &product, 1, 0, 0, c->pack);
-    if (s->bias) {
-        sums.in[0] = *s->bias;
-        sums.in[0].accumulate = 1;
-        sums.in[1] = sums.in[0];
-        gckpti_columns_run(&sums, 0, 1);
-    }
-}
-
-static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
-{
-    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
-    const gckpti_sequence *s = &c.s;
-    int64_t most = gckpti_sequence_rows(call, s->rows);
-    c.turned = (float *)call->work;
-    c.zero = c.turned + s->units * s->gates;
-    c.d = c.zero + s->units;
-    c.h = c.d + most * s->state;
-    c.da = c.h + most * s->steps * s->units;
-    c.pack = c.da + most * s->steps * s->gates;
-    memset(c.zero, 0, (size_t)s->units * sizeof *c.zero);
-    gckpt_parallel(call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_unrolled_turn, &c);
-    gckpti_sequence_begin(s);
-    for (; c.first < s->rows; c.first += c.rows) {
-        c.rows = gckpti_min(s->rows - c.first, most);
-        gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * s->steps * s->units * s->gates,
-                       gckpti_unrolled_backward_item, &c);
-        gckpti_unrolled_add(&c);
-    }
-}
-
-static void gckpti_fast_gru_forward(const gckpt_call *call)
-{
-    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->gru_gates);
-}
-static void gckpti_fast_gru_backward(const gckpt_call *call)
-{
-    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->gru_slopes);
-}
-static void gckpti_fast_lstm_forward(const gckpt_call *call)
-{
-    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->lstm_gates);
-}
-static void gckpti_fast_lstm_backward(const gckpt_call *call)
-{
-    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
-}
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
-#ifndef GRADCKPT_FILE
-#define GRADCKPT_FILE "gradckpt.h"
-#endif
-#ifdef __has_include
-#if !__has_include(GRADCKPT_FILE)
-#error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
-#endif
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
-#endif
-#if GCKPTI_FMA
-#define GCKPTI_ISA 0
-#include GRADCKPT_FILE
-#endif
-#ifdef __aarch64__
-#define GCKPTI_ISA 1
-#include GRADCKPT_FILE
-#endif
-#if GCKPTI_X86
-#define GCKPTI_ISA 2
-#include GRADCKPT_FILE
-#define GCKPTI_ISA 3
-#include GRADCKPT_FILE
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC pop_options
-#endif
-
-/* Ties, infinities, NaN and subnormals, rounded. */
-static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
-{
-    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
-                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
-    float x[25];
-    uint16_t narrow[25];
-    int same = 1;
-    for (int i = 0; i < 25; i++)
-        x[i] = gckpti_float(numbers[i % 9]);
-    kernels->narrow(x, narrow, 25);
-    for (int i = 0; i < 25; i++)
-        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
-    return same;
-}
-
-/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
- * a zero in the end: instructions that round, order or flush in another way would show here. */
-static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
-{
-    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
-                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[8 * 16];
-    uint32_t b[8 * 16];
-    float c[8 * 16];
-    const float least = gckpti_float(0x00800000u);
-    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
-    int same = 1;
-    if (!kernels->tile)
-        return 1;
-    for (int p = 0; p < 8; p++)
-        for (int i = 0; i < 16; i++) {
-            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
-            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
-            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
-        }
-    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
-    kernels->tile(&t);
-    for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 16; j++) {
-            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
-            for (int p = 0; p < 8; p++) {
-                uint32_t y = b[16 * p + j];
-                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
-                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
-            }
-            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
-        }
-    return same;
-}
-
-/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
-static int gckpti_products_agree(const gckpti_kernels *kernels)
-{
-    enum { M = 9, N = 49, K = 17 };
-    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
-    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N, NULL };
-    int same = 1;
-    for (int i = 0; i < N * K; i++) {
-        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
-        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
-    }
-    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
-    for (int i = 0; i < M; i++) {
-        float row[N];
-        memcpy(row, b, sizeof row);
-        gckpti_chains(a + i * K, 1, b, K, N, K, row);
-        same = same && !memcmp(row, c + i * N, sizeof row);
-    }
-    return same;
-}
-
-/* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
- * show here: then the plain kernels run. */
-static int gckpti_kernels_agree(const gckpti_kernels *kernels)
-{
-    enum { N = 45 };
-    float x[N], fast[3][N], plain[3][N], squares[2];
-    const gckpt_rates a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
-    gckpt_pass p;
-    gckpt_call c;
-    memset(&p, 0, sizeof p);
-    memset(&c, 0, sizeof c);
-    c.kernels = kernels;
-    c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
-    c.in[0].data = x;
-    for (int i = 0; i < N; i++)
-        x[i] = (float)(i * 37 % 23 - 11) / 7.0f;
-    c.out = plain[0];
-    gckpti_softmax_forward(&c);
-    c.out = plain[1];
-    gckpti_gelu_forward(&c);
-    c.out = fast[0];
-    kernels->softmax_forward(&c, 0);
-    c.out = fast[1];
-    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
-    memcpy(fast[2], x, sizeof x);
-    kernels->divide(fast[2], 3.0f, N);
-    for (int i = 0; i < N; i++)
-        plain[2][i] = x[i] / 3.0f;
-    int same = !memcmp(fast, plain, sizeof fast);
-    memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
-    memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
-    p.gradient = x, p.squares = squares, p.count = 3.0f, p.rates = a;
-    p.values = fast[0], p.state[0] = fast[1], p.state[1] = fast[2];
-    squares[0] = kernels->update(&p, NULL, 0, N, 1);
-    p.values = plain[0], p.state[0] = plain[1], p.state[1] = plain[2];
-    squares[1] = gckpti_plain_update_block(&p, NULL, 0, N, 1);
-    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
-           gckpti_narrow_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
-           !memcmp(squares, squares + 1, sizeof *squares);
-}
-
-/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
-static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
-{
-    const gckpti_kernels *kernels = NULL;
-    (void)isa; /* where there is none */
-#if GCKPTI_FMA
-    if (isa == GCKPT_ISA_C)
-        kernels = &gckpti_kernels_any;
-#endif
-#ifdef __aarch64__
-    if (isa == GCKPT_ISA_NEON)
-        kernels = &gckpti_kernels_neon;
-#elif GCKPTI_X86
-    if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        kernels = &gckpti_kernels_avx2;
-    if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
-        __builtin_cpu_supports("fma")) {
-        kernels = &gckpti_kernels_avx512;
-#if GCKPTI_BF16
-        if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
-            return &gckpti_kernels_bf16;
-#endif
-    }
-#endif
-    return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
-}
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- the fast backend: the plain one with these kernels ---- */
-static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
-{
-    (void)context;
-    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
-}
-
-typedef struct {
-    void (*add)(float *to, const float *from, int64_t n);
-    float *to;
-    const float *from;
-    int64_t n;
-} gckpti_adding;
-
-static void gckpti_fast_add_item(void *context, int64_t i)
-{
-    const gckpti_adding *s = (const gckpti_adding *)context;
-    int64_t at = i * GCKPTI_JOB;
-    s->add(s->to + at, s->from + at, gckpti_min(s->n - at, GCKPTI_JOB));
-}
-
-static void gckpti_fast_add(const gckpt_call *call, float *to, const float *from, int64_t n)
-{
-    gckpti_adding s = { gckpti_kernels_of(call)->add, to, from, n };
-    gckpti_cpu_jobs(call, n, gckpti_fast_add_item, &s);
-}
-
-static void gckpti_fast_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
-    const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
-    if (c->kind == GCKPT_WIDEN)
-        kernels->widen(c->from + at, c->x + at, n);
-    else
-        kernels->narrow(c->x + at, c->to + at, n);
-}
-
-static void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
-    if (c->kind == GCKPT_WIDEN || nearest)
-        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
-    else
-        gckpti_cpu_convert(call, c);
-}
-
-static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_passing s = { pass, k->add, k->update, 0 };
-    gckpti_cpu_pass(call, &s);
-}
-
-/* clang-format off */
-static const gckpt_backend gckpti_backend_fast = {
-    "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
-    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
-/* clang-format on */
-#endif
-
-static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
-{
-    *kernels = NULL;
-#if GCKPTI_HAS_FAST
-#ifdef GCKPT_OPENBLAS
-    openblas_set_num_threads(1); /* each of our threads calls it for its piece */
-#endif
-    if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
-        *kernels = gckpti_kernels_for(isa);
-    if (*kernels)
-        return &gckpti_backend_fast;
-#endif
-    return isa == GCKPT_ISA_PLAIN ? &gckpti_backend_plain : NULL;
-}
-
-/* ---- what users' kernels have of all this (api-user-ops) ---- */
-GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
-
-GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
-{
-#if GCKPTI_HAS_FAST
-    if (call && call->kernels)
-        return gckpti_kernels_of(call)->dot(x, y, n);
-#endif
-    (void)call;
-    return gckpti_dot(x, y, n);
-}
-
-/* Both ways round, since gckpt_product may turn a product. */
-GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
-{
-    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
-    if (!call || call->plain)
-        return 0;
-    return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
-}
-
-/* Row i without vector kernels: its n chains side by side. */
-static void gckpti_product_row(void *context, int64_t i, int64_t worker)
-{
-    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
-    const float *a = t->a + i * t->a_row, *b = t->b;
-    float *c = t->c + i * t->c_row;
-    (void)worker;
-    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
-        c[j * t->c_col] = 0.0f;
-    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
-        for (int64_t j = 0; j < t->n; j++)
-            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
-}
-
-/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
-GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
-{
-    if (!call || !desc || desc->m <= 0 || desc->n <= 0)
-        return;
-    gckpt_product_desc t = *desc;
-#if GCKPTI_HAS_FAST
-    if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
-        t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
-        t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
-        t.c_row = desc->c_col, t.c_col = 1;
-    }
-    if (call->kernels && t.c_col == 1) {
-        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
-                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
-                             t.c_row, t.c, t.c_row, NULL };
-        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
-        return;
-    }
-#endif
-    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
-}
-
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
@@ -28834,7 +29950,9 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_EXP_MAX
 #undef GCKPTI_EXP_MIN
 #undef GCKPTI_FAST
+#undef GCKPTI_DATA
 #undef GCKPTI_FMA
+#undef GCKPTI_FN
 #undef GCKPTI_FNV_START
 #undef GCKPTI_GELU_C1
 #undef GCKPTI_GELU_C3
@@ -28902,6 +30020,8 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #endif /* GRADCKPT_IMPLEMENTATION */
 
 #ifdef GCKPTI_ISA
+
+/* >>kernels/vectors */
 /* =================================================================================================
  * >>kernels: written once, compiled once for each instruction set
  *
@@ -28974,6 +30094,18 @@ GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
 {
     return GCKPTI_MM(fnmadd_ps)(a, b, c);
 }
+GCKPTI_INLINED float V(fold_sum8)(__m256 a)
+{
+    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
+    b = _mm_movehl_ps(b, b) + b;
+    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
+}
+GCKPTI_INLINED float V(fold_max8)(__m256 a)
+{
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
+}
 #endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
@@ -28998,12 +30130,11 @@ GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 }
 GCKPTI_INLINED float V(fold_sum)(FLOATS a)
 {
-    return gckpti_fold_sum_avx2(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
+    return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
 }
 GCKPTI_INLINED float V(fold_max)(FLOATS a)
 {
-    return gckpti_fold_max_avx2(
-        _mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
+    return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
 }
 #undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
@@ -29028,18 +30159,8 @@ GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a)
-{
-    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
-    b = _mm_movehl_ps(b, b) + b;
-    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
-}
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
-{
-    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
-    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
-    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
-}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
+GCKPTI_INLINED float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
 #undef GCKPTI_MASK
 #else
 GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
@@ -29263,6 +30384,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
     }
 }
 
+/* >>kernels/products */
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
  * ---- */
 #define GCKPTI_TILE_EACH(X)                                                                        \
@@ -29484,6 +30606,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     return by;
 }
 
+/* >>kernels/row */
 /* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
 #define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 /* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
@@ -29725,6 +30848,7 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
         }
 }
 
+/* >>kernels/piece */
 /* Columns j0..j1-1 of row i of c. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
 {
@@ -29963,6 +31087,7 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
     }
 }
 
+/* >>kernels/math */
 /* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
 GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
 {
@@ -30322,6 +31447,7 @@ GCKPTI_INLINED void V(fetch)(const gckpti_ahead *a, int64_t at)
     __builtin_prefetch(a->z + 2 * at, 0, 2);
 }
 
+/* >>kernels/curves */
 /* ---- elementwise ops ---- */
 GCKPTI_INLINED FLOATS V(gelu_tanh)(FLOATS x)
 {
@@ -30335,7 +31461,7 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
     return V(set1)(1.0f) + x;
 }
 
-/* The value of an elementwise op, by the steps of gckpti_gelu and the others in >>ops (a change of
+/* The value of an elementwise op, by the steps of gckpti_gelu and the others in ops (a change of
  * one is a change of both); of curves y is not used. o: its attributes. */
 GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
 {
@@ -30518,6 +31644,7 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
                 V(slopes)(call, kind, i);
 }
 
+/* >>kernels/rows */
 /* ---- softmax, layernorm and rmsnorm: a row ---- */
 static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
 {
@@ -30628,6 +31755,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     }
 }
 
+/* >>kernels/bf16 */
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
@@ -30933,6 +32061,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 #undef GCKPTI_INLINED_BF16
 #endif
 
+/* >>kernels/sums */
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
  * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
 GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *low, FLOATS x)
@@ -31131,6 +32260,7 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
         }
 }
 
+/* >>kernels/attention */
 /* ---- attention ----
  * Scores lie transposed, [key][query], so that a query's softmax runs down a lane of the vectors:
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
@@ -31256,6 +32386,7 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
+/* >>kernels/words */
 /* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
  * constant): by the processor's instructions. ---- */
 GCKPTI_INLINED INTS V(words)(const uint32_t *x)
@@ -31326,6 +32457,7 @@ GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
     return V(words)(y);
 }
 
+/* >>kernels/online */
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
  * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
  * 0..i+diagonal only. */
@@ -31566,6 +32698,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     }
 }
 
+/* >>kernels/word_attention */
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* ---- attention of bf16 plans: chains of words. bf16: else flushing subnormals as the instructions
  * do ---- */
@@ -31993,6 +33126,7 @@ static GCKPTI_TARGET void gckpti_backward_bf16(const gckpti_heads *h, int64_t ro
 #undef GCKPTI_EACH_PAIRED
 #endif
 
+/* >>kernels/losses */
 /* ---- losses over classes: a row of n logits ---- */
 static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n,
                                               const gckpti_classes *c)
@@ -32213,6 +33347,7 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
     }
 }
 
+/* >>kernels/cells */
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(dot), V(update),  \
         V(add_to), V(elementwise_forward), V(elementwise_backward), V(softmax_forward),            \
@@ -32228,13 +33363,14 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     NULL, NULL, V(widen), V(narrow), NULL, NULL
 #endif
 };
-static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
     gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
 };
-static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
+    gckpti_mixed_kernels_bf16) };
 #endif
 #undef GCKPTI_KERNELS
 
@@ -32256,4 +33392,5 @@ static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_
 #if defined(__cplusplus) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
+
 #endif /* GCKPTI_ISA */

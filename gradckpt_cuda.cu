@@ -24,7 +24,7 @@
  *     >>fast        GCKPT_BF16_FAST: by tensor cores, reading and writing bf16
  *     >>backend     which kernels there are; the table
  */
-#ifdef GCKPT_CUDA_SHIM /* tests/cuda_shim.h, included before, runs kernels on the processor */
+#ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
 #define GCKPTI_TABLE static const
 #else
 #include <cuda_runtime.h>
@@ -3884,7 +3884,7 @@ namespace fast
 {
 enum { TOKENS = 16 };
 
-#ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these four do */
+#ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h says in full what these four do */
 /* d (16,8) += a (16,16) b (16,8), by a warp. */
 __device__ inline void gckpti_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {

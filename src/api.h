@@ -1433,4 +1433,3 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #pragma pop_macro("int64_t")
 #endif
 #endif /* GRADCKPT_H */
-

@@ -1,19 +1,26 @@
 #!/bin/sh
-# Puts a header together from the files that DIR/ORDER lists, in that order: sh src/header.sh src > gradckpt.h
-# Says what is wrong and fails: a file that is missing, listed twice or not listed; a static name in two files.
+# Puts a header together from the files of a folder, in the order of its ORDER: sh src/header.sh src > gradckpt.h
+#
+# A line of ORDER is a file with its budget of lines and, in the third column, the condition that the whole file
+# stands under (- : none; rooms: it is for compiling the files by themselves, and left out here), or a folder
+# ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
+# (#include "...", #pragma once) and what stands under #ifdef GCKPTI_ROOMS; each file is marked by its name (>>).
+# Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
+# function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
 dir=$1
 {
-    find "$dir" -type f | sed "s,^$dir/,/ ," | sort
+    find "$dir" -name '*.[ch]' | sed "s,^$dir/,/ ," | sort
     sed 's/^/+ /' "$dir/ORDER"
 } | awk -v dir="$dir" '
     function wrong(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
-    # A static function or table with a body, at file scope; what macros paste names for is not seen.
+    function put(line) { text[++lines] = line; count[part]++ }
+    # Names that macros paste are not seen.
     function look(line, file) {
-        if (line ~ /^static [^=]*gckpti_[a-z0-9_]+(\[[^]]*\])* *[(=]/) {
-            name = substr(line, match(line, /gckpti_[a-z0-9_]+(\[[^]]*\])* *[(=]/))
+        if (line ~ /^(static|GCKPTI_FN|GCKPTI_DATA) [^=]*gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/) {
+            name = substr(line, match(line, /gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/))
             sub(/[^a-z0-9_].*/, "", name)
         }
-        if (name == "" || line !~ /;$|^\{|= *\{/)
+        if (name == "" || line !~ /;$|^\{|[{}]$/)
             return
         if (line !~ /;$/ && name in home && home[name] != file)
             wrong("static " name " is in " dir "/" home[name] " and in " dir "/" file)
@@ -21,20 +28,85 @@ dir=$1
             home[name] = file
         name = ""
     }
-    $1 == "/" { if ($2 ~ /\.(c|h|txt)$/) there[$2] = 1; next }
-    $2 ~ /^#/ || NF < 2 { next }
-    listed[$2]++ { wrong(dir "/ORDER lists " $2 " twice"); next }
-    !($2 in there) { wrong(dir "/ORDER lists " $2 ", which is not there"); next }
-    {
-        while ((getline line < (dir "/" $2)) > 0) {
-            look(line, $2)
-            print line
+    function place(file, condition,    line, rooms, depth, blank) {
+        blank = 1 # none at the beginning, and no two
+        name = ""
+        if (file ~ /\.c$/)
+            put("/* >>" substr(file, 1, length(file) - 2) " */")
+        while ((getline line < (dir "/" file)) > 0) {
+            if (condition != "" && line ~ /^#if/) {
+                if (line != condition)
+                    wrong(dir "/" file " does not begin with " condition ", as ORDER says")
+                condition = ""
+            }
+            if (line == "#ifdef GCKPTI_ROOMS" || line == "#ifndef GCKPTI_ROOMS") {
+                rooms = line
+                depth = 0
+                continue
+            }
+            depth += (line ~ /^#if/) - (line ~ /^#endif/)
+            if (rooms != "" && depth < 0)
+                rooms = ""
+            else if (rooms != "#ifdef GCKPTI_ROOMS" && line !~ /^#include "|^#pragma once$/ && !(blank && line == "")) {
+                look(line, file)
+                put(line)
+                blank = line == ""
+            }
         }
-        close(dir "/" $2)
+        if (condition != "")
+            wrong(dir "/" file " does not begin with " condition ", as ORDER says")
+        if (!blank)
+            put("")
+        close(dir "/" file)
+    }
+    $1 == "/" { there[$2] = 1; next }
+    $2 ~ /^#/ || NF < 2 { next }
+    $2 ~ /\/$/ {
+        folders[++n] = part = substr($2, 1, length($2) - 1)
+        words[part] = $0
+        sub(/^\+ *[^ ]+ */, "", words[part])
+        next
+    }
+    listed[$2]++ { wrong(dir "/ORDER lists " $2 " twice"); next }
+    !($2 in there) && system("test -f " dir "/" $2) { wrong(dir "/ORDER lists " $2 ", which is not there"); next }
+    $4 == "rooms" { next }
+    {
+        if (!index($2, "/"))
+            part = ""
+        else if ($2 ~ /\.c$/)
+            rooms_of[part] = rooms_of[part] " " substr($2, index($2, "/") + 1, length($2) - index($2, "/") - 2)
+        condition = ""
+        for (i = 4; i <= NF && $4 != "-"; i++)
+            condition = condition (i > 4 ? " " : "") $i
+        place($2, condition)
+    }
+    function contents(    i, k, m, row, file) {
+        for (i = 1; i <= n; i++) {
+            row = "     >>" folders[i]
+            printf " *%-16s %-74s%6d\n", row, words[folders[i]], count[folders[i]]
+            m = split(rooms_of[folders[i]], file, " ")
+            row = ""
+            for (k = 1; k <= m; k++) {
+                if (length(row) + length(file[k]) > 74) {
+                    print " *                " row ","
+                    row = ""
+                }
+                row = row (row == "" ? " " : ", ") file[k]
+            }
+            if (row != "")
+                print " *                " row
+        }
     }
     END {
         for (file in there)
             if (!listed[file])
                 wrong(dir "/" file " is not in " dir "/ORDER")
+        while (text[lines] == "")
+            lines--
+        for (i = 1; i <= lines && !bad; i++)
+            if (text[i] == "@contents@")
+                contents()
+            else
+                print text[i]
         exit bad
     }'

@@ -7,6 +7,9 @@
 #include <setjmp.h>
 #include <sys/mman.h>
 
+#include "store/own.h"
+#include "ops/ops.h"
+#include "cpu/own.h"
 #include "check.h"
 
 enum { DEVICE_BYTES = 64 << 20 };
@@ -14,6 +17,7 @@ enum { DEVICE_BYTES = 64 << 20 };
 typedef struct {
     unsigned char *base;   /* DEVICE_BYTES */
     size_t used;           /* all given back: begins again at 0 */
+    size_t opened;         /* while depth: the bytes at the start that may be touched */
     long live, fail_at;    /* allocations; the one that fails */
     int depth;             /* opened so often */
     const gckpt_backend *cpu; /* whose functions it has, and kernels, NULL: plain */
@@ -24,16 +28,28 @@ typedef struct {
     long waited; /* copies out and waits from device_reset to the first update */
 } device;
 
+/* Only what is used: the kernel visits each page, at each call of the backend. */
+static void device_open_used(device *d)
+{
+    if (d->used > d->opened && d->depth) {
+        d->opened = d->used;
+        CHECK(mprotect(d->base, d->opened, PROT_READ | PROT_WRITE) == 0);
+    }
+}
+
 static void device_open(device *d)
 {
-    if (!d->depth++)
-        CHECK(mprotect(d->base, DEVICE_BYTES, PROT_READ | PROT_WRITE) == 0);
+    d->depth++;
+    device_open_used(d);
 }
 
 static void device_close(device *d)
 {
-    if (!--d->depth)
-        CHECK(mprotect(d->base, DEVICE_BYTES, PROT_NONE) == 0);
+    if (--d->depth)
+        return;
+    if (d->opened)
+        CHECK(mprotect(d->base, d->opened, PROT_NONE) == 0);
+    d->opened = 0;
 }
 
 static int device_owns(const device *d, const void *at, size_t bytes)
@@ -50,6 +66,7 @@ static void *device_get(void *context, size_t bytes, size_t alignment)
         return NULL;
     d->live++;
     d->used = at + bytes;
+    device_open_used(d);
     return d->base + at;
 }
 

@@ -3,12 +3,14 @@
  *   CHECK(condition);                        counts one check; prints file, line and text when it fails
  *   CHECK_MSG(condition, "fmt", ...);        the same, with a message of your own
  *   return check_report("name");             prints "name: N passed, N failed"; the exit status
+ *   for (.. check_tries(n) ..)               of n random tries a third, or all where TRIES=all
  */
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static long check_passed, check_failed;
@@ -40,6 +42,14 @@ static int check_report(const char *name)
 {
     printf("%s: %ld passed, %ld failed\n", name, check_passed, check_failed);
     return check_failed != 0;
+}
+
+/* Of n tries with random values those that are made: a third, which is what make test has time for; all of
+ * them where the environment has TRIES=all (make check). What is tried once or in every way is no such try. */
+static inline int check_tries(int n)
+{
+    const char *tries = getenv("TRIES");
+    return tries && strcmp(tries, "all") == 0 ? n : (n + 2) / 3;
 }
 
 /* A thread pool of sorts: any order must do. */

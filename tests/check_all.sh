@@ -7,7 +7,7 @@
 #     sh tests/check_all.sh NAME...      some; `sh tests/check_all.sh list` names all
 #
 # At the end stands what each took, beside what tests/budgets lets it take (tests/times.sh); too much is a failure.
-# The golden hash (tests/test_hash.c) is part of most checks, so that a pass also means: the same bits.
+# The golden hash (tests/whole/test_hash.c) is part of most checks, so that a pass also means: the same bits.
 W="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
    -Wcast-align -Wundef -Wunused-function -Werror -I."
 B=build/check
@@ -44,16 +44,17 @@ can()
     return $result
 }
 
-looks_inside()          # does this test create the implementation itself?
+floors=$(awk 'sub("/$", "", $1) { printf "%s%s", bar, $1; bar = "|" }' src/ORDER)
+looks_inside()          # does one of these tests include doors of src/?
 {
-    grep -q '^ *# *define  *GRADCKPT_IMPLEMENTATION' "tests/test_$1.c"
+    grep -qE "^#include \"(($floors)/|backend.h)" "$@"
 }
 
-source_of()             # source_of NAME: what to compile for test_NAME as one unit
+test_of()               # test_of NAME...: the files of these tests
 {
-    looks_inside "$1" || echo -DGRADCKPT_IMPLEMENTATION
-    echo "-I. -Itests tests/test_$1.c"
-    [ "$1" != ops ] || echo tests/ref.c
+    for name; do
+        echo "tests/"*"/test_$name.c"
+    done
 }
 
 # object NAME compiler options...: $B/NAME.o, the implementation compiled so; once, whoever asks first
@@ -90,65 +91,69 @@ openmp()                # openmp OUTPUT source options...: the same with OpenMP
         $plain -fopenmp -DGRADCKPT_IMPLEMENTED -I. -Iexamples "$@" "$object" -lm -lpthread -o "$program"
 }
 
-# hash OUTPUT compiler options...: the golden hash with that build
+# rooms NAME compiler options...: $B/NAME/rooms.a, the files of src/ each compiled so; once, whoever asks first
+rooms()
+{
+    at=$B/$1
+    rooms=$at/rooms.a
+    compiler=$2
+    shift 2
+    mkdir -p "$at"
+    (
+        ! have flock || flock 9
+        depends=
+        [ "$compiler" != tcc ] || depends=DEPENDS= # which it cannot tell
+        MAKEFLAGS= make -s -j"$JOBS" AT="$at" CC="$compiler" CFLAGS="$*" $depends LEVEL=-O2 WARNINGS=-w OPENMP= "$rooms"
+    ) 9> "$at.lock"
+}
+
+# hash OUTPUT compiler options...: the golden hash with that build of the header
 hash()
 {
     out=$B/$1
     shift
-    "$@" $(source_of hash) -o "$out" && "$out"
+    "$@" -DGRADCKPT_IMPLEMENTATION -I. -Itests tests/whole/test_hash.c -o "$out" && $run "$out"
 }
 
-tests=$(echo tests/test_*.c)
-# tests_with OUTPUT compiler options...: all tests, or $tests, built so, run by $run, with the object of that name, or
-# of the name $object_name. $look: those that look inside share one implementation, as in the Makefile; a copy each takes
-# long with sanitizers. $some: what is given to tests that try some of their cases, as in "kernels:10 offload:1,100".
+tests=$(ls tests/*/test_*.c | grep -v '^tests/cuda/')
+# tests_with OUTPUT compiler options...: all tests, or $tests, built so, run by $run. Where one of them looks inside, all are
+# linked with the rooms of that name, or of the name $shared: $lib; else with the header's object. $some: what is given to
+# tests that try some of their cases, as in "kernels:10 offload:1,100".
 some=kernels:10
-object_name=
+shared=
 tests_with()
 {
     out=$B/$1
-    of=${object_name:-$1}
+    lib=${shared:-$1}
     shift
-    mkdir -p "$out-inside"
-    sed -f tests/inside.sed gradckpt.h > "$out-inside/gradckpt.h"
-    elsewhere='extern inline __attribute__((gnu_inline))'
-    weak='-DGCKPTI_TABLES=__attribute__((weak))'
-    if [ -n "$look" ]; then
-        object "$of" "$@" "-I$out-inside" "$weak" -DGCKPTI_INSIDE=
+    if [ -n "$shared" ] || looks_inside $tests; then
+        rooms "$lib" "$@" && lib=$rooms
     else
-        object "$of" "$@"
+        object "$lib" "$@" && lib=$object
     fi || return 1
     for test in $tests; do
         name=$(basename "$test" .c)
-        [ "$name" != test_cuda ] || continue
-        with="-lm -lpthread -o $out-$name.exe"
-        [ "$name" != test_ops ] || with="tests/ref.c $with"
+        with="$lib -lm -lpthread -o $out-$name.exe"
+        [ "$name" != test_ops ] || with="tests/ops/ref.c $with"
         part=$(echo "$some" | tr ' ' '\n' | sed -n "s/^${name#test_}://p" | tr ',' ' ')
         echo "== $name $part"
-        if ! looks_inside "${name#test_}"; then
-            "$@" -I. "$test" -DGRADCKPT_IMPLEMENTED "$B/$of.o" $with
-        elif [ -z "$look" ] || grep -q 'include "../gradckpt.h"' "$test"; then
-            own=                # these ask for no kernels, as in the Makefile
-            case $name in test_refusals | test_resume | test_shards | test_search) own="-O0 -DGCKPT_NO_FAST" ;; esac
-            "$@" $own -I. "$test" -DGCKPT_STATIC $with
+        if looks_inside "$test"; then
+            "$@" -O0 -I. -Itests -Isrc "$test" $with
         else
-            "$@" -O0 "-I$out-inside" -I. "$weak" "-DGCKPTI_INSIDE=$elsewhere" "-DGCKPT_API=$elsewhere" \
-                "$test" "$B/$of.o" $with
+            "$@" -I. -Itests "$test" -DGRADCKPT_IMPLEMENTED $with
         fi && $run "$out-$name.exe" $part || return 1
     done
 }
 
-# exchange NAME compiler options...: files go to and fro between its programs ($run; by the object of tests_with)
-# and ours
+# exchange NAME compiler options...: files go to and fro between its programs ($run; by $lib of tests_with) and ours
 exchange()
 {
     at=$B/$1-file
     here=$B/$1-exchange
     there="$run $B/$1-exchange.exe"
-    theirs=$B/$1.o
     linked "$1-exchange" tests/exchange.c || return 1
     shift
-    "$@" -I. -DGRADCKPT_IMPLEMENTED tests/exchange.c "$theirs" -lm -o "${there##* }" &&
+    "$@" -I. -DGRADCKPT_IMPLEMENTED tests/exchange.c "$lib" -lm -o "${there##* }" &&
         "$here" 5 - "$at-want" && "$here" 2 - "$at-2" && $there 2 - "$at-2-there" && cmp "$at-2" "$at-2-there" &&
         $there 2 "$at-2" "$at-4" && "$here" 1 "$at-4" "$at-5" && cmp "$at-want" "$at-5"
 }
@@ -162,7 +167,7 @@ symbols_of()            # symbols_of NAME options...: symbols of the implementat
 
 cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
 {
-    for test in tests/test_cuda.c tests/cuda_*.c; do
+    for test in tests/cuda/test_cuda.c tests/cuda/cuda_*.c; do
         echo "$1$(basename "$test" .c)"
     done
     [ -z "$1" ] || echo "$1test_cuda_shim"
@@ -228,7 +233,7 @@ run_check()
             sed 's/fast(\(.*\))/\1/' | sort -u > $B/$1.txt
         test "$(wc -l < $B/$1.txt)" -ge 18 || return 1
         while read -r op; do
-            grep -qw "gckpti_op_$op" tests/test_kernels.c || { echo "not tested: $op"; return 1; }
+            grep -qw "gckpti_op_$op" tests/cpu/test_kernels.c || { echo "not tested: $op"; return 1; }
         done < $B/$1.txt ;;
     kernels-*)
         set -- "$1" $(echo "${1#kernels-}" | tr ',' ' ')
@@ -237,28 +242,32 @@ run_check()
         shift 2
         need "$compiler"
         can "$compiler" "$@" || skip "$compiler $* does not build here"
-        "$compiler" -std=gnu99 "$@" -I. tests/test_kernels.c -lm -o "$B/$name" || return 1
+        rooms "$name-rooms" "$compiler" -std=gnu99 "$@" &&
+            "$compiler" -std=gnu99 "$@" -I. -Itests -Isrc tests/cpu/test_kernels.c "$rooms" -lm -lpthread -o "$B/$name" ||
+            return 1
         case " $* " in
         *" -O0 "*) "$B/$name" 10 ;;
         *) "$B/$name" 100 ;;
         esac ;;
     # ---- plans against exhaustive search, rotor and a replay: thousands of graphs ----
     plans-wide)
-        tests="tests/test_plan.c tests/test_search.c"
-        look=1
-        object_name=wide
+        tests=$(test_of plan search)
+        shared=wide
         some="plan:1,150 search:100001,200"
         tests_with "$1" $plain && $B/$1-test_plan.exe 100001 150 && $B/$1-test_plan.exe shapes 0 7 300 ;;
-    tests-wide | faults-wide)   # all cases of the tests that try some of them in make test
-        tests=
+    tests-wide | faults-wide)   # all cases and random tries of the tests that make test has a part of (check_tries;
+        tests=                  # test_plan's: plans-wide; other checks here make as few tries as make test)
         some="core:wide fit:wide bf16:wide order:wide user_ops:wide offload:1,100 stage:1,12 threads:20000
-              ranks:wide ranks_random:100,60"
+              ranks:wide ranks_random:1,60"
         [ "$1" = tests-wide ] || some=ranks_faults:wide
         for test in $some; do
-            tests="$tests tests/test_${test%%:*}.c"
+            tests="$tests $(test_of "${test%%:*}")"
         done
-        look=1
-        object_name=wide
+        for test in $([ "$1" = faults-wide ] || grep -l check_tries tests/*/test_*.c); do
+            case " $tests $(test_of plan) " in *" $test "*) ;; *) tests="$tests $test" ;; esac
+        done
+        export TRIES=all
+        shared=wide
         tests_with "$1" $plain ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged ----
     cross-* | wide-cross-*)     # a few tests, and NEON's kernels; wide-cross-*: more
@@ -271,28 +280,24 @@ run_check()
         esac
         need "$machine-gcc" "$emulator"
         set -- "$1" "$machine-gcc" -static -std=gnu99 $options
-        tests=tests/test_hash.c
+        run=$emulator
+        hash "$@" -O1 || return 1
         case $1 in
-        wide-*)                 # a few of the kernels' sizes: C's (big-endian too), and NEON's
-            for test in save table numerics alloc golden bf16 kernels; do
-                tests="$tests tests/test_$test.c"
-            done ;;
-        *aarch64*) tests="$tests tests/test_kernels.c" ;;                   # NEON's
-        *s390x*) tests="$tests tests/test_save.c tests/test_table.c" ;;     # the other byte order
-        *) tests="$tests tests/test_save.c" ;;
+        wide-*) tests=$(test_of save table numerics alloc golden bf16 kernels) ;; # C's kernels, or NEON's
+        *aarch64*) tests=$(test_of kernels) ;;                                   # NEON's
+        *s390x*) tests=$(test_of save table) ;;                                  # the other byte order
+        *) tests=$(test_of save) ;;
         esac
         some="bf16:quick kernels:1"
-        look=1
-        run=$emulator
         tests_with "$@" -O2 || return 1
-        linked "$1-plans" tests/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
-            "$emulator" "$B/$1-test_hash.exe" plans | cmp - "$B/$1-plans.txt" || return 1
+        linked "$1-plans" tests/whole/test_hash.c && "$B/$1-plans" plans > "$B/$1-plans.txt" &&
+            "$emulator" "$B/$1" plans | cmp - "$B/$1-plans.txt" || return 1
         # plans made here run there: as a constant and as a file; the machines write the same of both, but for
         # the sizes of blocks in a constant: these count the structures of the machine that prints
         firmware="-ffp-contract=off -I. -I$B tests/firmware"
         linked "$1-here" $firmware/host.c && "$B/$1-here" run > "$B/$1-want" &&
             "$B/$1-here" c small > "$B/$1-small.h" && "$B/$1-here" file > "$B/$1-plan" &&
-            "$machine-gcc" -static -Os -std=gnu99 $options -DGRADCKPT_IMPLEMENTED $firmware/host.c "$B/$1.o" \
+            "$machine-gcc" -static -Os -std=gnu99 $options -DGRADCKPT_IMPLEMENTED $firmware/host.c "$lib" \
                 -lm -o "$B/$1-there" &&
             "$machine-gcc" -static -Os -std=gnu99 $options -DTABLE="\"$1-small.h\"" $firmware/device.c \
                 -o "$B/$1-device" && "$emulator" "$B/$1-device" | cmp - "$B/$1-want" &&
@@ -308,8 +313,7 @@ run_check()
             set -- "$1" "$machine-gcc" -static -std=c99
             ! "$2" -std=c99 -I. -fsyntax-only tests/compile/implementation.c 2> "$B/$1-said" &&
                 grep '#error.*on s390x use -fexcess-precision=fast or -std=gnu99' "$B/$1-said" || return 1
-            tests=tests/test_hash.c
-            tests_with "$@" -fexcess-precision=fast -O1 -DGCKPT_NO_FAST ;;
+            hash "$@" -fexcess-precision=fast -O1 -DGCKPT_NO_FAST ;;
         esac ;;
     # ---- small compilers and other systems; files exchanged with them; on Windows one of more than 4 GiB ----
     port-*)
@@ -328,11 +332,8 @@ run_check()
         need "$1" ${run%% *}
         can "$@" || skip "what $1 builds does not run here${run:+ by $run}"
         [ "$1" = tcc ] || "$@" $W -Wstrict-prototypes -fsyntax-only tests/compile/implementation.c || return 1
-        tests=
-        for test in hash numerics save files; do
-            tests="$tests tests/test_$test.c"
-        done
-        tests_with "$port" "$@" && exchange "$port" "$@" || return 1
+        tests=$(test_of hash numerics save files)
+        tests_with "$port" "$@" && hash "$port-hash.exe" "$@" && exchange "$port" "$@" || return 1
         [ $port = port-mingw ] || return 0
         "$@" -I. tests/large.c -o $B/large.exe && ${CC:-cc} -std=gnu99 -O1 -I. tests/large.c -o $B/large &&
             truncate -s "$($B/large make $B/large.st)" $B/large.st && $B/large end $B/large.st &&
@@ -352,14 +353,14 @@ run_check()
         ${CC:-cc} -O1 -I. tests/compile/static_a.c tests/compile/static_b.c -o $B/$1 && $B/$1 ;;
     include-c-and-cxx)      # the implementation in C, its users in C++
         need "${CXX:-c++}"
-        plain_object && ${CXX:-c++} -std=c++11 -O1 -I. -Itests -DGRADCKPT_IMPLEMENTED -x c++ tests/test_hash.c \
+        plain_object && ${CXX:-c++} -std=c++11 -O1 -I. -Itests -DGRADCKPT_IMPLEMENTED -x c++ tests/whole/test_hash.c \
             -x none "$object" -o $B/$1 && $B/$1 ;;
     include-renamed)        # the header includes itself: under another name it needs GRADCKPT_FILE
         rm -rf $B/$1
         mkdir -p $B/$1
         cp gradckpt.h $B/$1/renamed.h
         echo '#include "renamed.h"' > $B/$1/bare.c
-        sed 's/"gradckpt.h"/"renamed.h"/' tests/test_hash.c > $B/$1/hash.c
+        sed 's/"gradckpt.h"/"renamed.h"/' tests/whole/test_hash.c > $B/$1/hash.c
         implementation="${CC:-cc} -std=gnu99 -O1 -DGRADCKPT_IMPLEMENTATION -I$B/$1 -Itests"
         $implementation '-DGRADCKPT_FILE="renamed.h"' $B/$1/hash.c -o $B/$1/hash && $B/$1/hash &&
             $implementation -DGCKPT_NO_FAST $B/$1/hash.c -o $B/$1/hash && $B/$1/hash &&
@@ -409,18 +410,18 @@ run_check()
         ${CC:-cc} -std=c99 -O1 -I. tests/compile/no_heap.c -o $B/$1 && $B/$1 &&
             { ! have nm || ! nm $B/$1 | grep -E ' U (malloc|realloc|calloc|free|fopen|fwrite)(@|$)'; } ;;
     firmware-wide)          # make test does some of it
-        WIDE=1 sh tests/test_firmware.sh ;;
+        WIDE=1 sh tests/firmware/test_firmware.sh ;;
     firmware-clang)
         need clang clang++
-        WIDE=1 CC=clang CXX=clang++ sh tests/test_firmware.sh ;;
+        WIDE=1 CC=clang CXX=clang++ sh tests/firmware/test_firmware.sh ;;
     mcu)                    # firmware on the boards of QEMU that are here, to the bits of this machine
-        plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" sh tests/test_mcu.sh ;;
+        plain_object && LINKED="${CC:-cc} -O1 -I. -DGRADCKPT_IMPLEMENTED $object" sh tests/firmware/test_mcu.sh ;;
     power)                  # make test cuts off each operation in one of four ways
-        ${CC:-cc} -std=gnu99 -O1 -DGCKPT_STATIC -I. -Itests tests/test_power.c -lm -o "$B/$1" && "$B/$1" all ;;
+        ${CC:-cc} -std=gnu99 -O1 -DGCKPT_STATIC -I. -Itests tests/examples/test_power.c -lm -o "$B/$1" && "$B/$1" all ;;
     fast-math-refused)      # not compiled, or not run, or the same bits
         for c in gcc clang; do
             have $c || continue
-            if $c -O1 -ffast-math -DGCKPT_NO_FAST $(source_of hash) -o $B/$1 2> /dev/null; then
+            if $c -O1 -ffast-math -DGCKPT_NO_FAST -DGRADCKPT_IMPLEMENTATION -I. -Itests tests/whole/test_hash.c -o $B/$1 2> /dev/null; then
                 $B/$1 > $B/$1.txt 2>&1 || grep 'self-test' $B/$1.txt || return 1
             fi
         done ;;
@@ -429,17 +430,16 @@ run_check()
         c=${1#asan-ubsan-}
         need "$c"
         can "$c" -fsanitize=address,undefined || skip "$c has no sanitizer runtime"
-        look=1
         # gcc's (make check): tests of public names, which compile soon, but for those that only plan much or repeat
         # what others do; and those of kernels, files and memory
         if [ "$c" = gcc ]; then
             tests=
-            for test in tests/test_*.c; do
+            for test in tests/*/test_*.c; do
                 name=$(basename "$test" .c)
                 case ${name#test_} in
                 kernels | bf16 | pack | files | save | blocks | resume) ;;
-                accuracy | fastest | fit | order | ranks | ranks_* | search) continue ;;
-                *) looks_inside "${name#test_}" && continue ;;
+                accuracy | fastest | fit | order | ranks | ranks_* | search | cuda) continue ;;
+                *) looks_inside "$test" && continue ;;
                 esac
                 tests="$tests $test"
             done
@@ -450,7 +450,7 @@ run_check()
         tests_with "$@" || return 1
         name=$1
         shift
-        "$@" -I. -DGRADCKPT_IMPLEMENTED examples/gpt.c "$B/$name.o" -lm -o "$B/$name-gpt" || return 1
+        "$@" -I. -DGRADCKPT_IMPLEMENTED examples/gpt.c "$lib" -lm -lpthread -o "$B/$name-gpt" || return 1
         gpt="$B/$name-gpt --layers 2 --dim 16 --heads 2 --context 16 --batch 4 --threads 1"
         $gpt --steps 3 --micro-batch 3 --checkpoint sqrt --dropout 0.1 --save $B/$name.st --sample 5 &&
             $gpt --steps 4 --resume $B/$name.st --checkpoint segments --tie 1 && ! $gpt --budget 100 &&
@@ -459,19 +459,22 @@ run_check()
         c=gcc
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
-        object tsan-ranks $c -std=gnu99 -O1 -g -fsanitize=thread &&
-            $c -std=gnu99 -O1 -g -fsanitize=thread -DGRADCKPT_IMPLEMENTED -I. tests/compile/two_contexts.c "$object" \
+        rooms tsan $c -std=gnu99 -O1 -g -fsanitize=thread &&
+            $c -std=gnu99 -O1 -g -fsanitize=thread -DGRADCKPT_IMPLEMENTED -I. tests/compile/two_contexts.c "$rooms" \
                 -lm -lpthread -o $B/$1 && $B/$1 ;;
     tsan-teams)             # how threads claim items; OpenMP's own barriers are beyond the sanitizer
         c=gcc
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
-        $c -std=gnu99 -O1 -g -fsanitize=thread -I. tests/test_threads.c -lm -lpthread -o $B/$1 && $B/$1 5000 ;;
+        rooms tsan $c -std=gnu99 -O1 -g -fsanitize=thread &&
+            $c -std=gnu99 -O1 -g -fsanitize=thread -I. -Itests -Isrc tests/cpu/test_threads.c "$rooms" -lm -lpthread \
+                -o $B/$1 && $B/$1 5000 ;;
     tsan-ranks)             # threads as ranks: what one has under way another may not touch
         c=gcc
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
-        tests="tests/test_ranks.c tests/test_ranks_faults.c tests/test_ranks_random.c"
+        tests=$(test_of ranks ranks_faults ranks_random)
+        shared=tsan
         tests_with "$1" $c -std=gnu99 -O1 -g -fsanitize=thread ;;
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
@@ -486,18 +489,18 @@ run_check()
                 --eval-every 0 --sample 3 ;;
     # ---- the programs ----
     packaging)              # make install, make dist, and a program that takes them by five tools
-        sh tests/test_packaging.sh $B/$1 ;;
+        sh tests/packaging/test_packaging.sh $B/$1 ;;
     mpi)                    # several processes, by OpenMPI
         need mpicc mpicxx mpirun make
         for c in gcc clang; do
             have $c || continue
-            for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/mpi_engine.c \
-                tests/mpi_predict.c tests/bench/scaling.c; do
+            for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/ranks/mpi_engine.c \
+                tests/ranks/mpi_predict.c tests/bench/scaling.c; do
                 OMPI_CC=$c mpicc -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
             done
         done
-        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/mpi_engine.c || return 1
-        MAKEFLAGS= make -s mpi-programs && sh tests/test_mpi.sh ;;
+        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_engine.c || return 1
+        MAKEFLAGS= make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
     nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
         need nvcc
         root=${NCCL_HOME:-$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")}
@@ -571,7 +574,7 @@ run_check()
             test "$(wc -l < $dir/own.losses)" -ge 20 &&
             paste $dir/store-all.losses $dir/own.losses |
             awk '{ d = $1 - $2; if (d < -1e-4 || d > 1e-4 || $1 == "") bad = 1 } END { exit bad }' ;;
-    # ---- gradckpt_cuda.cu without a device: its tests on tests/cuda_shim.h, and what nvcc makes of it ----
+    # ---- gradckpt_cuda.cu without a device: its tests on tests/cuda/cuda_shim.h, and what nvcc makes of it ----
     cuda-shim | cuda-shim-*)    # all tests, four schedules, streams that run at once (eager) or when waited for (lazy)
         need g++ make flock
         MAKEFLAGS= flock $B/cuda.lock make -s CC="${CC:-cc}" CXX=g++ $(cuda_tests build/shim/) || return 1
@@ -593,29 +596,24 @@ run_check()
         can g++ -fsanitize=address,undefined || skip "no sanitizers"
         a="-fsanitize=address,undefined $(grep -qsw fma /proc/cpuinfo && echo -mfma)"
         g++ -std=c++17 -O1 -ffp-contract=off $a -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I. \
-            -include tests/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
-        gcc -std=gnu99 -O1 $a -DGCKPT_NO_FAST -I. -c tests/compile/implementation.c -o $B/$1-i.o || return 1
+            -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
+        rooms cuda-asan-rooms gcc -std=gnu99 -O1 $a -fno-sanitize-recover=all || return 1
         for test in $(cuda_tests ""); do
             case $1$test in cuda-asancuda_fast | cuda-asancuda_methods) continue ;; esac
             echo "== $test"
-            with=-DGRADCKPT_IMPLEMENTED
-            object=$B/$1-i.o
-            if grep -q 'gckpti_\|GRADCKPT_IMPLEMENTATION' "tests/$test.c"; then
-                with="-DGCKPT_STATIC -DGCKPT_NO_FAST"
-                object=
-                grep -q 'define  *GRADCKPT_IMPLEMENTATION' "tests/$test.c" || with="$with -DGRADCKPT_IMPLEMENTATION"
-            fi
-            gcc -std=gnu99 -O1 $a $with -DGCKPT_CUDA_SHIM -I. -c "tests/$test.c" -o $B/$1-t.o &&
-                g++ $a $B/$1-t.o $object $B/$1.o -lm -lpthread -o "$B/$1-$test" &&
+            gcc -std=gnu99 -O1 $a -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Itests -Isrc -c "tests/cuda/$test.c" \
+                -o $B/$1-t.o &&
+                g++ $a $B/$1-t.o $B/$1.o "$rooms" -lm -lpthread -o "$B/$1-$test" &&
                 ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" 1 1 || return 1
         done ;;
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
         need g++
         sed 's/near \* near - far/gckpti_fma(near, near, -far)/' gradckpt_cuda.cu > $B/$1.cu
         ! cmp -s gradckpt_cuda.cu $B/$1.cu || return 1
-        g++ -std=c++17 -O0 -DGCKPT_CUDA_SHIM -I. -include tests/cuda_shim.h -x c++ -c $B/$1.cu -o $B/$1.o &&
-            gcc -std=gnu99 -O0 -DGCKPT_STATIC -DGCKPT_CUDA_SHIM -I. -c tests/test_cuda.c -o $B/$1-t.o &&
-            g++ $B/$1-t.o $B/$1.o -lm -lpthread -o $B/$1 || return 1
+        g++ -std=c++17 -O0 -DGCKPT_CUDA_SHIM -I. -include tests/cuda/cuda_shim.h -x c++ -c $B/$1.cu -o $B/$1.o &&
+            rooms wide $plain &&
+            gcc -std=gnu99 -O0 -DGCKPT_CUDA_SHIM -I. -Itests -Isrc -c tests/cuda/test_cuda.c -o $B/$1-t.o &&
+            g++ $B/$1-t.o $B/$1.o "$rooms" -lm -lpthread -o $B/$1 || return 1
         ! $B/$1 > $B/$1.txt &&
             grep 'self-test: products and sums are contracted; compile gradckpt_cuda.cu by nvcc -fmad=false' $B/$1.txt ;;
     cuda-nvcc-*)            # no warning; no spills in products and attention; every operation of exact mode is .rn
@@ -636,8 +634,9 @@ run_check()
                  if (!/\.rn\./ || /\.ftz|\.approx/) { print; bad++ } }
              END { print seen + 0, "operations of exact mode,", bad + 0, "not .rn"; exit bad > 0 || !seen }' \
             "$B/$1"/gradckpt_cuda*.ptx ;;
-    lines)                  # <= 100 columns, no tabs
-        ! grep -n -E '^.{101,}' gradckpt.h && ! grep -n "$(printf '\t')" gradckpt.h ;;
+    house)                  # gradckpt.h is what src/ gives; budgets, doors; <= 100 columns, no tabs
+        sh tests/house/house.sh src gradckpt.h &&
+            ! grep -n -E '^.{101,}' gradckpt.h && ! grep -n "$(printf '\t')" gradckpt.h ;;
     *)
         echo "no such check: $1"
         return 1 ;;
@@ -653,7 +652,7 @@ hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGC
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
-fast-math-refused power no-heap nccl macros lines"
+fast-math-refused power no-heap nccl macros house"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu

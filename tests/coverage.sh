@@ -57,13 +57,13 @@ if [ "$1" != report ]; then
             run make -s "build/$name" CC="$CLANG" CFLAGS='-O1 -std=gnu99' LOOKS= && run "build/$name"
         done
     else
-        run make test CC="$CLANG" CFLAGS='-O1 -std=gnu99' LOOKS= JOBS="$JOBS"
+        TRIES=all run make test CC="$CLANG" CFLAGS='-O1 -std=gnu99' LOOKS= JOBS="$JOBS"
         merge
         # what other builds run: soft fma, gpt with threads, plain C kernels (which need an fma at compile
         # time), no OpenMP, refusals with fast kernels, no heap
         CC=$CLANG run sh tests/check_all.sh hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA threads-gpt
         run make -s -B build/test_kernels CC="$CLANG" CFLAGS='-O1 -mfma -std=gnu99' && run build/test_kernels 10
-        run "$CLANG" -O1 -std=gnu99 -I. tests/test_refusals.c -lm -o build/refusals_fast &&
+        run "$CLANG" -O1 -std=gnu99 -I. tests/whole/test_refusals.c -lm -o build/refusals_fast &&
             run build/refusals_fast
         run "$CLANG" -O1 -std=gnu99 -I. tests/compile/no_heap.c -o build/no_heap && run build/no_heap
     fi

@@ -1,32 +1,64 @@
 #!/bin/sh
-# Adds up the "name: N passed, N failed" lines of logs, each of which ends with "exit status N" (make test).
-# A program that printed no such line, or ended badly although it counted no failure, is one failure.
-# The last line is "N passed, N failed"; the exit status is 1 when anything failed.
+# What make test prints of its logs, each of which ends with "exit status N". In one counts the last line
+# "name: N passed, N failed"; a program that printed no such line, or ended badly although it counted no failure, is one
+# failure.
 #
-#     sh tests/run.sh build/test_ops.log build/test_programs.log
-passed=0
-failed=0
-for log in "$@"; do
-    name=$(basename "$log" .log)
-    [ -f "$log" ] || echo "not built" > "$log"
-    status=$(sed -n 's/^exit status //p' "$log" | tail -n 1)
-    line=$(grep -E '^[^:]+: [0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+#     sh tests/run.sh each build/test_ops.log     its line; where something failed what it said, and how to run it alone
+#     sh tests/run.sh sum build/*.log             what failed, then "N passed, N failed"; the exit status is 1 where
+#                                                 anything did
+what=$1
+shift
+
+counts='^[^:]+: [0-9]+ passed, [0-9]+ failed$'
+
+# read_log LOG: sets name, line, p and f
+read_log()
+{
+    name=$(basename "$1" .log)
+    [ -f "$1" ] || echo "not built" > "$1"
+    status=$(sed -n 's/^exit status //p' "$1" | tail -n 1)
+    line=$(grep -E "$counts" "$1" | tail -n 1)
+    p=$(echo "$line" | sed -n 's/.*: \([0-9]*\) passed, .*/\1/p')
+    f=$(echo "$line" | sed -n 's/.* passed, \([0-9]*\) failed/\1/p')
     if [ -z "$line" ]; then
-        tail -n 20 "$log"
-        echo "$name: no result"
-        failed=$((failed + 1))
-        continue
-    fi
-    p=$(echo "$line" | sed 's/.*: \([0-9]*\) passed, .*/\1/')
-    f=$(echo "$line" | sed 's/.* passed, \([0-9]*\) failed/\1/')
-    if [ "$status" != 0 ] && [ "$f" -eq 0 ]; then
+        p=0
+        f=1
+        line="$name: no result${status:+, exit status $status}"
+    elif [ "$status" != 0 ] && [ "$f" -eq 0 ]; then
         f=1
         line="$line, but its exit status is $status"
     fi
-    [ "$f" -eq 0 ] || grep -v -E '^[^:]*: [0-9]* passed, [0-9]* failed$|^exit status' "$log" | tail -n 40
-    echo "$line"
-    passed=$((passed + p))
-    failed=$((failed + f))
-done
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+}
+
+# alone LOG: how it is run again
+alone()
+{
+    program=${1%.log}
+    case $program in
+    *.[0-3]) echo "rm $1; make $1" ;; # of the CUDA shim, in one of its schedules
+    *) [ -f "tests/$name.sh" ] && echo "rm $1; make $1" || echo "make $program && $program" ;;
+    esac
+}
+
+case $what in
+each)
+    read_log "$1"
+    if [ "$f" -gt 0 ]; then # in one piece: others print beside it
+        said=$(grep -v -E "$counts|^exit status" "$1" | tail -n 40 | sed 's/^/    /')
+        line="${said:+$said
+}$line
+    alone: $(alone "$1")"
+    fi
+    echo "$line" ;;
+sum)
+    passed=0
+    failed=0
+    for log in "$@"; do
+        read_log "$log"
+        [ "$f" -eq 0 ] || echo "failed: $line ($log)"
+        passed=$((passed + p))
+        failed=$((failed + f))
+    done
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ] ;;
+esac

@@ -38,7 +38,7 @@ static const char *find(const char *s, const char *what)
 }
 
 /* Whether every byte belongs to a character that XML and JSON may hold. */
-static int characters_fit(const text *t)
+static inline int characters_fit(const text *t)
 {
     for (size_t i = 0; i < t->size;) {
         int n = gckpti_utf8_length(t->bytes + i, t->size - i);

@@ -1,5 +1,9 @@
+#include "ask/own.h"
+#include "store/store.h"
+#include "graph/graph.h"
+
 /* =================================================================================================
- * >>plans: from a request to a plan; the frontier; the micro-batch
+ * plans: from a request to a plan; the frontier; the micro-batch
  *
  * gckpti_planner_open checks a request (gckpti_check_request) and makes the model of the graph as
  * it was built; gckpti_add_variants, where the plan may choose, those of other variants, a planner
@@ -10,22 +14,24 @@
  * after budget from the largest down, keeps models and schedules, and drafts a point when it is
  * asked for its plan. gckpt_fit does all of it for each micro-batch size.
  * ============================================================================================== */
+
 /* What can be wrong with term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
     if (!t && g->count)
-        return gckpti_graph_error(g, GCKPT_E_ARG,
-                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
-                            "NULL; the last tensor that was made in this graph is %T",
-                            i, g->tensors[g->count - 1]);
+        return gckpti_graph_error(
+            g, GCKPT_E_ARG,
+            "plan: the loss of term %i is NULL, as calls are that get nothing but "
+            "NULL; the last tensor that was made in this graph is %T",
+            i, g->tensors[g->count - 1]);
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
                             t ? "of another graph" : "NULL, and the graph has no tensor");
     if (!gckpti_is_loss(t))
         return gckpti_graph_error(g, GCKPT_E_ARG,
-                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
-                            t);
+                                  "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
+                                  i, t);
     if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: the first term counts the step and must depend on an input");
@@ -38,16 +44,14 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
             "inputs",
             i, t);
     if (!terms[i].regulariser && t->batchless)
-        return gckpti_graph_error(g, GCKPT_E_ARG,
-                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
-                            i, t);
+        return gckpti_graph_error(
+            g, GCKPT_E_ARG, "plan: term %i: %T depends on parameters only; mark it as regulariser",
+            i, t);
     for (int k = 0; k < i; k++)
         if (terms[k].loss == t)
             return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
     return GCKPT_OK;
 }
-
-enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
 
 /* What can be wrong with leaves, and ranks. */
 static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d)
@@ -101,8 +105,8 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 }
 
 /* What can be wrong with a request before any planning. */
-static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
-                                         const gckpt_plan_desc *d)
+GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d)
 {
     int inference = d->mode == GCKPT_INFERENCE;
     if (gckpti_check_desc(g, d) != GCKPT_OK)
@@ -162,13 +166,14 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
     int leads = 0;
     if (p->inference)
-        return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
-                            "training, and gckpt_gradients changes nothing (%T)",
-                            i, t);
+        return gckpti_graph_error(
+            p->g, GCKPT_E_ARG,
+            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+            "training, and gckpt_gradients changes nothing (%T)",
+            i, t);
     if (t->type == GCKPT_I32 || gckpti_is_loss(t))
-        return gckpti_graph_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
-                            t->type == GCKPT_I32 ? "i32" : "a loss");
+        return gckpti_graph_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s",
+                                  i, t, t->type == GCKPT_I32 ? "i32" : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];
@@ -179,17 +184,17 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     }
     for (int k = 0; k < p->term_count; k++)
         leads = leads || seen[p->terms[k].loss->id];
-    return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                        leads && end
-                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
-                              "loss passes ops without a backward, like %T"
-                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
-                              "it",
-                        i, t, end);
+    return gckpti_graph_error(
+        p->g, GCKPT_E_ARG,
+        leads && end ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                       "loss passes ops without a backward, like %T"
+                     : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                       "it",
+        i, t, end);
 }
 
 /* Whether all that is to be fetched has a value or a gradient in the arena. */
-static gckpt_result gckpti_check_fetches(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetches; i++) {
         const gckpt_tensor *t = p->desc->fetch[i].tensor;
@@ -206,10 +211,11 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_cut(p->g->store, gckpti_elements(&t->base->shape)))
-            return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has its share of the gradient of %T "
-                                "only; GCKPT_SHARD_NONE leaves it whole",
-                                i, t);
+            return gckpti_graph_error(
+                p->g, GCKPT_E_ARG,
+                "plan: fetch %i: each rank has its share of the gradient of %T "
+                "only; GCKPT_SHARD_NONE leaves it whole",
+                i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
                 (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -218,4 +224,3 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
     }
     return GCKPT_OK;
 }
-

@@ -1,3 +1,9 @@
+#include "ask/own.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "graph/graph.h"
+#include "search/search.h"
+
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
@@ -50,7 +56,7 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
 /* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
  * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
  * a loop. */
-static size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
 {
     size_t kinds[GCKPT_BYTES_KINDS], most = 0, resident = gckpti_resident(p, kinds);
     size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
@@ -242,10 +248,9 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     return GCKPT_OK;
 }
 
-/* gckpt_fit, of micro-batches that have so many rows or more. */
-static gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                              const gckpt_plan_desc *desc, gckpt_measure measure,
-                              int64_t least_rows)
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+                                 int64_t least_rows)
 {
     gckpti_fitting f;
     memset(&f, 0, sizeof f);
@@ -304,4 +309,3 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 {
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
-

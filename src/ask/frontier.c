@@ -1,22 +1,8 @@
-/* ---- the frontier ---- */
-/* Where a point comes from: a body of a variant's schedule. */
-typedef struct {
-    gckpt_point point;
-    gckpti_planner *p;
-    int *item, length;
-} gckpti_found;
+#include "ask/own.h"
+#include "graph/graph.h"
+#include "search/search.h"
 
-struct gckpt_frontier {
-    gckpti_object object;
-    gckpti_allocator memory;
-    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
-    gckpt_plan_desc desc; /* with copies of what it points to */
-    gckpt_point *points;
-    gckpti_found *found;    /* the same, with their schedules */
-    size_t count, resident; /* resident: bytes of parameters and optimiser state */
-    size_t proven_bytes;
-    int complete;
-};
+/* ---- the frontier ---- */
 
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
 {
@@ -287,4 +273,3 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner_report(&p, result);
     return plan;
 }
-

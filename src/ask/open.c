@@ -1,5 +1,8 @@
+#include "ask/own.h"
+#include "graph/graph.h"
+
 /* A planner without drafts, yet. */
-static void gckpti_planner_drafts(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_drafts(gckpti_planner *p)
 {
     memset(&p->draft, 0, sizeof p->draft);
     p->draft.scratch = p->pass = gckpti_scratch_new(p->memory, &p->failed);
@@ -7,7 +10,7 @@ static void gckpti_planner_drafts(gckpti_planner *p)
 }
 
 /* Gives back all but the model. */
-static void gckpti_planner_rest(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_rest(gckpti_planner *p)
 {
     gckpti_delete(p->memory, p->made, p->made_capacity, sizeof *p->made);
     gckpti_scratch_free(&p->draft.scratch);
@@ -17,8 +20,7 @@ static void gckpti_planner_rest(gckpti_planner *p)
     p->made_capacity = 0;
 }
 
-/* Frees what a planner has, and those of other variants behind it. */
-static void gckpti_planner_free(gckpti_planner *p)
+GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 {
     gckpti_planner_rest(p);
     gckpti_scratch_free(&p->scratch);
@@ -64,8 +66,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
-static gckpt_result gckpti_make_model(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpt_result result = gckpti_planner_memory(p);
     int trains = p->inference;
@@ -107,16 +108,15 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
 }
 
 /* Rows of a request's largest leaf. */
-static int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
+GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
     int64_t batch = g && d->batch <= 0 ? g->rows : d->batch, leaves = d->leaves ? d->leaves : 1;
     return batch / leaves + (batch % leaves > 0);
 }
 
-/* Checks a request; readies a planner of one of its variants, yet without the model. */
-static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                         gckpt_graph *graph, const gckpt_term *terms, int count,
-                                         const gckpt_plan_desc *d, gckpti_variant variant)
+GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
+                                            gckpt_graph *graph, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d, gckpti_variant variant)
 {
     memset(p, 0, sizeof *p);
     p->variant = variant;
@@ -145,9 +145,9 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
 
 /* Checks a request and readies a planner of the graph as it was built; the caller frees it either
  * way. */
-static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
-                                        gckpt_graph *graph, const gckpt_term *terms, int count,
-                                        const gckpt_plan_desc *d)
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d)
 {
     const gckpti_variant built = { 0, 0, 0 };
     gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
@@ -186,7 +186,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
  * of each the orders that promise fewer bytes, and all of these without slower memory, which a
  * search without it may find more for. Backends may have kernels of their own; what
  * OpenBLAS adds up depends on sizes. */
-static gckpt_result gckpti_add_variants(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
@@ -217,7 +217,7 @@ static gckpt_result gckpti_add_variants(gckpti_planner *p)
 }
 
 /* Reports what a planner ended with on its graph; other errors are there already. */
-static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
+GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 {
     int failed = 0;
     for (const gckpti_planner *q = p; q; q = q->next)
@@ -231,7 +231,7 @@ static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 }
 
 /* Reports that a budget is too small, and the least that is not. */
-static void gckpti_too_small(const gckpti_planner *p, size_t least)
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
     p->g->least = least;
@@ -242,4 +242,3 @@ static void gckpti_too_small(const gckpti_planner *p, size_t least)
                      ? ""
                      : " in this mode (GCKPT_AUTO needs least)");
 }
-

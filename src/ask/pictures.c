@@ -1,6 +1,10 @@
+#include "ask/own.h"
+#include "store/store.h"
+
 /* =================================================================================================
- * >>pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
+ * pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
  * ============================================================================================== */
+
 /* ---- Chrome's trace events ---- */
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
@@ -215,4 +219,3 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
                  f->proven_bytes);
     return gckpti_sink_flush(&k);
 }
-

@@ -1,5 +1,9 @@
+#include "ask/own.h"
+#include "graph/graph.h"
+#include "search/search.h"
+
 /* Drafts one mode: p->best, placed. */
-static gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
     if (mode == GCKPT_SQRT && p->desc->group == 0)
         return gckpti_find_sqrt(p);
@@ -57,8 +61,8 @@ static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size
 /* What is proven about all plans of a request within the bytes of each of n points, and *least, the
  * bytes that none can do without: the least of all its variants. Other modes are planned in little
  * memory, so their hulls will do. */
-static gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
-                                 size_t *least)
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                    size_t *least)
 {
     int searched = first->desc->mode == GCKPT_AUTO || first->desc->mode == GCKPT_OPTIMAL;
     size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(first, kinds);
@@ -81,7 +85,8 @@ static gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point
 }
 
 /* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
-static gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
+GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
+                                        gckpt_plan *plan)
 {
     gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
     size_t least;
@@ -126,8 +131,8 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
 /* Plans what open planners were asked for, from `first` up to `end`; `drafted`: the store-all draft
  * of the first is its best already. NULL: *result says why, or the budget is too small and *least
  * bytes would do. */
-static gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
-                                       int drafted, gckpt_result *result, size_t *least)
+GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                          int drafted, gckpt_result *result, size_t *least)
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0;
@@ -200,4 +205,3 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         gckpti_too_small(&p, least);
     return gckpti_plan_settle(plan);
 }
-

@@ -1,6 +1,6 @@
-/* =================================================================================================
- * >>plan-tells: what a plan tells
- * ============================================================================================== */
+#include "ask/own.h"
+#include "graph/graph.h"
+
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan) { return plan ? plan->offloaded : 0; }
@@ -13,13 +13,12 @@ GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
     return plan && plan->update_in_backward;
 }
 
-static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 {
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
-/* Bytes of a node's value in the arena. */
-static size_t gckpti_node_bytes(const gckpti_node *q)
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
 {
     return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
 }
@@ -133,7 +132,7 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
     return GCKPT_OK;
 }
 
-static const char *gckpti_node_name(const gckpt_plan *plan, int id)
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
 {
     const gckpti_node *node = &plan->nodes[id];
     return node->name != GCKPTI_NAMELESS ? plan->names + node->name
@@ -185,7 +184,7 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
     return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
-static const char *gckpti_shard_name(gckpt_shard shard)
+GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard)
 {
     static const char *const names[] = { "nothing", "state", "state and gradients",
                                          "state, gradients and values" };
@@ -270,4 +269,3 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     }
     return gckpti_sink_flush(&k);
 }
-

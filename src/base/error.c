@@ -1,11 +1,4 @@
-/* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
- * while building stays; `last` is replaced by each later call. */
-#define GCKPTI_MAGIC 0x67636b70u
-typedef struct {
-    uint32_t magic;
-    gckpt_result sticky, last;
-    char text[GCKPTI_TEXT];
-} gckpti_object;
+#include "base/own.h"
 
 GCKPT_API gckpt_result gckpt_error(const void *object)
 {
@@ -37,4 +30,3 @@ GCKPT_API const char *gckpt_error_text(const void *object)
     return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
                                                                         : gckpt_result_text(result);
 }
-

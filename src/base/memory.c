@@ -1,14 +1,8 @@
+#include "base/own.h"
+
 /* ---- memory: the one allocation site ---- */
-typedef struct {
-    gckpt_memory desc;
-    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
-     * it last refused */
-    size_t used, names, wanted;
-} gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
-
-static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
+GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
 {
     gckpti_allocator a;
     memset(&a, 0, sizeof a);
@@ -17,7 +11,7 @@ static gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory)
     return a;
 }
 
-static size_t gckpti_round_up(size_t n, size_t alignment)
+GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment)
 {
     return (n + (alignment - 1)) / alignment * alignment;
 }
@@ -54,10 +48,7 @@ static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t siz
     return base && (!ptr || gckpti_round_up(at + past + size, GCKPTI_ALIGN) - past >= a->used);
 }
 
-/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; it is meant for objects that live as long as it does. What
- * this takes is what gckpti_count_piece adds up. */
-static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
+GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
         return NULL;
@@ -93,8 +84,7 @@ static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size
     return NULL;
 }
 
-/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
-static void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
+GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
 {
     if (size && n > (size_t)PTRDIFF_MAX / size)
         return NULL;
@@ -105,30 +95,26 @@ static void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
     return p;
 }
 
-static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
+GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
 {
     size_t bytes = n * size;
     if (ptr)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
-/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
-static void gckpti_count_piece(size_t *used, size_t n, size_t size)
+GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size)
 {
     const size_t most = (size_t)PTRDIFF_MAX / 2, at = gckpti_round_up(*used, GCKPTI_ALIGN);
     if (n && size)
         *used = n < most / size && n * size < most - at ? at + n * size : most;
 }
 
-/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
-static size_t gckpti_count_block(size_t used)
+GCKPTI_FN size_t gckpti_count_block(size_t used)
 {
     return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
 }
 
-/* A name, copied. In a block it goes to the end, so that an array to which things with names are
- * added can grow where it is. NULL: no memory. */
-static char *gckpti_name_new(gckpti_allocator *a, const char *name)
+GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 {
     size_t n = strlen(name) + 1;
     char *copy = NULL;
@@ -144,8 +130,7 @@ static char *gckpti_name_new(gckpti_allocator *a, const char *name)
     return copy ? (char *)memcpy(copy, name, n) : NULL;
 }
 
-/* In a block, the newest first. */
-static void gckpti_name_delete(gckpti_allocator *a, char *name)
+GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 {
     if (name && a->desc.memory)
         a->names -= strlen(name) + 1;
@@ -153,9 +138,8 @@ static void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? strlen(name) + 1 : 0, 1);
 }
 
-/* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
-static void gckpti_tell_block(void *object, const char *whose, const gckpti_allocator *a,
-                              size_t would)
+GCKPTI_FN void(gckpti_tell_block)(void *object, const char *whose, const gckpti_allocator *a,
+                                  size_t would)
 {
     gckpti_object *o = (gckpti_object *)object;
     size_t n = strlen(o->text);
@@ -167,15 +151,7 @@ static void gckpti_tell_block(void *object, const char *whose, const gckpti_allo
                         whose, a->desc.size, would ? would : a->wanted);
 }
 
-#ifdef GCKPT_NO_TEXT
-#define gckpti_tell_block(object, whose, a, would)                                                 \
-    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
-#endif
-
-/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
- * they have (overcommit) still refuse what could never be there; many pieces they would promise,
- * and end the program when it writes to them. */
-static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
+GCKPTI_FN int gckpti_has_room(gckpti_allocator *a, size_t bytes)
 {
     if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
         return 1;
@@ -184,15 +160,13 @@ static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
     return p != NULL;
 }
 
-/* The next capacity of a growing array: as the last piece of a block it grows in place. */
-static size_t gckpti_larger(size_t capacity, int in_place)
+GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place)
 {
     return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
 }
 
-/* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
-static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
-                       size_t size)
+GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
+                          size_t size)
 {
     void *items;
     if (count < *capacity)
@@ -208,4 +182,3 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     *capacity = more;
     return 1;
 }
-

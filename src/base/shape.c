@@ -1,5 +1,6 @@
+#include "base/own.h"
+
 /* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
-typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
@@ -12,8 +13,8 @@ static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
     }
 }
 
-static void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
-                        const void *context)
+GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+                           const void *context)
 {
     unsigned char *v = (unsigned char *)items;
     for (size_t built = n / 2, end = n; end > 1;) {
@@ -33,7 +34,7 @@ static void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before
 }
 
 /* ---- shapes ---- */
-static gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
+GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {
     gckpt_shape s;
     memset(&s, 0, sizeof s);
@@ -53,19 +54,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
     return gckpti_shape(4, a, b, c, d);
 }
 
-/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
-GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
-{
-    int64_t n = 1;
-    for (int i = 0; i < axes; i++)
-        n *= s->d[i];
-    return n;
-}
-GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
-GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
-GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
-
-static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
+GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 {
     if (a->n != b->n)
         return 0;
@@ -75,8 +64,7 @@ static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
     return 1;
 }
 
-/* What is wrong with one that does not fit, for a text. */
-static const char *gckpti_shape_problem(const gckpt_shape *s)
+GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
 {
     for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++)
         if (s->d[i] <= 0)
@@ -84,8 +72,7 @@ static const char *gckpti_shape_problem(const gckpt_shape *s)
     return "that is more than this machine can address";
 }
 
-/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
-static int gckpti_shape_fits(const gckpt_shape *s)
+GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s)
 {
     uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64, n = 1;
     if (s->n < 0 || s->n > GCKPT_MAX_DIMS)
@@ -98,18 +85,4 @@ static int gckpti_shape_fits(const gckpt_shape *s)
     return 1;
 }
 
-/* An input gradient's element: add to it or store it first (manual, 5f). */
-GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
-
-/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
- * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
-GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
-{
-    float y = low ? x - *low : x, s = *d + y;
-    if (low)
-        *low = (s - *d) - y;
-    *d = s;
-}
-
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x) { gckpti_sum_add(sum, low, x); }
-

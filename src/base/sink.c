@@ -1,13 +1,8 @@
-/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
-typedef struct {
-    gckpt_write_fn write; /* NULL: only count */
-    void *user;
-    size_t total, used;
-    int failed;
-    unsigned char block[GCKPTI_LEAN ? 64 : 1024];
-} gckpti_sink;
+#include "base/own.h"
 
-static gckpt_result gckpti_sink_flush(gckpti_sink *k)
+/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
+
+GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k)
 {
     if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
         k->failed = 1;
@@ -15,8 +10,7 @@ static gckpt_result gckpti_sink_flush(gckpti_sink *k)
     return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
-/* Takes n bytes; a full block goes to the callback. */
-static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+GCKPTI_FN void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
     k->total += n;
@@ -31,8 +25,7 @@ static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
     }
 }
 
-/* The low `bytes` bytes of a number, little-endian. */
-static void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
+GCKPTI_FN void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
 {
     unsigned char little[8];
     for (int i = 0; i < bytes; i++)
@@ -40,8 +33,7 @@ static void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
     gckpti_sink_put(k, little, (size_t)bytes);
 }
 
-/* At most 511 bytes a call; directives: see gckpt_fail. */
-static void gckpti_print(gckpti_sink *k, const char *format, ...)
+GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
 {
     char line[512];
     gckpti_text t = { line, sizeof line - 1 };
@@ -51,4 +43,3 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
 }
-

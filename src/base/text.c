@@ -1,10 +1,8 @@
-/* ---- text without stdio ---- */
-typedef struct {
-    char *at;
-    size_t left;
-} gckpti_text; /* left: room, the final zero not counted */
+#include "base/own.h"
 
-static void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
+/* ---- text without stdio ---- */
+
+GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
 {
     if (n > t->left)
         n = t->left;
@@ -25,7 +23,7 @@ static void gckpti_text_uint(gckpti_text *t, uint64_t value)
     gckpti_text_put(t, digits + n, (size_t)(20 - n));
 }
 
-static void gckpti_text_int(gckpti_text *t, int64_t value)
+GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value)
 {
     if (value < 0)
         gckpti_text_put(t, "-", 1);
@@ -69,8 +67,6 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
-static void gckpti_text_add(gckpti_text *t, const char *format, ...);
-
 /* A shape that is being refused may have any number of axes; only six are there to be read. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
@@ -82,12 +78,8 @@ static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
     gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
 
-/* What %T puts: folder graph knows (gckpti_tensor_label). */
-typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
-
-/* Directives: see gckpt_fail; %T only with a labeller. */
-static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
-                               va_list args)
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
+                                  va_list args)
 {
     char label[64];
     for (const char *f = format; *f; f++) {
@@ -104,9 +96,7 @@ static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const c
         case 'u': gckpti_text_uint(t, va_arg(args, uint64_t)); break;
         case 'g': gckpti_text_double(t, va_arg(args, double)); break;
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
-        case 'T':
-            s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label);
-            break;
+        case 'T': s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label); break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
         }
@@ -115,7 +105,7 @@ static void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const c
     }
 }
 
-static void gckpti_text_add(gckpti_text *t, const char *format, ...)
+GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -123,7 +113,8 @@ static void gckpti_text_add(gckpti_text *t, const char *format, ...)
     va_end(args);
 }
 
-static void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format, va_list args)
+GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
+                          va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
@@ -131,8 +122,7 @@ static void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *f
         gckpti_text_format(&t, labeller, format, args);
 }
 
-/* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
-static gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (!o || o->sticky != GCKPT_OK)
@@ -146,19 +136,16 @@ static gckpt_result gckpti_error(void *object, gckpt_result result, const char *
 }
 
 #ifdef GCKPT_NO_TEXT
-/* Results without texts: what makes these counts as used, but is never called. */
-static gckpt_result gckpti_result(void *object, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (o && o->sticky == GCKPT_OK)
         o->last = result;
     return result;
 }
-#define gckpti_error(object, result, ...)                                                          \
-    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
-static gckpt_result gckpti_ok(void *object)
+GCKPTI_FN gckpt_result gckpti_ok(void *object)
 {
     gckpti_object *o = (gckpti_object *)object;
     o->last = GCKPT_OK;
@@ -167,14 +154,7 @@ static gckpt_result gckpti_ok(void *object)
     return GCKPT_OK;
 }
 
-/* Fields of a desc and what is allowed. */
-typedef struct {
-    const char *name;
-    int64_t value, least, most;
-} gckpti_range;
-
-/* 0: one of n is not, and the object says which. */
-static int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n)
+GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (r[i].value < r[i].least || r[i].value > r[i].most) {
@@ -186,4 +166,3 @@ static int gckpti_in_range(void *object, const char *who, const gckpti_range *r,
         }
     return 1;
 }
-

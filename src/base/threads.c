@@ -1,3 +1,5 @@
+#include "base/own.h"
+
 /* ---- threads ---- */
 GCKPT_API int gckpt_threads(void)
 {
@@ -9,51 +11,8 @@ GCKPT_API int gckpt_threads(void)
 #endif
 }
 
-/* How calls start threads. */
-typedef struct {
-    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
-                         void *context); /* the program's own */
-    void *user;
-    struct gckpti_team *team; /* NULL: none, or not needed */
-} gckpti_runner;
-
 #if GCKPTI_HAS_FAST
-/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
- * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
-#ifndef GCKPTI_TEAMS
-#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
-#define GCKPTI_TEAMS 1
-#else
-#define GCKPTI_TEAMS 0
-#endif
-#endif
 #if GCKPTI_TEAMS
-/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
- * too. `left` counts the items nobody has claimed, `open` those that are not finished.
- *
- * Why a thread that comes late, or sleeps anywhere in here, does no harm:
- * - An item is claimed by taking one from `left`, and is one's own if something was left. What
- *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
- *   ended and another began meanwhile, it has claimed an item of the other.
- * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
- *   only when no item is open. So body, context and n stay as they are while they are read.
- * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
- * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
- *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
- * Thread 0 waits for items that a thread has claimed, and for nothing else. */
-typedef struct gckpti_team {
-    void (*body)(void *context, int64_t i);
-    void *context;
-    int64_t n;
-    int busy; /* a job is under way */
-    int over; /* no more jobs */
-    int gone; /* threads that have seen it */
-    char apart[64];
-    int64_t left;
-    char apart2[64]; /* cache lines of their own */
-    int64_t open;
-    char apart3[64];
-} gckpti_team;
 
 static void gckpti_team_help(gckpti_team *t)
 {
@@ -97,7 +56,7 @@ static void gckpti_team_wait(int *waited)
 }
 
 /* What threads but 0 do until thread 0 ends the team. */
-static void gckpti_team_work(gckpti_team *t)
+GCKPTI_FN void gckpti_team_work(gckpti_team *t)
 {
     for (int waited = 0; !__atomic_load_n(&t->over, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
@@ -111,7 +70,7 @@ static void gckpti_team_work(gckpti_team *t)
 
 /* Thread 0 waits here for the others and not in OpenMP's barrier, which may spin for so long that a
  * thread without a processor never gets this one. */
-static void gckpti_team_end(gckpti_team *t, int others)
+GCKPTI_FN void gckpti_team_end(gckpti_team *t, int others)
 {
     __atomic_store_n(&t->over, 1, __ATOMIC_RELEASE);
     for (int waited = 0; __atomic_load_n(&t->gone, __ATOMIC_ACQUIRE) < others;)
@@ -137,16 +96,8 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 
 #endif
 
-static inline int gckpti_is_mixed(const gckpt_call *call)
-{
-    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
-}
-
-enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
-
-/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                       void *context)
+GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                          void *context)
 {
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
@@ -218,9 +169,8 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
         item(context, i, 0);
 }
 
-/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
-static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
-                             void *context)
+GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
+                                void *context)
 {
 #if GCKPTI_HAS_FAST && defined(_OPENMP) && GCKPTI_TEAMS
     if (threads > 1 && !runner->parallel_for && !runner->team) {

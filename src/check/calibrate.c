@@ -1,3 +1,9 @@
+#include "check/own.h"
+#include "base/base.h"
+#include "store/store.h"
+#include "plan/plan.h"
+#include "run/run.h"
+
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
@@ -185,4 +191,3 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
 }
-

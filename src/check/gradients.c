@@ -1,23 +1,18 @@
-/* =================================================================================================
- * >>check: gradients against finite differences
- * ============================================================================================== */
+#include "check/own.h"
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "plan/plan.h"
+#include "run/run.h"
 
-/* What a step is tried on, again and again, without being taken. */
-typedef struct {
-    gckpt_exec *e;
-    const gckpt_feed *feeds;
-    int count;
-    int64_t rows;
-} gckpti_batch;
-
-static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
+GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
 }
 
 /* When all micro-batches have run, or failed with `result`: gradients and loss. */
-static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
-                                     gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+                                        gckpt_report *report)
 {
     result = gckpti_end_gradients(b->e, result, report);
     return result != GCKPT_OK || gckpti_count(b->e)
@@ -42,7 +37,7 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
 }
 
 /* Elements of the largest parameter that is trained (or, too, measured). */
-static int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
+GCKPTI_FN int64_t gckpti_most_elements(const gckpt_plan *p, int measured)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
@@ -326,4 +321,3 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         *check = a.c;
     return result;
 }
-

@@ -1,3 +1,9 @@
+#include "check/own.h"
+#include "base/base.h"
+#include "store/store.h"
+#include "ask/ask.h"
+#include "run/run.h"
+
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
 enum { GCKPTI_ROUNDS = 32 };
 
@@ -171,4 +177,3 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
         gckpti_store_shrink(store, before);
     return result == GCKPT_OK && gckpti_ok(store) == GCKPT_OK ? r.plan[timed->fastest] : NULL;
 }
-

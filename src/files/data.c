@@ -1,3 +1,7 @@
+#include "files/own.h"
+#include "num/num.h"
+#include "store/store.h"
+
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
@@ -11,7 +15,7 @@ static void gckpti_load_undo(gckpti_loader *l)
 }
 
 /* The next n bytes of the file, to `out` (NULL: nowhere). */
-static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
+GCKPTI_FN int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
     unsigned char nowhere[256];
     int done = 1;
@@ -176,7 +180,7 @@ static void gckpti_load_commit(gckpti_loader *l)
 }
 
 /* What is left when the header is here: the store holds the file's values, or is as it was. */
-static void gckpti_load_rest(gckpti_loader *l)
+GCKPTI_FN void gckpti_load_rest(gckpti_loader *l)
 {
     const gckpti_source *s = l->source;
     if ((!s || s->index(l)) && gckpti_load_header(l) && gckpti_load_check(l) &&
@@ -191,4 +195,3 @@ static void gckpti_load_rest(gckpti_loader *l)
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
-

@@ -1,54 +1,10 @@
+#include "files/own.h"
+#include "store/store.h"
+
 /* ---- read: the header's JSON, decoded where it stands ---- */
-typedef struct {
-    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
-    signed char slot;      /* see gckpti_suffixes */
-    signed char type;      /* as a gckpt_storage; -1: another one */
-    signed char states;    /* of values: how many states they have in the file */
-    signed char had;       /* of values: how many the store had */
-    signed char optimiser; /* as in gckpti_param; -1: wrong */
-    unsigned char ignored; /* nothing of it counts but where its data are */
-    uint64_t updates;      /* as in gckpti_param */
-    size_t param;          /* index in the store; SIZE_MAX: not known yet */
-    unsigned char *to;     /* where the data are read to; NULL: they are compared */
-    gckpt_shape shape;
-    int64_t offsets[2];
-} gckpti_saved;
-
-typedef struct gckpti_loader gckpti_loader;
-/* A checkpoint of several files; each function refuses what is wrong, and is 0 then. */
-typedef struct {
-    int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
-    int (*begin)(
-        gckpti_loader *l);        /* the tensors are known; data are read by `taken` from now on */
-    int (*end)(gckpti_loader *l); /* all that is needed was read */
-} gckpti_source;
-
-struct gckpti_loader {
-    gckpt_store *store;
-    const gckpt_file_desc *desc;
-    const gckpti_source *source;     /* NULL: it is one file */
-    struct gckpti_rank_files *parts; /* of the source */
-    gckpt_result result;
-    gckpt_read_fn read; /* NULL: file lies in memory */
-    void *user;
-    const unsigned char *file;
-    size_t taken;            /* bytes of the file that were read */
-    char *header, *at, *end; /* end: of the header */
-    int64_t data_bytes;
-    gckpti_saved *entries;
-    size_t count, capacity, values; /* values: how many entries are that */
-    size_t had;                     /* parameters that the store had; 0: it gets all */
-    size_t notes;                   /* that it had; those behind them are the file's */
-    unsigned char *spare;           /* for what the store has already, until all is read */
-    size_t spare_bytes;
-    float *row;           /* at its end: room for a row that is packed */
-    int ours;             /* written by this library */
-    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
-    uint64_t contract, step, seed, optimiser;
-};
 
 /* A name in quotes, cut if long, control characters replaced. */
-static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
     gckpti_text_put(t, "\"", 1);
@@ -57,10 +13,8 @@ static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffi
     gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
 }
 
-/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
- * Returns 0. */
-static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
-                         const char *format, ...)
+GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
+                            const char *format, ...)
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
@@ -83,14 +37,14 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     return 0;
 }
 
-static int gckpti_json_fail(gckpti_loader *l, const char *what)
+GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what)
 {
     return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                          "header, byte %z: %s; the file is damaged or not safetensors",
                          (size_t)(l->at - l->header), what);
 }
 
-static void gckpti_json_space(gckpti_loader *l)
+GCKPTI_FN void gckpti_json_space(gckpti_loader *l)
 {
     while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\r' || *l->at == '\t'))
         l->at++;
@@ -176,8 +130,7 @@ static char *gckpti_json_string(gckpti_loader *l)
     return s;
 }
 
-/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
-static char *gckpti_json_key(gckpti_loader *l, int *count)
+GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count)
 {
     if (*count == 0 && !gckpti_json_need(l, '{'))
         return NULL;
@@ -188,8 +141,7 @@ static char *gckpti_json_key(gckpti_loader *l, int *count)
     return key && gckpti_json_need(l, ':') ? key : NULL;
 }
 
-/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
-static char *gckpti_digits(char *s, const char *end, uint64_t *value)
+GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
     for (*value = 0; s < end && *s >= '0' && *s <= '9'; s++) {
@@ -201,8 +153,7 @@ static char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* [a,b,...] of at most `limit` numbers: how many; -1 when wrong. */
-static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
 {
     int n = 0;
     if (!gckpti_json_need(l, '['))
@@ -349,7 +300,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 }
 
 /* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
-static int gckpti_load_header(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
 {
     char *name;
     int metadata = 0;
@@ -380,4 +331,3 @@ static int gckpti_load_header(gckpti_loader *l)
         gckpti_json_fail(l, "only spaces may follow the last '}'");
     return l->result == GCKPT_OK;
 }
-

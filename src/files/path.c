@@ -1,3 +1,7 @@
+#include "files/own.h"
+#include "store/store.h"
+#include "base/host.h"
+
 #ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
 #if GCKPTI_POSIX && !defined(__cplusplus)
@@ -10,20 +14,13 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-typedef struct {
-    FILE *f;
-    int error;         /* errno of the first failure, or 0 */
-    const char *stage; /* of a save: what it could not do, and what to look at */
-} gckpti_file;
-
-static void gckpti_file_try(gckpti_file *file, int failed)
+GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed)
 {
     if (failed && !file->error)
         file->error = errno ? errno : EIO;
 }
 
-/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
-static FILE *gckpti_file_open(const char *path)
+GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
     struct stat s;
@@ -39,7 +36,7 @@ static FILE *gckpti_file_open(const char *path)
 #endif
 }
 
-static size_t gckpti_file_read(void *user, void *bytes, size_t size)
+GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size)
 {
     gckpti_file *file = (gckpti_file *)user;
     size_t done = fread(bytes, 1, size, file->f);
@@ -60,8 +57,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
-static int gckpti_follow(char *path, size_t room)
+GCKPTI_FN int gckpti_follow(char *path, size_t room)
 {
     for (int links = 0; links < 40; links++) {
         size_t used = strlen(path) + 1, folder = used - 1;
@@ -98,8 +94,7 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
-static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
 {
     struct stat old;
     gckpti_file_try(file, !gckpti_follow(target, room));
@@ -127,8 +122,7 @@ static void gckpti_save_name(gckpti_file *file, char *path)
 }
 #endif
 
-/* Removes a temporary file, if no save has it any more. */
-static int gckpti_remove_left(const char *name)
+GCKPTI_FN int gckpti_remove_left(const char *name)
 {
 #if GCKPTI_POSIX
     int fd = open(name, O_WRONLY | O_NONBLOCK);
@@ -185,8 +179,6 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
     return NULL;
 }
 
-typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
-
 /* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
 static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
                             gckpti_body body, const void *what, gckpt_result *result)
@@ -220,8 +212,8 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     return placed;
 }
 
-static gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
-                                      int placed)
+GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
+                                         int placed)
 {
     return gckpti_error(object, GCKPT_E_FILE,
                         placed ? "save: %s: could not %s, but it is in place: \"%s\""
@@ -229,12 +221,9 @@ static gckpt_result gckpti_save_error(void *object, const gckpti_file *file, con
                         strerror(file->error), file->stage, path);
 }
 
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
- * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
- * there is an error. */
-static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
-                                     const char *like, gckpti_body body, const void *what,
-                                     int *placed)
+GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
+                                        const char *like, gckpti_body body, const void *what,
+                                        int *placed)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
     char *target = (char *)gckpti_new(memory, 2 * room, 1);
@@ -277,14 +266,14 @@ static gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, con
     return file.error ? gckpti_save_error(object, &file, path, *placed) : result;
 }
 
-static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                gckpti_body body, const void *what)
+GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
+                                   gckpti_body body, const void *what)
 {
     int placed;
     return gckpti_save_like(object, memory, path, path, body, what, &placed);
 }
 
-static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
+GCKPTI_FN gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
 {
     return gckpti_write((const gckpti_saving *)what, write, user);
 }
@@ -303,7 +292,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
     return gckpt_store_save_as(store, path, NULL);
 }
 
-static int64_t gckpti_file_size(FILE *f)
+GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 {
 #ifdef _WIN32 /* where long has 32 bits */
     return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
@@ -312,8 +301,7 @@ static int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-/* Bytes of what may be an index, by its size and how it begins; else 0: it is not read. */
-static size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
+GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
 {
     char begin[8];
     if (file->error || size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
@@ -323,8 +311,8 @@ static size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
     return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
 }
 
-static gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
-                                     const gckpt_file_desc *desc)
+GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+                                        const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
     errno = 0;
@@ -371,4 +359,3 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
     return gckpt_store_load_as(store, path, NULL);
 }
 #endif
-

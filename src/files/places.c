@@ -1,5 +1,8 @@
+#include "files/own.h"
+#include "store/store.h"
+
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_saved_by_param(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
@@ -8,7 +11,7 @@ static int gckpti_saved_by_param(const void *first, const void *second, const vo
     return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
 }
 
-static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
@@ -128,7 +131,7 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
 }
 
 /* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
-static int gckpti_load_check(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
 {
     gckpti_saved *head = NULL, missing;         /* values of the parameter we are at */
     size_t next = 0;                            /* the parameter that they should be of */
@@ -228,7 +231,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
 }
 
 /* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
-static int gckpti_load_create(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
     for (size_t i = 0; i < l->count; i++) {
@@ -253,4 +256,3 @@ static int gckpti_load_create(gckpti_loader *l)
     gckpti_load_places(l, l->spare);
     return 1;
 }
-

@@ -1,4 +1,7 @@
-static uint64_t gckpti_little(const unsigned char bytes[8])
+#include "files/own.h"
+#include "store/store.h"
+
+GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
 {
     uint64_t number = 0;
     for (int i = 8; i-- > 0;)
@@ -81,8 +84,8 @@ static gckpt_result gckpti_load_text(gckpt_store *store, gckpti_loader *l, size_
 }
 
 /* Loads a file of `size` bytes from l->read or l->file. */
-static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
-                                const gckpt_file_desc *desc)
+GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
+                                   const gckpt_file_desc *desc)
 {
     unsigned char little[8] = { 0 };
     uint64_t length = 0;

@@ -1,66 +1,29 @@
-/* =================================================================================================
- * >>files: save and load, as safetensors
- *
- * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
- * bytes; the data: little-endian, one tensor after the other (the format is described at
- * https://huggingface.co/docs/safetensors):
- *
- *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
- *       "optimiser":"1","b#updates":"3:15"},
- *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
- *
- * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
- * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
- * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
- * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
- * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
- * keys.) "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read
- * from a file that did not say. All other keys are notes. State becomes the file's: what the file
- * does not have becomes zero, as before a first step. An external parameter that is not writable
- * must hold the file's bits already. Files of other programs (any other format) leave step and seed
- * alone.
- *
- * Loading reads and checks the header before it changes anything. Then what the store lacks is
- * created, raw, and data are read to where they belong; those of arrays that the store had go to a
- * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
- * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
- * and the header's bytes are taken and given back; the header's stay taken when parameters, state
- * or notes had to be created, or values in a partial load, and what gckpt_ranks_load needs for its
- * files. Where a store has shares only, these are read, and the rest is passed over.
- * ============================================================================================== */
-#define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
+#include "files/own.h"
+#include "num/num.h"
+#include "store/store.h"
 
 /* ---- what both need ---- */
-static const char gckpti_part_format[] = "gradckpt part";
+GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
-/* What is asked for where no desc is given. */
-static const gckpt_file_desc gckpti_file_plain = {
+GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
 };
 
-/* What is saved: a store, or one rank's part of it. */
-typedef struct {
-    gckpt_store *store;
-    const gckpt_file_desc *desc;
-    int rank, ranks;
-    uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
-} gckpti_saving;
-
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
-static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
 }
 
 /* Shape of the scales of rows: all axes but the last. */
-static gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
+GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
 {
     gckpt_shape shape = *values;
     shape.n -= shape.n > 0;
     return shape;
 }
 
-static int gckpti_little_endian(void)
+GCKPTI_FN int gckpti_little_endian(void)
 {
     const uint16_t one = 1;
     unsigned char first;
@@ -69,8 +32,7 @@ static int gckpti_little_endian(void)
 }
 
 /* ---- write ---- */
-/* "NAME with what JSON wants escaped */
-static void gckpti_sink_name(gckpti_sink *k, const char *name)
+GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
     gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
@@ -188,9 +150,7 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "}");
 }
 
-/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
- * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
-static int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
+GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
     gckpti_outgoing w;
@@ -329,14 +289,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
-/* What is written, and the FNV-1a of it. */
-typedef struct {
-    gckpt_write_fn write;
-    void *user;
-    uint64_t sum;
-} gckpti_summing;
-
-static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+GCKPTI_FN size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
 {
     gckpti_summing *s = (gckpti_summing *)user;
     s->sum = gckpti_fnv(s->sum, bytes, size);
@@ -371,7 +324,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gck
     return result;
 }
 
-static gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
 {
     gckpt_store *store = v->store;
     gckpti_summing summing = { write, user, 0 };
@@ -424,4 +377,3 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 {
     return gckpt_store_write_as(store, write, user, NULL);
 }
-

@@ -1,9 +1,9 @@
-/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
- * `factor`. */
-static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                      const void *attributes, int64_t factor, int threads,
-                                      int plain, gckpt_precision precision, gckpt_graph *report,
-                                      gckpt_call *call)
+#include "graph/own.h"
+
+GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                         const void *attributes, int64_t factor, int threads,
+                                         int plain, gckpt_precision precision, gckpt_graph *report,
+                                         gckpt_call *call)
 {
     memset(call, 0, sizeof *call);
     call->inputs = n;
@@ -62,8 +62,7 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
     return NULL;
 }
 
-/* Whether an op hands in running statistics. */
-static int gckpti_hands_in(const gckpt_op *op)
+GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
 {
     unsigned needs = 0;
     for (int i = 0; i < GCKPT_MAX_INPUTS; i++)
@@ -146,4 +145,3 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
     return attribute_bytes && !t->attributes ? NULL : t;
 }
-

@@ -1,3 +1,5 @@
+#include "graph/own.h"
+
 static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
 {
     if (x) {
@@ -47,16 +49,13 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     return y;
 }
 
-/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
- * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
-enum { GCKPTI_CACHED = 1 << 22 };
-static int gckpti_is_cache(const gckpt_op *op)
+GCKPTI_FN int gckpti_is_cache(const gckpt_op *op)
 {
     const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
     return op && (op->flags & cache) == cache;
 }
 
-static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
     return gckpti_fail(
         g, GCKPT_E_ARG,
@@ -101,4 +100,3 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
         t->mixes |= GCKPTI_ALWAYS;
     return t;
 }
-

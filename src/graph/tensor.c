@@ -1,64 +1,5 @@
-/* =================================================================================================
- * >>graph: tensors, leaves, views, segments; gckpt_apply
- *
- * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
- * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
- * depends on no input (parameters, constants, and functions of those).
- * ============================================================================================== */
-enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
-
-struct gckpt_tensor {
-    gckpt_graph *graph;
-    gckpt_tensor *base; /* whose bytes these are: itself unless a view */
-    const gckpt_op *op;
-    gckpt_tensor *in[GCKPT_MAX_INPUTS];
-    const void *attributes, *data; /* data: of constants */
-    const char *name;              /* or NULL */
-    size_t attribute_bytes, aux_bytes;
-    gckpt_shape shape;
-    gckpt_type type;
-    int id, kind, inputs;
-    gckpt_init init; /* of a parameter */
-    float momentum;  /* of a gckpt_running */
-    int running;     /* it is one */
-    int index;       /* of the parameter in the store */
-    int segment;     /* innermost, -1 none */
-    int batchless, keep, recompute;
-    int floats;       /* of a parameter: uses that cannot read it as it is stored */
-    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
-    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
-};
-
-/* Ops that measure mix rows by statistics, which inference has from before. */
-enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
-
-typedef struct gckpti_chunk {
-    struct gckpti_chunk *next;
-    size_t size, used;
-} gckpti_chunk;
-typedef struct {
-    int parent, depth, ordinal; /* ordinal: among the outermost ones */
-} gckpti_segment;
-
-struct gckpt_graph {
-    gckpti_object object;
-    gckpti_allocator memory;
-    gckpt_store *store;
-    gckpti_chunk *chunks;
-    gckpt_tensor **tensors;
-    size_t count, capacity;
-    gckpti_segment *segments;
-    size_t segment_count, segment_capacity;
-    int segment;            /* open now */
-    int outermost, deepest; /* segments without a parent; levels */
-    int params;             /* 1 + the greatest number in the store of those it has */
-    int64_t rows;           /* of every input; 0: no input yet */
-    int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
-    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
-    int unmoved;            /* gckpt_positions is used */
-    size_t least;           /* bytes that would have sufficed, after E_BUDGET */
-};
+#include "graph/own.h"
+#include "store/store.h"
 
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
@@ -72,7 +13,7 @@ static const char *gckpti_kind_name(const gckpt_tensor *t)
 }
 
 /* `gelu "h3"` or `gelu #12`. */
-static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
+GCKPTI_FN const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
 {
     gckpti_text text = { buffer, size - 1 };
     buffer[0] = 0;
@@ -84,8 +25,7 @@ static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size
     return buffer;
 }
 
-/* The first error of a graph stays. */
-static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
@@ -97,8 +37,8 @@ static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char
     return NULL;
 }
 
-/* gckpti_error of a text with %T. */
-static gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_result(gckpti_graph_error)(void *object, gckpt_result result, const char *format,
+                                           ...)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (!o || o->sticky != GCKPT_OK)
@@ -111,7 +51,7 @@ static gckpt_result gckpti_graph_error(void *object, gckpt_result result, const 
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
+GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const char *format, ...)
 {
     gckpt_graph *g = call ? (gckpt_graph *)call->graph : NULL;
     if (!g || g->object.sticky != GCKPT_OK)
@@ -130,17 +70,11 @@ static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
         g->object.sticky = result;
     return NULL;
 }
-static gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
 {
     gckpti_graph_failed((gckpt_graph *)call->graph, result);
     return result;
 }
-#define gckpti_fail(g, result, ...)                                                                \
-    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
-#define gckpt_fail(call, result, ...)                                                              \
-    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
-#define gckpti_graph_error(object, result, ...)                                                    \
-    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
@@ -182,7 +116,7 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
-static void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
+GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
 {
     if (g->object.sticky == GCKPT_OK) {
         gckpti_fail(g, GCKPT_E_MEMORY, what, n);
@@ -215,15 +149,15 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     return p;
 }
 
-static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
+GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
     void *copy = gckpti_graph_bytes(g, n);
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
 /* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
-static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
-                                       gckpt_type type)
+GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
+                                          gckpt_type type)
 {
     if (g->count >= INT32_MAX ||
         !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
@@ -397,4 +331,3 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     out->data = t->data;
     return GCKPT_OK;
 }
-

@@ -122,4 +122,3 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
         for (int64_t j = 0; j < h->d; j += W)
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
-

@@ -302,4 +302,3 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 #undef GCKPTI_TARGET_BF16
 #undef GCKPTI_INLINED_BF16
 #endif
-

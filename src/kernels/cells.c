@@ -14,13 +14,14 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     NULL, NULL, V(widen), V(narrow), NULL, NULL
 #endif
 };
-static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
     gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
 };
-static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
+    gckpti_mixed_kernels_bf16) };
 #endif
 #undef GCKPTI_KERNELS
 
@@ -42,4 +43,3 @@ static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_
 #if defined(__cplusplus) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
-#endif /* GCKPTI_ISA */

@@ -11,7 +11,7 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
     return V(set1)(1.0f) + x;
 }
 
-/* The value of an elementwise op, by the steps of gckpti_gelu and the others in >>ops (a change of
+/* The value of an elementwise op, by the steps of gckpti_gelu and the others in ops (a change of
  * one is a change of both); of curves y is not used. o: its attributes. */
 GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
 {
@@ -193,4 +193,3 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
             if (call->in[i].grad)
                 V(slopes)(call, kind, i);
 }
-

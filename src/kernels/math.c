@@ -356,4 +356,3 @@ GCKPTI_INLINED void V(fetch)(const gckpti_ahead *a, int64_t at)
     __builtin_prefetch(a->y + 2 * at, 0, 2);
     __builtin_prefetch(a->z + 2 * at, 0, 2);
 }
-

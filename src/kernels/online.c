@@ -237,5 +237,3 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         }
     }
 }
-
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3

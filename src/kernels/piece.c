@@ -235,4 +235,3 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
         V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
     }
 }
-

@@ -218,4 +218,3 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
     return by;
 }
-

@@ -238,4 +238,3 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
             }
         }
 }
-

@@ -107,4 +107,3 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
         V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
-

@@ -195,4 +195,3 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
             V(put)(p->to + at, rstd, u, p->accumulate, end - c);
         }
 }
-

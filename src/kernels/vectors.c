@@ -1,4 +1,3 @@
-#ifdef GCKPTI_ISA
 /* =================================================================================================
  * >>kernels: written once, compiled once for each instruction set
  *
@@ -71,6 +70,18 @@ GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
 {
     return GCKPTI_MM(fnmadd_ps)(a, b, c);
 }
+GCKPTI_INLINED float V(fold_sum8)(__m256 a)
+{
+    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
+    b = _mm_movehl_ps(b, b) + b;
+    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
+}
+GCKPTI_INLINED float V(fold_max8)(__m256 a)
+{
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
+}
 #endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
@@ -95,12 +106,11 @@ GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 }
 GCKPTI_INLINED float V(fold_sum)(FLOATS a)
 {
-    return gckpti_fold_sum_avx2(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
+    return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
 }
 GCKPTI_INLINED float V(fold_max)(FLOATS a)
 {
-    return gckpti_fold_max_avx2(
-        _mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
+    return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
 }
 #undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
@@ -125,18 +135,8 @@ GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a)
-{
-    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
-    b = _mm_movehl_ps(b, b) + b;
-    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
-}
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
-{
-    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
-    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
-    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
-}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
+GCKPTI_INLINED float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
 #undef GCKPTI_MASK
 #else
 GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
@@ -359,4 +359,3 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
         d += 4 * d_row;
     }
 }
-

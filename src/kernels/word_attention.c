@@ -1,3 +1,4 @@
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* ---- attention of bf16 plans: chains of words. bf16: else flushing subnormals as the instructions
  * do ---- */
 #if GCKPTI_ISA == 3
@@ -423,4 +424,3 @@ static GCKPTI_TARGET void gckpti_backward_bf16(const gckpti_heads *h, int64_t ro
 #undef GCKPTI_PAIRED
 #undef GCKPTI_EACH_PAIRED
 #endif
-

@@ -67,4 +67,3 @@ GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
         y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
     return V(words)(y);
 }
-

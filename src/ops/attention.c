@@ -1,3 +1,6 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
  * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
  * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
@@ -8,18 +11,8 @@
  * queries.
  * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
  * are factors. Exponentials and sums are taken before p is rounded. */
-typedef struct {
-    int heads;
-    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
-} gckpti_attention;
 
-/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
-typedef struct {
-    int64_t keys, ahead;
-} gckpti_sight;
-
-/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
-static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
@@ -84,9 +77,8 @@ static void gckpti_attention_link(const gckpt_call *call, float s, const gckpti_
             gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
 }
 
-/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
-static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
-                                     float *rest)
+GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+                                        float *rest)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
@@ -134,7 +126,7 @@ static int64_t gckpti_attention_all(const gckpt_call *call)
     return call->shape.d[0] * call->shape.d[1] * o->heads;
 }
 
-static void gckpti_attention_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_attention_forward(const gckpt_call *call)
 {
     gckpti_attention_queries(call, 0, gckpti_attention_all(call), (float *)call->work);
 }
@@ -177,9 +169,7 @@ static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t 
     return gckpti_dot(g, out, d);
 }
 
-/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
- * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
-static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
+GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -230,7 +220,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t head, flo
     gckpti_attention_close(&in[0], at_q, t, c, d, dq);
 }
 
-static void gckpti_attention_start(const gckpt_call *call)
+GCKPTI_FN void gckpti_attention_start(const gckpt_call *call)
 {
     for (int i = 0; i < 3; i++)
         if (call->in[i].grad)
@@ -238,7 +228,7 @@ static void gckpti_attention_start(const gckpt_call *call)
                          call->in[i].accumulate);
 }
 
-static void gckpti_attention_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_attention_backward(const gckpt_call *call)
 {
     gckpti_attention_start(call);
     for (int64_t i = 0; i * call->shape.d[1] < gckpti_attention_all(call); i++)
@@ -286,4 +276,3 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
         o.causal += (int)(g->cached - g->news);
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
 }
-

@@ -1,10 +1,10 @@
-/* ---- ops along one axis see a tensor as (outer, size, inner). */
-typedef struct {
-    int64_t outer, size, inner;
-} gckpti_axis_split;
+#include "ops/own.h"
+#include "graph/graph.h"
 
-static gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                         int axis) /* negative: from the last*/
+/* ---- ops along one axis see a tensor as (outer, size, inner). */
+
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                            int axis) /* negative: from the last*/
 {
     gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
@@ -25,25 +25,12 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
-static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                              int64_t blocks, int64_t n, int accumulate)
+GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                                 int64_t blocks, int64_t n, int accumulate)
 {
     for (int64_t i = 0; i < blocks; i++)
         for (int64_t j = 0; j < n; j++)
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
-}
-
-/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere */
-typedef struct {
-    uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
-    int axis;
-    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
-} gckpti_slice;
-GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
-{
-    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
 /* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
@@ -64,7 +51,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_slice_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_slice_forward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
@@ -78,7 +65,7 @@ static void gckpti_slice_forward(const gckpt_call *call)
                           v.outer, n, 0);
 }
 /* g goes to where the forward read; all else is 0. */
-static void gckpti_slice_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_slice_backward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
@@ -93,8 +80,8 @@ static void gckpti_slice_backward(const gckpt_call *call)
                       call->in[0].accumulate);
 }
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
-                                     int moves)
+GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                        int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
@@ -114,7 +101,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 }
 
 /* Positions move on where there are caches; the tables must have them all. */
-static int gckpti_moves_fit(gckpt_graph *g)
+GCKPTI_FN int gckpti_moves_fit(gckpt_graph *g)
 {
     if (g->cached && g->unmoved)
         gckpti_fail(g, GCKPT_E_ARG,
@@ -150,7 +137,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static void gckpti_concat_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_concat_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
@@ -162,7 +149,7 @@ static void gckpti_concat_forward(const gckpt_call *call)
     }
 }
 /* Each input takes its part of g. */
-static void gckpti_concat_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_concat_backward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
@@ -200,15 +187,7 @@ static gckpt_result gckpti_cache_shape(gckpt_call *call)
     call->shape.d[1] = capacity;
     return GCKPT_OK;
 }
-GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
-                                    int64_t to)
-{
-    if (out)
-        out[to] = x->data[i];
-    else
-        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
-}
-static void gckpti_cache_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
     int64_t from = 0, to = call->position * c;
@@ -217,7 +196,7 @@ static void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
 /* clang-format off */
-static const gckpt_op gckpti_op_cache = {
+GCKPTI_DATA const gckpt_op gckpti_op_cache = {
     "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
     GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
 };
@@ -262,7 +241,7 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* By lanes along the last axis, row after row along another. */
-static void gckpti_sum_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_sum_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
@@ -278,7 +257,7 @@ static void gckpti_sum_forward(const gckpt_call *call)
         gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
     }
 }
-static void gckpti_mean_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_mean_forward(const gckpt_call *call)
 {
     float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
     int64_t n = gckpti_elements(&call->shape);
@@ -298,8 +277,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
             for (int64_t j = 0; j < v.inner; j++)
                 gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
 }
-static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
-static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
+GCKPTI_FN void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
+GCKPTI_FN void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
 GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
@@ -310,4 +289,3 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
-

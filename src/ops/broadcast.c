@@ -1,20 +1,16 @@
+#include "ops/own.h"
+
 /* ---- walking a tensor in row-major order while two others are read or written at their own steps.
  * Axis 0 is the innermost. Neighbouring axes that both others cross in one stride are merged, so
  * equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
-typedef struct {
-    int n;
-    int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t at[2]; /* where the present run begins */
-} gckpti_walk;
 
-static void gckpti_walk_begin(gckpti_walk *w)
+GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w)
 {
     memset(w, 0, sizeof *w);
     w->size[0] = 1; /* a scalar is one run of one element */
 }
 
-/* The next axis, going outwards. */
-static void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1)
+GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1)
 {
     int k = w->n - 1;
     if (size == 1)
@@ -29,8 +25,7 @@ static void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_
     w->step[1][k] = step1;
 }
 
-/* To the next run of size[0] elements; 0 at the end. */
-static int gckpti_walk_next(gckpti_walk *w)
+GCKPTI_FN int gckpti_walk_next(gckpti_walk *w)
 {
     for (int k = 1; k < w->n; k++) {
         w->at[0] += w->step[0][k];
@@ -64,8 +59,7 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
-static void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
 {
     int64_t stride[2] = { 1, 1 }, step[2];
     gckpti_walk_begin(w);
@@ -80,9 +74,8 @@ static void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
     }
 }
 
-/* Input i's gradient: d[j * step] gets sign * g[j] (exact), or g[j] * other[j * so], in each run.
- * Without a low part nothing is repeated, so steps are 1. */
-static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other)
+GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
+                                         const float *other)
 {
     const gckpt_arg *in = &call->in[i];
     const float *g = call->grad_out;
@@ -108,33 +101,6 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
-/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
- * product of part() and what it leaves in *factor, 1 at first. */
-static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
-                                        float (*part)(float g, float own, float other,
-                                                      float *factor))
-{
-    const gckpt_arg *in = &call->in[i];
-    const float *g = call->grad_out;
-    gckpti_walk w;
-    gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
-    if (in->low && !in->accumulate)
-        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
-    do {
-        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
-        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
-        for (int64_t j = 0; j < n; j++) {
-            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
-            if (low)
-                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
-            else
-                gckpti_put_product(&d[j], u, factor, in->accumulate);
-        }
-        g += n;
-    } while (gckpti_walk_next(&w));
-}
-
 /* out = f(a, b), run by run. */
 static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
@@ -156,7 +122,7 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 
 /* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
 #define GCKPTI_PAIR(name, flops, flags, ...)                                                       \
-    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
@@ -176,16 +142,16 @@ static void gckpti_add_gradients(const gckpt_call *call, float sign)
             gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
 }
 GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
-static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
+GCKPTI_FN void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
 GCKPTI_PAIR(add, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
 
 GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
-static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
+GCKPTI_FN void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
 GCKPTI_PAIR(sub, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
-static void gckpti_mul_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_mul_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
@@ -195,17 +161,7 @@ GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
 
 /* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
 GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
-GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
-{
-    (void)a, (void)factor;
-    return g / b;
-}
-GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
-{
-    *factor = a / b / b;
-    return -g;
-}
-static void gckpti_div_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_div_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
         gckpti_pair_gradient(call, 0, 0, gckpti_part_above);
@@ -215,26 +171,13 @@ static void gckpti_div_backward(const gckpt_call *call)
 GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
 
-/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
- * a < b; g where they do not compare.  minimum: the same with < for >. */
-GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
-{
-    *factor = own == other ? 0.5f : 1.0f;
-    return own < other ? 0.0f : g;
-}
-GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
-{
-    return gckpti_part_greater(g, other, own, factor);
-}
-static void gckpti_maximum_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_maximum_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
             gckpti_pair_gradient(call, i, 1, gckpti_part_greater);
 }
-static void gckpti_minimum_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_minimum_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
@@ -247,9 +190,6 @@ GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
-typedef struct {
-    int n, axes[GCKPT_MAX_DIMS];
-} gckpti_permute;
 
 /* Each axis once; a batch axis that leaves its place mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
@@ -276,8 +216,7 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Over the output; at[0] follows x, which forward reads and backward adds to. */
-static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
+GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -289,7 +228,7 @@ static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
         gckpti_walk_axis(w, call->shape.d[i], step, 0);
     }
 }
-static void gckpti_permute_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_permute_forward(const gckpt_call *call)
 {
     gckpti_walk w;
     float *o = call->out;
@@ -300,7 +239,7 @@ static void gckpti_permute_forward(const gckpt_call *call)
             *o++ = x[j * w.step[0][0]];
     } while (gckpti_walk_next(&w));
 }
-static void gckpti_permute_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_permute_backward(const gckpt_call *call)
 {
     gckpti_walk w;
     const float *g = call->grad_out;
@@ -321,4 +260,3 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
         p.axes[i] = axes[i];
     return gckpt_apply(&gckpti_op_permute, &x, 1, &p, sizeof p);
 }
-

@@ -1,41 +1,17 @@
+#include "ops/own.h"
+
 /* =================================================================================================
- * >>ops-layers: embed, matmul, linear, norms, attention, rotary, losses
+ * ops-layers: embed, matmul, linear, norms, attention, rotary, losses
  *
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
  * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
  * ============================================================================================== */
-enum {
-    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
-    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
-#ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
-    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
-#else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
-    GCKPTI_LOSS_ROWS_MOST = 1
-#endif
-};
 
-/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
-enum {
-    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
-    GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
-    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
-    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
-    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
-    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
-    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
-    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b; links at */
-    GCKPTI_MIXED_LINKS = 256 /* a time */
-};
+GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-static int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
- * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
-static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
@@ -43,8 +19,7 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
-/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
-static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
@@ -53,9 +28,7 @@ static int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
            GCKPTI_PANEL * 16;
 }
 
-/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
- * rows x GCKPTI_NC columns rest, if there are more links. */
-static int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)
         return 0;
@@ -67,7 +40,7 @@ static int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 }
 
 /* Either, as the call's plan needs it; in floats for all threads. */
-static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (GCKPTI_LEAN || call->plain)
         return 0;
@@ -77,7 +50,7 @@ static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
  * f32 plans have room in any case. */
-static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+GCKPTI_FN void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
     int64_t da = gckpti_product_scratch(call, m, k, n);
@@ -87,15 +60,12 @@ static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k
     call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
 }
 
-/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
- * less: in a bf16 plan rows of what is narrow. */
-static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
+GCKPTI_FN int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
 {
     return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
 }
 
-static int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
@@ -108,15 +78,8 @@ static int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t 
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
-/* A gradient's chains start at what it holds, or at +0. */
-static void gckpti_start(float *d, int64_t n, int accumulate)
+GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
 {
     if (!accumulate)
         memset(d, 0, (size_t)n * sizeof *d);
 }
-
-GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
-{
-    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
-}
-

@@ -1,3 +1,5 @@
+#include "ops/own.h"
+
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
  * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
  * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
@@ -10,18 +12,8 @@
  * fma(-h, b, u - a)). In training batchnorm's backward sums rows * mean and rows * (variance *
  * (N / (N - 1))) (of one value: rows * variance, 0) for its running statistics, rounded after each
  * operation; in inference they are mean and variance. */
-typedef struct {
-    int groups;     /* 0: batchnorm */
-    int gain, bias; /* which input, 0: none */
-} gckpti_channel_norm;
 
-typedef struct {
-    int64_t images, places, channels, groups, m;
-    float n; /* values of a group in an image */
-    const float *gain, *bias;
-} gckpti_channels;
-
-static gckpti_channels gckpti_channels_of(const gckpt_call *call)
+GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -75,8 +67,7 @@ static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
     return gckpti_channels_shape(call, "batchnorm");
 }
 
-/* The sum over m channels: of s, or with gain of gain s. */
-static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
 {
     float lane[32] = { 0.0f };
     for (int64_t k = 0; k < m; k++)
@@ -120,7 +111,7 @@ static void gckpti_channels_out(const gckpti_channels *s, const float *x, const 
     }
 }
 
-static void gckpti_groupnorm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_groupnorm_forward(const gckpt_call *call)
 {
     const gckpti_channels s = gckpti_channels_of(call);
     int64_t image = s.places * s.channels;
@@ -136,7 +127,7 @@ static void gckpti_groupnorm_forward(const gckpt_call *call)
     }
 }
 
-static void gckpti_batchnorm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_batchnorm_forward(const gckpt_call *call)
 {
     const gckpti_channels s = gckpti_channels_of(call);
     if (call->training)
@@ -145,8 +136,7 @@ static void gckpti_batchnorm_forward(const gckpt_call *call)
         gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
 }
 
-/* Adds n sums to a gradient. */
-static void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
+GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
 {
     for (int64_t c = 0; c < n && to->grad; c++)
         gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
@@ -173,7 +163,7 @@ static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const f
 }
 
 /* Image by image: its sums, what they add to dgain and dbias, its dx. */
-static void gckpti_groupnorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_groupnorm_backward(const gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const gckpti_channels s = gckpti_channels_of(call);
@@ -211,8 +201,7 @@ static void gckpti_groupnorm_backward(const gckpt_call *call)
     }
 }
 
-/* What was measured, times rows, to the running statistics; then as groupnorm. */
-static void gckpti_batchnorm_measured(const gckpt_call *call)
+GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call)
 {
     const gckpti_channels s = gckpti_channels_of(call);
     const float *aux = (const float *)call->aux;
@@ -227,7 +216,7 @@ static void gckpti_batchnorm_measured(const gckpt_call *call)
     }
 }
 
-static void gckpti_batchnorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_batchnorm_backward(const gckpt_call *call)
 {
     gckpti_batchnorm_measured(call);
     gckpti_groupnorm_backward(call);
@@ -257,4 +246,3 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
     gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
     return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
-

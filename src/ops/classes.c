@@ -1,3 +1,5 @@
+#include "ops/own.h"
+
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
  * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
@@ -11,7 +13,7 @@
  * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 makes the
  * row's loss and dx 0, whatever its logits are; the row counts. dw = put(sum of the losses behind
  * it by lanes, loss_scale). */
-static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
+GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
     rows.n--;
@@ -19,7 +21,8 @@ static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 }
 
 /* Whether a loss's input 2, if there is one, has the first axes of `all`. */
-static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
+GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
+                                          const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
     int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
@@ -32,10 +35,7 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
                              name, w, all);
 }
 
-/* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
-GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
-
-static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
+GCKPTI_FN void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
 {
     if (call->loss_sum)
         *call->loss_sum += (double)loss;
@@ -43,33 +43,8 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
-/* What the loss and the gradient of a row of logits depend on. */
-typedef struct gckpti_classes {
-    float max, log_sum;
-    const float *targets; /* of the classes; NULL: that of each is `other` */
-    float other, mass;    /* mass: the sum of all */
-    float scale;
-    int accumulate;
-} gckpti_classes;
-
-/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
- * there or a product; each row looks at its own (forward) or turns them into their gradient
- * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
-typedef struct {
-    gckpti_product_run product; /* of linear_cross_entropy */
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker),
-                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
-    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    float (*exp)(float x), (*log)(float x);
-} gckpti_loss_kernels;
-
-static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
-                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
+GCKPTI_FN void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                              void (*body)(void *context, int64_t i, int64_t worker), void *context)
 {
     (void)call, (void)work;
     for (int64_t i = 0; i < n; i++)
@@ -96,7 +71,7 @@ static void gckpti_plain_classes(const float *x, float *d, int64_t n, const gckp
     }
 }
 
-static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
     gckpti_loss_kernels by = { product,
                                gckpti_in_turn,
@@ -110,28 +85,6 @@ static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
     return by;
 }
 
-/* A block of rows, a chunk of their classes. */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_loss_kernels by;
-    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
-                                       v in all */
-    int64_t counted;                /* rows that are not left out */
-    const int32_t *targets;         /* of all rows; NULL: */
-    const float *soft;              /* (.., V) */
-    const float *weights;           /* NULL: none */
-    int64_t share;                  /* rows to a weight */
-    float smoothing;
-    const float *x;         /* the block's logits (rows,n) */
-    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
-    uint16_t *d_bf16;
-    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    int accumulate;
-    /* A row's, while its classes go by; then log of the sum, and the loss. */
-    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
-} gckpti_loss;
-
 /* The target of the block's row r, 0 without one; < 0: the row is left out. */
 static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
 {
@@ -143,10 +96,8 @@ static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
     return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
 }
 
-/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
- * are soft or smoothed. */
-static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
-                            float log_sum)
+GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
+                               float max, float log_sum)
 {
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
     if (l->soft) {
@@ -176,7 +127,7 @@ static void gckpti_loss_forward_classes(gckpti_loss *l, int64_t r, const float *
     l->hit[r] = gckpti_loss_of(l, r, x, l->hit[r], l->max[r], l->sum[r]);
 }
 
-static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
+GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     (void)worker;
@@ -241,7 +192,7 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
     }
 }
 
-static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
+GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
     float *d = l->d ? l->d + r * l->n : NULL;
@@ -285,7 +236,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
 
-static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
+GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
@@ -296,7 +247,7 @@ static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 }
 
 /* The losses of the block's rows, and aux for the backward. */
-static void gckpti_loss_finish(const gckpti_loss *l)
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
 {
     for (int64_t r = 0; r < l->rows; r++) {
         if (gckpti_loss_target(l, r) >= 0)
@@ -343,8 +294,7 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
 }
 
-/* The logits are the input: a chunk is all classes. */
-static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     void (*body)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
@@ -378,10 +328,6 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     by.each(call, weights, 4 * v * l.share, gckpti_loss_weight_item, &l);
 }
 
-/* An op's kernels, both by one function: run(call, .., backward). */
-#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
-    static void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }     \
-    static void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
 GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
 GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
 GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
@@ -428,4 +374,3 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
-

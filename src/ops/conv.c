@@ -1,3 +1,5 @@
+#include "ops/own.h"
+
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
  * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
@@ -6,26 +8,8 @@
  *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
  *   falls between two places (strides) does not.
  * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
-typedef struct {
-    gckpt_window window;
-    int transposed;
-} gckpti_conv2d;
 
-typedef struct { /* [0]: rows, [1]: columns */
-    gckpt_window window;
-    int64_t rows, image[2], places[2], taps[2];
-    int64_t c, o, group_c, group_o;
-} gckpti_conv_sizes;
-
-/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
- * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
-typedef struct {
-    int64_t size, results, taps;
-    int64_t step, tap, first;
-    int64_t at, each, tap_at, tap_each;
-} gckpti_reach;
-
-static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
+GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d, *y = call->shape.d;
@@ -88,8 +72,6 @@ static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
     return up ? gckpti_min(z->window.stride[axis], z->image[axis]) : 1;
 }
 
-enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
-
 /* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
 static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
                                       int64_t kx, const float *from, int64_t channels)
@@ -101,30 +83,17 @@ static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t 
     return from + (y * r[1].size + x) * channels;
 }
 
-/* The tap's number in w. */
-static int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
-                               int64_t kx)
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                                  int64_t kx)
 {
     return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
 }
 
-/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
-typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
 static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
 }
-
-/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
-typedef struct {
-    const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
-    int kind, accumulate;
-    const float *from, *start, *w;
-    float *out;
-    gckpti_multiply_add run;
-} gckpti_conv;
 
 /* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
  * of w; of dw, those of all taps in d over the place w. First for groups of one channel each, of
@@ -169,8 +138,7 @@ static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i
         }
 }
 
-/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
-static void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
 {
     const gckpti_conv_sizes *z = s->z;
     const gckpti_reach *r = s->r;
@@ -189,8 +157,7 @@ static void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end
     }
 }
 
-/* dw, place after place; of groups of one channel, those from c on, n of them. */
-static void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
     const float *from = s->from + c, *w = s->w + c;
@@ -203,8 +170,6 @@ static void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
                     gckpti_conv_links(s, from, i, j, w, s->out);
 }
 
-/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
-typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
 static void gckpti_conv_all(const gckpt_call *call, int kind, const float *from, const float *w,
                             const gckpt_arg *bias, const gckpt_arg *grad, gckpti_conv_run run)
 {
@@ -238,15 +203,14 @@ static void gckpti_conv_plain(const gckpt_call *call, const gckpti_conv *s)
     gckpti_conv_weights(s, 0, s->z->c);
 }
 
-static void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
+GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN, call->in[0].data,
                     call->in[1].data, call->inputs == 3 ? &call->in[2] : NULL, NULL, run);
 }
 
-/* dx, dw. */
-static void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
+GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -258,22 +222,21 @@ static void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
                         a->transposed ? x->data : call->grad_out, NULL, w, run);
 }
 
-static void gckpti_conv2d_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_conv2d_forward(const gckpt_call *call)
 {
     gckpti_conv_forward(call, gckpti_conv_plain);
 }
 
-static void gckpti_conv2d_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_conv2d_backward(const gckpt_call *call)
 {
     gckpti_conv_backward(call, gckpti_conv_plain);
     gckpti_bias_backward(call);
 }
 
-static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
+GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
     const int64_t *w = call->in[1].shape.d;
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
-

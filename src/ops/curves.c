@@ -1,3 +1,5 @@
+#include "ops/own.h"
+
 /* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y, or g
  * over the inverse function's slope, rounded once. Kernels go element by element, so that out may
  * be in, and grad may be grad_out. */
@@ -38,20 +40,21 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
 /* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
  * product or quotient. */
 #define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
-    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         gckpti_unary_forward(call, gckpti_##name);                                                 \
     }                                                                                              \
-    static void gckpti_##name##_backward(const gckpt_call *call)                                   \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
     {                                                                                              \
         gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
     }                                                                                              \
     GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
-/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
-GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
-static void gckpti_relu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_relu); }
-static void gckpti_relu_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_relu_forward(const gckpt_call *call)
+{
+    gckpti_unary_forward(call, gckpti_relu);
+}
+GCKPTI_FN void gckpti_relu_backward(const gckpt_call *call)
 {
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
@@ -60,13 +63,6 @@ static void gckpti_relu_backward(const gckpt_call *call)
 }
 GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
 
-/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
- *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
- *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
- * Hendrycks & Gimpel 2016. */
-#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
-#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 GCKPTI_INLINE float gckpti_gelu(float x)
 {
     float h = 0.5f * x, t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
@@ -94,9 +90,6 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
 }
 GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
- *   = fma(x s, 1 - s, s). Elfwing 2017. */
-GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu_slope(float x)
 {
@@ -105,12 +98,8 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
 }
 GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
 
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
-GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
 GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
-GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
 GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
 /* exp: slope y */
@@ -123,8 +112,6 @@ GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
 GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
-GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
 GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
 
@@ -134,30 +121,20 @@ GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
- * where e is 1 or 2, x x x where it is 3. */
-GCKPTI_INLINE float gckpti_power(float x, float e)
-{
-    if (e == 1.0f)
-        return x;
-    if (e == 2.0f)
-        return x * x;
-    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
-}
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
     return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
                   : gckpti_unary_shape(call);
 }
-static void gckpti_pow_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_pow_forward(const gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_power(call->in[0].data[i], e);
 }
-static void gckpti_pow_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_pow_backward(const gckpt_call *call)
 {
     float e = *(const float *)call->attributes, *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
@@ -175,12 +152,6 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
 }
 
-/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
- * bf16 plans y is rounded, and may lie between low and high where x does not.) */
-typedef struct {
-    float low, high;
-} gckpti_clamp;
-
 static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 {
     const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
@@ -191,7 +162,7 @@ static gckpt_result gckpti_clamp_shape(gckpt_call *call)
                           (double)o->low, (double)o->high);
     return gckpti_unary_shape(call);
 }
-static void gckpti_clamp_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_clamp_forward(const gckpt_call *call)
 {
     const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
@@ -201,7 +172,7 @@ static void gckpti_clamp_forward(const gckpt_call *call)
         call->out[i] = x > o->high ? o->high : x;
     }
 }
-static void gckpti_clamp_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_clamp_backward(const gckpt_call *call)
 {
     const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
     float *d = call->in[0].grad;
@@ -220,13 +191,13 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 }
 
 /* detach: y = x, in place where nothing else reads x later. */
-static void gckpti_detach_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
 {
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
 /* clang-format off */
-static const gckpt_op gckpti_op_detach = {
+GCKPTI_DATA const gckpt_op gckpti_op_detach = {
     "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
     GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT | GCKPTI_OWN_detach, NULL, NULL, NULL
 };
@@ -238,7 +209,7 @@ GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * A row is read to its end before it is written, so the bytes may coincide here too. */
-static void gckpti_softmax_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_softmax_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
@@ -252,7 +223,7 @@ static void gckpti_softmax_forward(const gckpt_call *call)
             y[j] = y[j] / sum;
     }
 }
-static void gckpti_softmax_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_softmax_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
@@ -272,7 +243,7 @@ GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKP
 
 /* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
  * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
-static void gckpti_log_softmax_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_log_softmax_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
@@ -285,7 +256,7 @@ static void gckpti_log_softmax_forward(const gckpt_call *call)
             y[j] = x[j] - max - sum;
     }
 }
-static void gckpti_log_softmax_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_log_softmax_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
@@ -306,11 +277,11 @@ static void gckpti_scale_by(const gckpt_call *call, const float *x, float *y, in
     for (int64_t i = 0; y && i < n; i++)
         gckpti_put_product(&y[i], factor, x[i], accumulate);
 }
-static void gckpti_scale_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_scale_forward(const gckpt_call *call)
 {
     gckpti_scale_by(call, call->in[0].data, call->out, 0);
 }
-static void gckpti_scale_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_scale_backward(const gckpt_call *call)
 {
     gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
@@ -350,14 +321,14 @@ static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y
             gckpti_put(&y[i], 0.0f, accumulate);
     }
 }
-static void gckpti_dropout_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_dropout_forward(const gckpt_call *call)
 {
     if (call->training)
         gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
     else
         gckpti_detach_forward(call);
 }
-static void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
+GCKPTI_FN void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
 {
     if (call->in[0].grad)
         gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
@@ -367,4 +338,3 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
 }
-

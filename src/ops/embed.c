@@ -1,3 +1,6 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
@@ -11,7 +14,7 @@ static gckpt_result gckpti_embed_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_embed_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
@@ -27,7 +30,7 @@ static void gckpti_embed_forward(const gckpt_call *call)
 }
 
 /* Rows of g in their order, each to its row of the table. */
-static void gckpti_embed_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *table = call->in[0].grad;
@@ -40,7 +43,7 @@ static void gckpti_embed_backward(const gckpt_call *call)
 }
 
 /* Input i holds numbers of rows of input i - 1: embed, linear_cross_entropy. */
-static int64_t gckpti_table_rows(const gckpt_call *call, int i)
+GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     return call->in[i - 1].shape.d[0];
 }
@@ -61,4 +64,3 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
         table->floats--;
     return t;
 }
-

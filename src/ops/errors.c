@@ -1,3 +1,5 @@
+#include "ops/own.h"
+
 /* ---- losses of elements, each a product a b of two factors; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
@@ -9,16 +11,8 @@
  * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
  * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
  * behind the weight, loss_scale). */
-typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
-typedef struct gckpti_errors {
-    const gckpt_call *call;
-    gckpti_error_kind kind;
-    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
-    const float *x, *y, *weights; /* y, weights: NULL: none */
-    float delta;
-} gckpti_errors;
 
-static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
+GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
@@ -31,36 +25,6 @@ static gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind 
     if (call->attributes)
         e.delta = *(const float *)call->attributes;
     return e;
-}
-
-/* The factor a of an element, and b. */
-GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
-                                         float *b)
-{
-    float d = x - y, size = gckpti_abs(d);
-    int linear = kind == GCKPTI_HUBER && !(size < delta);
-    *b = linear ? size - 0.5f * delta : d;
-    if (kind == GCKPTI_BINARY)
-        *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
-        return 1.0f;
-    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
-}
-
-/* dx */
-GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
-{
-    float d = x - y;
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
-        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
-    if (kind == GCKPTI_BINARY)
-        return gckpti_sigmoid(x) - y;
-    return d < -delta ? -delta : d > delta ? delta : d;
-}
-
-GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
-{
-    return e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
 static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
@@ -88,14 +52,6 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
                                scale, y->accumulate);
     }
 }
-
-/* What plain and fast kernels differ in. */
-typedef struct {
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
-    float (*forward)(const gckpti_errors *e, int64_t row);
-    void (*backward)(const gckpti_errors *e, int64_t row);
-} gckpti_error_kernels;
 
 /* Rows of a call, some of them at a time. */
 typedef struct {
@@ -133,8 +89,8 @@ static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
 }
 
-static void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
-                             gckpti_error_kernels by, int backward)
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
+                                gckpti_error_kernels by, int backward)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_error_rows s;
@@ -222,4 +178,3 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
-

@@ -1,3 +1,5 @@
+#include "ops/own.h"
+
 /* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
 static gckpt_result gckpti_gather_shape(gckpt_call *call)
 {
@@ -10,8 +12,7 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Entry b of axis 0, forward and backward. */
-static void gckpti_gather_entry(const gckpt_call *call, int64_t b)
+GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b)
 {
     int64_t m = call->shape.d[1], c = call->shape.d[2];
     const int32_t *index = call->in[1].index + b * m;
@@ -20,7 +21,7 @@ static void gckpti_gather_entry(const gckpt_call *call, int64_t b)
         memcpy(call->out + (b * m + i) * c, x + index[i] * c, (size_t)c * sizeof *x);
 }
 
-static void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
+GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
 {
     int64_t m = call->shape.d[1], c = call->shape.d[2], n = call->in[0].shape.d[1] * c;
     const int32_t *index = call->in[1].index + b * m;
@@ -32,13 +33,13 @@ static void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
             d[index[i] * c + j] += *g++;
 }
 
-static void gckpti_gather_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gather_forward(const gckpt_call *call)
 {
     for (int64_t b = 0; b < call->shape.d[0]; b++)
         gckpti_gather_entry(call, b);
 }
 
-static void gckpti_gather_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gather_backward(const gckpt_call *call)
 {
     for (int64_t b = 0; call->in[0].grad && b < call->shape.d[0]; b++)
         gckpti_gather_entry_back(call, b);
@@ -57,6 +58,3 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
     gckpt_tensor *in[2] = { x, index };
     return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
 }
-
-enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
-

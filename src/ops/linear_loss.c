@@ -1,3 +1,6 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
  * (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
@@ -91,8 +94,8 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         l->by.narrow(dx, rounded, l->rows * c);
 }
 
-static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                           int backward)
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                              int backward)
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
@@ -159,4 +162,3 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
                            w);
     return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
 }
-

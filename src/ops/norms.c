@@ -1,3 +1,5 @@
+#include "ops/own.h"
+
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
  * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
  * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
@@ -7,12 +9,6 @@
  * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
  *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
  * dgain sums g h (rounded) and dbias g, row by row, with low parts. */
-typedef struct {
-    int center, gain, bias;
-} gckpti_norm; /* gain, bias: which input, 0: none */
-
-/* d; rmsnorm has c = mean = 0. */
-GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
 
 /* The mean of x - c. */
 static float gckpti_mean_from(const float *x, int64_t n, float c)
@@ -42,7 +38,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
 }
 
 /* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
-static void gckpti_layernorm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -78,7 +74,7 @@ static void gckpti_layernorm_forward(const gckpt_call *call)
 }
 
 /* Row by row: what it adds to dbias and dgain, then its dx. */
-static void gckpti_layernorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -120,8 +116,8 @@ static void gckpti_layernorm_backward(const gckpt_call *call)
     }
 }
 
-static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
-static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
+GCKPTI_FN void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
+GCKPTI_FN void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
@@ -142,4 +138,3 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
     gckpti_norm o = { 0, gain ? 1 : 0, 0 };
     return gckpt_apply(&gckpti_op_rmsnorm, in, gain ? 2 : 1, &o, sizeof o);
 }
-

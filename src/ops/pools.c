@@ -1,26 +1,21 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
 /* =================================================================================================
- * >>ops-images: convolutions, pools, norms of images; gather; recurrent layers
+ * ops-images: convolutions, pools, norms of images; gather; recurrent layers
  *
  * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as
  * its matrix: chains over these in that order.
  * ============================================================================================== */
+
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
  * Taps of a window, by rows, as far as they are within x. max: y is the first tap x for which no
  * other is greater, or the first NaN. aux (B,P,Q,C): its number, 16 bits. average: the chain of
  * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
  * dx += g there, or g / size at each tap; from +0, or what is there. */
-typedef struct {
-    int size[2], stride[2], padding[2];
-} gckpti_pool;
 
-/* A pool's sizes: of x and y, rows and columns; channels. */
-typedef struct gckpti_pooling {
-    gckpti_pool o;
-    int64_t images, in[2], out[2], channels;
-} gckpti_pooling;
-
-static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+GCKPTI_FN gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     gckpti_pooling s;
@@ -34,9 +29,8 @@ static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
     return s;
 }
 
-/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
-static int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
-                           int64_t *end)
+GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                              int64_t *end)
 {
     *first = at * s->o.stride[axis] - s->o.padding[axis];
     *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
@@ -114,7 +108,7 @@ static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p
     }
 }
 
-static void gckpti_max_pool_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_max_pool_forward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     float *y = call->out;
@@ -128,7 +122,7 @@ static void gckpti_max_pool_forward(const gckpt_call *call)
             }
 }
 
-static void gckpti_max_pool_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_max_pool_backward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     const float *g = call->grad_out;
@@ -147,7 +141,7 @@ static void gckpti_max_pool_backward(const gckpt_call *call)
             }
 }
 
-static void gckpti_average_pool_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_average_pool_forward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     const float size = (float)s.o.size[0] * (float)s.o.size[1];
@@ -169,7 +163,7 @@ static void gckpti_average_pool_forward(const gckpt_call *call)
             }
 }
 
-static void gckpti_average_pool_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_average_pool_backward(const gckpt_call *call)
 {
     const gckpti_pooling s = gckpti_pooling_of(call);
     const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
@@ -240,4 +234,3 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
                           1)
              : NULL;
 }
-

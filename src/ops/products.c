@@ -1,11 +1,11 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
  * serves all leading indices, over all their rows in order. */
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
 
-static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
+GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
 {
     const gckpt_shape *b = &call->in[1].shape;
     int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
@@ -44,28 +44,15 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
-typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
-GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
-{
-    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
-}
-
-GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
-{
-    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
-                              c);
-}
-
-static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
     return t->start ? t->start[j] : 0.0f;
 }
 
-/* In bf16 plans: element by element. */
-static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
@@ -82,9 +69,8 @@ static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
         }
 }
 
-/* arg's values from `at` on. */
-static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row, int64_t step,
-                                      int64_t next)
+GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
+                                         int64_t step, int64_t next)
 {
     gckpti_factor x = {
         arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
@@ -92,7 +78,7 @@ static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t 
     return x;
 }
 
-static gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
+GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
 {
     gckpti_factor y = { x->f32, x->bf16, x->step, x->row, x->next, x->stored };
     return y;
@@ -107,18 +93,15 @@ static void gckpti_factors_to(const gckpt_call *call, gckpti_factors *t, int64_t
     t->c = c, t->c_bf16 = c_bf16, t->room = call->work;
 }
 
-/* c (m,n) = a b, or +=; of t there are a and b. */
-static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
-                              int64_t m, int64_t n, int64_t k, float *c, int accumulate)
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
     run(call, t);
 }
 
-/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
- * links do, and a's) chain after chain. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     float *c = t->c;
     (void)call;
@@ -139,7 +122,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
         }
 }
 
-static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
+GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -154,8 +137,7 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes 
     return b;
 }
 
-/* Forward of matmul and linear: out = a b + bias. */
-static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
+GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_factors t;
@@ -166,8 +148,7 @@ static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
     run(call, &t);
 }
 
-/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
+GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
@@ -189,12 +170,12 @@ static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run r
         run(call, &t);
 }
 
-static void gckpti_matmul_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_matmul_forward(const gckpt_call *call)
 {
     gckpti_linear_out(call, gckpti_plain_products(call));
 }
 
-static void gckpti_matmul_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_matmul_backward(const gckpt_call *call)
 {
     gckpti_linear_gradients(call, gckpti_plain_products(call));
 }
@@ -249,10 +230,10 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
+GCKPTI_FN void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
 /* Input 2's, row by row; also of convolutions. */
-static void gckpti_bias_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
@@ -264,7 +245,7 @@ static void gckpti_bias_backward(const gckpt_call *call)
             gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-static void gckpti_linear_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_linear_backward(const gckpt_call *call)
 {
     gckpti_matmul_backward(call);
     gckpti_bias_backward(call);
@@ -283,4 +264,3 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 {
     return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
-

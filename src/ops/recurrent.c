@@ -1,3 +1,6 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
 /* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
  * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
  * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
@@ -13,27 +16,8 @@
  *         f';  g: C i by g';  o: U t by o';  E = C f, D = chains of da wh over G, from +0
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
-typedef struct {
-    int gates;       /* 3: gru, 4: lstm */
-    int bias, start; /* which input; of two the first; 0: none */
-} gckpti_recurrent;
 
-typedef struct {
-    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
-} gckpti_sequence;
-
-/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
- * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
- * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
-typedef struct gckpti_cell {
-    int64_t units;
-    const float *p, *a, *g, *out, *h, *c;
-    float *state, *aux, *d, *da, *dp;
-    int accumulate;
-} gckpti_cell;
-
-static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
+GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -51,12 +35,11 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
     return s;
 }
 
-/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
-static int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
+GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
 {
     return gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
 }
-static int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
+GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
 {
     int64_t each = gckpti_sequence_each(call, rows);
     return call->plain ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
@@ -114,8 +97,7 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-/* State of row b before the first step. */
-static void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
+GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
 {
     size_t bytes = (size_t)s->units * sizeof *state;
     memset(state, 0, (size_t)s->state * sizeof *state);
@@ -125,9 +107,8 @@ static void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *st
         memcpy(state + s->units, s->c0->data + b * s->units, bytes);
 }
 
-/* Step t of row b, forward. */
-static gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                  int64_t t, float *state, const float *a)
+GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                     int64_t t, float *state, const float *a)
 {
     gckpti_cell c;
     int64_t at = b * s->steps + t;
@@ -140,9 +121,8 @@ static gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence 
     return c;
 }
 
-/* The same, backward. zero: H of them. */
-static gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                    int64_t t, const float *zero, float *d, float *da)
+GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                       int64_t t, const float *zero, float *d, float *da)
 {
     gckpti_cell c;
     int64_t at = b * s->steps + t;
@@ -249,8 +229,7 @@ static void gckpti_sequence_forward(const gckpt_call *call, void (*gates)(const 
     }
 }
 
-/* What begins at +0, or goes on through the rows. */
-static void gckpti_sequence_begin(const gckpti_sequence *s)
+GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s)
 {
     if (s->wh->grad)
         gckpti_start(s->wh->grad, s->units * s->gates, s->wh->accumulate);
@@ -258,8 +237,7 @@ static void gckpti_sequence_begin(const gckpti_sequence *s)
         gckpti_start(s->bias->grad, s->gates, s->bias->accumulate);
 }
 
-/* dh0 and dc0 of row b. */
-static void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
+GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
 {
     const gckpt_arg *start[2] = { s->h0, s->c0 };
     for (int i = 0; i < 2; i++)
@@ -300,19 +278,19 @@ static void gckpti_sequence_backward(const gckpt_call *call,
     }
 }
 
-static void gckpti_gru_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gru_forward(const gckpt_call *call)
 {
     gckpti_sequence_forward(call, gckpti_gru_gates);
 }
-static void gckpti_gru_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_gru_backward(const gckpt_call *call)
 {
     gckpti_sequence_backward(call, gckpti_gru_slopes);
 }
-static void gckpti_lstm_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_lstm_forward(const gckpt_call *call)
 {
     gckpti_sequence_forward(call, gckpti_lstm_gates);
 }
-static void gckpti_lstm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_lstm_backward(const gckpt_call *call)
 {
     gckpti_sequence_backward(call, gckpti_lstm_slopes);
 }
@@ -346,4 +324,3 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
                            h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
     return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
 }
-

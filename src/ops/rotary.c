@@ -1,3 +1,6 @@
+#include "ops/own.h"
+#include "graph/graph.h"
+
 /* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
  * At position t by t base^(-2i/D): y_i = fma(x_i, cos, -(x_j sin)), y_j = fma(x_j, cos, x_i sin).
  * The backward does so to g, with -sin. work (T,D/2,2): cos, sin.
@@ -5,15 +8,8 @@
  * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
  * always the last times base^(-2/D), in binary64; then each is cut to a whole number and taken
  * modulo 2^64. */
-typedef struct {
-    int heads;
-    float base;
-    int first; /* left out where it is 0, as in a slice */
-} gckpti_rotary;
 
-/* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
- * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
-static double gckpti_rotary_ratio(float base, int64_t n)
+GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
 {
     double r = (double)gckpti_pow(base, -1.0f / (float)n), target = 1.0 / (double)base;
     for (int i = 0; i < 3; i++) {
@@ -21,31 +17,6 @@ static double gckpti_rotary_ratio(float base, int64_t n)
         r = r - r * (power - target) / ((double)n * power);
     }
     return r;
-}
-
-/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
- * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
-{
-    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
-    p -= (uint64_t)r.quadrant << 62;
-    uint64_t size = p >> 63 ? 0 - p : p;
-    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
-    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
-    r.hi = p >> 63 ? -r.hi : r.hi;
-    return r;
-}
-
-#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
-/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
-GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
-{
-    const double turn = 18446744073709551616.0;
-    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
-        return 0;
-    x -= turn * (double)(uint64_t)(x / turn); /* exact */
-    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
-    return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
 
 /* Whole heads of an even size; work is the table of cosines and sines. */
@@ -96,12 +67,12 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     }
 }
 
-static void gckpti_rotary_forward(const gckpt_call *call)
+GCKPTI_FN void gckpti_rotary_forward(const gckpt_call *call)
 {
     gckpti_rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
 }
 
-static void gckpti_rotary_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_rotary_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
         gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
@@ -160,4 +131,3 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
         g->positions = room;
     return t && gckpti_moves_fit(g) ? t : NULL;
 }
-

@@ -1,5 +1,8 @@
+#include "plan/own.h"
+#include "graph/graph.h"
+
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
-static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
@@ -70,7 +73,7 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
 }
 
 /* The instructions of a schedule, updates included; which forwards are first; the work. */
-static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
 {
     uint64_t once = 0, again = 0, backward = 0;
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
@@ -278,7 +281,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
-static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 {
     size_t at = 0;
     for (int v = 0; v < d->s.spans; v++)
@@ -296,7 +299,7 @@ static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 }
 
 /* Buffers and operands of all instructions, in their order. */
-static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
     const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
@@ -332,4 +335,3 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             d->buffers[d->gradient[p->whole[id]]].end = end;
     }
 }
-

@@ -1,3 +1,8 @@
+#include "plan/own.h"
+#include "num/num.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+
 /* ---- from draft to plan ---- */
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
@@ -9,9 +14,7 @@ static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, 
     return to && from && n > 0 ? memmove(to, from, n * size) : to;
 }
 
-/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
- * its bytes. What is one block already may overlap it, further back. */
-static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
+GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
 {
     gckpt_plan p = *from;
     size_t n = sizeof p;
@@ -70,7 +73,7 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     return node;
 }
 
-static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
 {
     const gckpt_store *s = t->graph->store;
     gckpti_node node = gckpti_node_of(t);
@@ -181,9 +184,7 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
     return sum;
 }
 
-/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
- * is added to what there is. Returns their sum. */
-static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
+GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
     size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
@@ -205,8 +206,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     return parameters + state + caches;
 }
 
-/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
-static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
+GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
 {
     if (!plan || !plan->memory.desc.memory)
         return plan;
@@ -217,9 +217,7 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
- * without memory. */
-static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
+GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
 {
     size_t n = d->buffer_count, ends = d->length + 3;
     int *order = (int *)gckpti_scratch_take(&p->pass, n, sizeof *order);
@@ -286,8 +284,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
 }
 
-/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
-static int gckpti_counted(const gckpt_op *op)
+GCKPTI_FN int gckpti_counted(const gckpt_op *op)
 {
     int i = (op->flags & GCKPTI_OWN_ROW ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_BY_ROW .. */
     while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
@@ -343,8 +340,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
         lives[i] = d->buffers[order[i]];
 }
 
-/* The plan of a draft that is placed, written where it stays; NULL without memory. */
-static gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode)
+GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode)
 {
     gckpt_plan head, *plan = NULL;
     gckpti_scratch_clear(&p->pass);
@@ -372,25 +368,19 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
-/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. */
-static int gckpti_group(const gckpti_planner *p, size_t i)
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
 {
     return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
 }
 
-/* Long graphs try one group for each number of segments. */
-static int gckpti_part_repeats(const gckpti_planner *p, size_t i)
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
 {
     size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
     size_t group = i < ops ? i + 1 : i - ops + 1;
     return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
 }
 
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
-static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
     size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
@@ -422,4 +412,3 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
         return result;
     return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
 }
-

@@ -1,5 +1,8 @@
+#include "plan/own.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-enum { GCKPTI_FORMS = 5 }; /* form 0 is the graph as it was built */
 
 /* Makes of a copy of a loss what runs in its place; 0: it has no such form. Forms 1 to 3 of a head
  * compute each logit once, of so many rows at a time; the last computes them twice, in chunks. */
@@ -54,9 +57,7 @@ static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, cons
     return 1;
 }
 
-/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
- * its last. */
-static void gckpti_take_form(gckpti_planner *p)
+GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && !p->failed; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
@@ -79,9 +80,7 @@ static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
     return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
 }
 
-/* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
- * or fewer bytes. */
-static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
+GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 {
     int better = p->units != q->units || p->link_count != q->link_count;
     for (int i = 0; i < p->n && !better; i++)
@@ -90,4 +89,3 @@ static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
             gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
     return better;
 }
-

@@ -1,3 +1,6 @@
+#include "plan/own.h"
+#include "graph/graph.h"
+
 /* ---- the model's gradients ---- */
 static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
 {
@@ -12,7 +15,7 @@ static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t 
 }
 
 /* Whether a target is the body's. */
-static int gckpti_in_body(const gckpti_planner *p, int target)
+GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target)
 {
     return p->target[target].unit >= p->prologue;
 }
@@ -208,7 +211,7 @@ static void gckpti_model_bytes(gckpti_planner *p)
 }
 
 /* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
-static int gckpti_scatters(const gckpti_planner *p, int id)
+GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
 {
     int use = p->first_use[id];
     while (use >= 0 && gckpti_in_body(p, use))
@@ -264,8 +267,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         gckpti_end_exchanges(p, before, p->body_ranks);
 }
 
-/* All gradients, by rank: targets, sums, what shares bytes. */
-static void gckpti_model_gradients(gckpti_planner *p)
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->leaves > 1)
         gckpti_list_reductions(p);
@@ -295,4 +297,3 @@ static void gckpti_model_gradients(gckpti_planner *p)
         gckpti_share_targets(p, &p->unit[p->backward[r]]);
     gckpti_model_bytes(p);
 }
-

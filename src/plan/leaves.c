@@ -1,18 +1,19 @@
+#include "plan/own.h"
+#include "num/num.h"
+#include "graph/graph.h"
+
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
-/* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
-static int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
+GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
 {
     return batch / leaves * leaf + (batch % leaves * leaf + leaves - 1) / leaves;
 }
 
-/* What the rows of a step of `rows` rows are cut into leaves as. */
-static int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows)
+GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows)
 {
     return p->mode == GCKPT_INFERENCE ? rows : p->batch;
 }
 
-/* How many of a step's rows a leaf has. */
-static int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf)
+GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf)
 {
     int64_t batch = gckpti_leaf_batch(p, rows);
     return gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), rows) -
@@ -32,9 +33,7 @@ GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int ran
     return plan ? end - begin : 0;
 }
 
-/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
-enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
-static int gckpti_made_for(const gckpt_backend *backend, int plain)
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
 {
     const char *name = backend ? backend->name : NULL;
     if (!backend)
@@ -46,8 +45,8 @@ static int gckpti_made_for(const gckpt_backend *backend, int plain)
 /* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
  * all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
-static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                 const char *name)
+GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
+                                    const char *name)
 {
     const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
     for (int i = 0; i < 6; i++)
@@ -72,13 +71,12 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-/* Leaves are part of what bits depend on. */
-static uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
 {
     return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
 }
 
-static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
+GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
 {
     gckpti_node node = p->nodes[i], *q = &node;
     const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
@@ -89,4 +87,3 @@ static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i
     return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
-

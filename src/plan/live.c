@@ -1,4 +1,7 @@
-static int gckpti_bytes_kind(gckpt_buffer_kind kind)
+#include "plan/own.h"
+#include "graph/graph.h"
+
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
            : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
@@ -7,7 +10,7 @@ static int gckpti_bytes_kind(gckpt_buffer_kind kind)
 }
 
 /* What a rank holds of so many bytes above its part, if they were cut anywhere. */
-static size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
 {
     return held - bytes / (size_t)p->g->store->ranks;
 }
@@ -62,8 +65,7 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
                         d->most);
 }
 
-/* Drafts the body of a schedule: p->draft, all but offsets. */
-static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
+GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
 {
     gckpti_draft *d = &p->draft;
     gckpti_scratch scratch = d->scratch;
@@ -89,8 +91,7 @@ static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int le
     return gckpti_sum_live(p, d);
 }
 
-/* The draft of one mode. */
-static gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
+GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = GCKPT_OK;
     p->made_length = 0;
@@ -110,9 +111,7 @@ static gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int gr
     return result;
 }
 
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
-static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
 {
     return result == GCKPT_E_MEMORY && !p->failed;
 }
-

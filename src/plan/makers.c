@@ -1,6 +1,8 @@
+#include "plan/own.h"
+#include "graph/graph.h"
+
 /* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
-/* Merge sort by key, bottom up, stable; `spare` has room for n. */
-static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 {
     for (size_t width = 1; width < n; width *= 2)
         for (size_t low = 0; low + width < n; low += 2 * width) {
@@ -13,7 +15,7 @@ static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
         }
 }
 
-static void gckpti_emit(gckpti_planner *p, int item)
+GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
     if (p->failed)
         return;
@@ -31,20 +33,16 @@ static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
             gckpti_emit(p, p->of[p->body[i]]);
 }
 
-static void gckpti_make_store_all(gckpti_planner *p)
+GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
     for (int r = 0; r < p->body_ranks; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
 
-static void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
+GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
 
-/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
- * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
- * effects stay where they are, and losses that updates wait for. */
-static void gckpti_find_late(gckpti_planner *p)
+GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
     enum { FAR = 8 };
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
@@ -89,17 +87,13 @@ static void gckpti_find_late(gckpti_planner *p)
     }
 }
 
-/* Those from number *next on that the backward of rank r needs. */
-static void gckpti_emit_late(gckpti_planner *p, int *next, int r)
+GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
 {
     for (; *next < p->units && p->when[p->late[*next]] <= r; ++*next)
         gckpti_emit(p, p->late[*next]);
 }
 
-/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
- * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
- * any order of backwards. */
-static void gckpti_make_late(gckpti_planner *p, int group)
+GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, before = -1;
     for (int r = 0; r < p->body_ranks; r++) {
@@ -132,10 +126,7 @@ static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
     return child;
 }
 
-/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. group as
- * for gckpti_child, for order 0; or n > 0: uniform. */
-static void gckpti_make_segments(gckpti_planner *p, int group)
+GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group)
 {
     if (group > 0) {
         gckpti_make_late(p, group);
@@ -187,23 +178,25 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
     if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
-        return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: backward of %T is there twice, or comes "
-                            "before that of what reads it or of what adds to a gradient before it "
-                            "(users in reverse order of creation)",
-                            i, t);
+        return gckpti_graph_error(
+            p->g, GCKPT_E_ARG,
+            "schedule: instruction %i: backward of %T is there twice, or comes "
+            "before that of what reads it or of what adds to a gradient before it "
+            "(users in reverse order of creation)",
+            i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
-        return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: no "
-                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
-                            "function of parameters only",
-                            i, t);
+        return gckpti_graph_error(
+            p->g, GCKPT_E_ARG,
+            "schedule: instruction %i: %T cannot be offloaded: no "
+            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+            "function of parameters only",
+            i, t);
     return GCKPT_OK;
 }
 
 /* Copies the user's schedule. Staged parameters that it does not bring in come before their first
  * reader. */
-static gckpt_result gckpti_make_user(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen =
@@ -234,12 +227,12 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     }
     for (int r = 0; r < p->body_ranks && seen; r++)
         if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
-                                p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+            return gckpti_graph_error(p->g, GCKPT_E_ARG,
+                                      "schedule: %T needs a forward and a backward",
+                                      p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
             return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
-                                p->tensors[p->unit[u].id]);
+                                      p->tensors[p->unit[u].id]);
     return GCKPT_OK;
 }
-

@@ -1,15 +1,12 @@
+#include "plan/own.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
-enum {
-    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
-    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
-    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
-};
-/* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
-enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
-/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_precision precision)
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision)
 {
     if (GCKPTI_LEAN)
         return GCKPT_FP32;
@@ -18,25 +15,23 @@ static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_pr
     return batchless ? GCKPT_FP32 : precision;
 }
 
-static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
+GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
     return (size_t)gckpti_elements(&t->shape) *
            (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
 }
 
-static size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return gckpti_bytes(p, t, GCKPTI_NARROW_VALUE);
 }
 
-static size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
 }
 
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
-static void gckpti_mark_rounding(gckpti_planner *p)
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
@@ -52,7 +47,7 @@ static void gckpti_mark_rounding(gckpti_planner *p)
 }
 
 /* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
-static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
+GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 {
     unsigned mask = 0;
     for (int i = 0; i < t->inputs; i++)
@@ -60,22 +55,6 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
             mask |= t->op->needs[i];
     return mask;
 }
-
-/* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
- * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
- * written to its end. */
-typedef struct {
-    size_t value[1 + GCKPT_MAX_INPUTS], gradient[1 + GCKPT_MAX_INPUTS]; /* offsets, or NONE */
-    size_t bytes;
-    int portions; /* no copies, but the kernel is to run in portions */
-} gckpti_copies;
-
-/* Floats of an operand's portion, of all (at most six; three if they are rows), and of a row. */
-enum {
-    GCKPTI_PORTION = 2048,
-    GCKPTI_PORTION_ROOM = 6 * GCKPTI_PORTION,
-    GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
-};
 
 /* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
  * bf16. */
@@ -90,19 +69,16 @@ static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *roundi
     return portions && (!rows || row <= GCKPTI_PORTION_ROW);
 }
 
-static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
 {
     *at = gckpti_round_up(c->bytes, 64);
     c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
-/* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
- * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
- * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
- * the processor: all) leaves only what is rounded by chance to the executor. */
-static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding, const int64_t *n,
-                             int64_t row, int made_for, gckpt_precision precision, int backward,
-                             unsigned reads, unsigned wanted, gckpti_copies *c)
+GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
+                                const int64_t *n, int64_t row, int made_for,
+                                gckpt_precision precision, int backward, unsigned reads,
+                                unsigned wanted, gckpti_copies *c)
 {
     int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
     int own = made_for <= GCKPTI_FOR_PLAIN && precision != GCKPT_FP32;
@@ -137,12 +113,8 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding
         gckpti_copy_add(c, &c->gradient[0], n[0]);
 }
 
-/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
- * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
-enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-static int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                           int batchless_in, const gckpt_shape *in, int looped)
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped)
 {
     if (!(op->needs[i] & GCKPT_SUMS))
         return 0;
@@ -151,14 +123,14 @@ static int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt
     return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
 }
 
-static int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
+GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
     return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
 }
 
 /* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
-static int gckpti_repeats(const gckpt_tensor *t, int i)
+GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i)
 {
     for (int k = 0; k < i; k++)
         if (t->in[k]->base == t->in[i]->base)
@@ -167,7 +139,7 @@ static int gckpti_repeats(const gckpt_tensor *t, int i)
 }
 
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
-static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
     int rounding[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
@@ -191,15 +163,13 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
     return c.bytes;
 }
 
-enum { GCKPTI_INSTRUCTION_WORK = 16384 };
-
 /* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
  * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
  * integers, so that a plan is the same on every machine. A backward does the forward's flops for
  * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
  * gradient that comes in and those that go out. */
-static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
-                                    gckpt_call *call)
+GCKPTI_FN gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
+                                       gckpt_call *call)
 {
     uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
     uint64_t out = gckpti_value_bytes(p, t), forward = out, backward = out;
@@ -227,26 +197,21 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
-static uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
+GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
 {
     return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
 }
 
-/* Parts of what a forward leaves, as they are read and offloaded. */
-enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
-static int gckpti_parts(int value_end, int aux_end)
+GCKPTI_FN int gckpti_parts(int value_end, int aux_end)
 {
     return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
 }
-static int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
+GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
 {
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
 }
 
-/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
- * than one of all their bytes. */
-static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
+GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
 {
     uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
     if (n && (offload_work > most >> 20 || (whole && offload_work > most / whole)))
@@ -254,15 +219,12 @@ static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
     return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
 }
 
-/* Of an offload or a reload of such parts of a unit. */
-static uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
+GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
 {
     return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
 }
 
-/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
- * backward there is. */
-static gckpt_result gckpti_check_work(const gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
 {
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
@@ -279,4 +241,3 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
                                       p->desc->costs || p->offloads ? "give costs in a larger unit"
                                                                     : "use fewer rows");
 }
-

@@ -1,7 +1,8 @@
+#include "plan/own.h"
+#include "graph/graph.h"
+
 /* ---- the model ---- */
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
- * parameter or on what is picked. Which backwards run: those of which an input gets one. */
-static void gckpti_find_active(gckpti_planner *p)
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -29,8 +30,7 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
-/* A parameter that is updated: trained or measured. */
-static int gckpti_is_updated(const gckpti_planner *p, int id)
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
 {
     const gckpt_tensor *t = p->tensors[id];
     return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
@@ -62,8 +62,7 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
     return c;
 }
 
-/* Asks op t for its workspace at this thread count and its work. */
-static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
+GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
     uint16_t narrow;
@@ -89,11 +88,11 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
-                            p->desc->backend->name);
+                                  p->desc->backend->name);
     if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
-                            p->threads);
+                                  p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
@@ -118,11 +117,11 @@ static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
  * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
-static int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
+GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
 
 /* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
  * and what that reads in turn. */
-static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
+GCKPTI_FN void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
         needed[p->terms[i].loss->id] = 1;
@@ -183,11 +182,9 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
     u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
 }
 
-/* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
-#define GCKPTI_SEARCHED 17592186044416.0
 /* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
  * whole numbers. */
-static int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
+GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 {
     const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
@@ -220,7 +217,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
 /* The units of one part: of the prologue, which depends on parameters only and is computed once a
  * step, or of the body. A staged parameter stands before its first reader, and belongs to the
  * prologue if that does. */
-static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
+GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
@@ -253,7 +250,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
 /* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
  * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
  * of one op ascending. */
-static void gckpti_list_uses(gckpti_planner *p)
+GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->units; u++)
@@ -278,4 +275,3 @@ static void gckpti_list_uses(gckpti_planner *p)
         }
     }
 }
-

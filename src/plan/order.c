@@ -1,3 +1,6 @@
+#include "plan/own.h"
+#include "graph/graph.h"
+
 /* ---- the order of backwards ----
  * A backward comes after those of all that reads its result, and what is added to one activation's
  * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
@@ -10,7 +13,6 @@
  *            values were kept until they are read for the last time.
  *   order 2  the same for gradients alone, as where values are computed anew.
  * A user's schedule has its own. The prologue's backwards come last, in reverse. */
-enum { GCKPTI_ORDER_COUNT = 3 };
 typedef struct {
     int to, next;
 } gckpti_edge;
@@ -212,8 +214,7 @@ static void gckpti_order_backwards(gckpti_planner *p)
         p->unit[p->backward[r]].rank = r;
 }
 
-/* All units; what losses and fetches ask of them; the ranks of their backwards. */
-static void gckpti_model_units(gckpti_planner *p)
+GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     size_t links = 0;
@@ -237,4 +238,3 @@ static void gckpti_model_units(gckpti_planner *p)
     if (!p->failed)
         gckpti_order_backwards(p);
 }
-

@@ -1,3 +1,5 @@
+#include "plan/own.h"
+
 /* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
  * one height) that is lower than both neighbours gets, of the blocks that live within it, the one
@@ -18,32 +20,7 @@
  *
  * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
  */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
 enum { GCKPTI_FEW = 128 };
-
-typedef struct {
-    size_t height;  /* at its first instruction */
-    int begin, end; /* its last instruction knows the first, the first knows the last */
-} gckpti_level;
-typedef struct {
-    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
-    uint32_t turn;  /* earliest end, the first turn */
-} gckpti_branch;
-typedef struct {
-    gckpt_buffer *buffer;
-    size_t offset; /* of this round; the block has the best */
-    uint32_t turn;
-} gckpti_candidate;
-typedef struct {
-    size_t n, length, alignment, work; /* work: nodes and levels looked at */
-    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
-    size_t under;        /* bytes of what lives all the time; n, goal and offsets are without it */
-    gckpti_level *level; /* by instruction */
-    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
-    gckpti_candidate *candidates; /* in Z-order */
-    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
-    gckpti_keyed *keys;  /* to sort, and as many to spare */
-} gckpti_skyline;
 
 static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -121,7 +98,7 @@ static int gckpti_walk_down(gckpti_skyline *s, int begin, size_t *above)
 }
 
 /* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
-static size_t gckpti_place_all(gckpti_skyline *s)
+GCKPTI_FN size_t gckpti_place_all(gckpti_skyline *s)
 {
     size_t arena = 0, above;
     int begin = 0;
@@ -159,7 +136,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
 }
 
 /* Turns in an order, the greatest first; ties: as before, in the first order the last to die. */
-static void gckpti_first_turns(gckpti_skyline *s, int order)
+GCKPTI_FN void gckpti_first_turns(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
         const gckpt_buffer *b = s->candidates[s->keys[i].item].buffer;
@@ -191,8 +168,8 @@ static uint64_t gckpti_interleave(int first, int second)
 
 /* Readies a skyline, its memory from the scratch: candidates, the greatest live sum. What lives all
  * the time gets its offset. 0: out of memory, or more than can be addressed. */
-static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
-                              size_t n, size_t alignment)
+GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
+                                 size_t n, size_t alignment)
 {
     memset(s, 0, sizeof *s);
     s->alignment = alignment;
@@ -242,8 +219,8 @@ static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_
 
 /* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
  * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
-static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                           size_t alignment)
+GCKPTI_FN size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
+                              size_t alignment)
 {
     gckpti_skyline s;
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
@@ -271,8 +248,7 @@ static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_
     return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.under;
 }
 
-/* Places the draft's buffers. */
-static gckpt_result gckpti_place_draft(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
 {
     gckpti_draft *d = &p->draft;
     gckpti_scratch_clear(&p->pass);
@@ -284,17 +260,15 @@ static gckpt_result gckpti_place_draft(gckpti_planner *p)
                         d->bound);
 }
 
-static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
+GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_draft_mode(p, mode, group);
     return result == GCKPT_OK ? gckpti_place_draft(p) : result;
 }
 
-/* Makes the draft the best one; what that was may be overwritten. */
-static void gckpti_keep_draft(gckpti_planner *p)
+GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
 {
     gckpti_draft swap = p->best;
     p->best = p->draft;
     p->draft = swap;
 }
-

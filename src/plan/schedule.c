@@ -1,21 +1,11 @@
-/* Whether an item of a schedule is a reload; the unit of an item. */
-static int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
-static inline int gckpti_unit_of(const gckpti_planner *p, int item)
-{
-    return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
-}
+#include "plan/own.h"
+#include "graph/graph.h"
 
-/* The units whose values an item of a schedule reads. */
-static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
-{
-    const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
-    *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
-    return p->links + (item < 0 ? u->read : u->in);
-}
+GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
-static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
-                                int sources)
+GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
+                                   int sources)
 {
     size_t n = (size_t)length + 2;
     gckpti_want(scratch, &s->item, n, sizeof *s->item);
@@ -119,9 +109,8 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
     return length - kept;
 }
 
-/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
-static int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
-                         gckpti_schedule *s)
+GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
+                            gckpti_schedule *s)
 {
     int most = length + p->pinned + p->prologue + p->ranks - p->body_ranks;
     if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
@@ -133,7 +122,8 @@ static int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_
 
 /* Whether a span may take over the bytes of another that it reads: who read that dies there, and
  * the next micro-batch does not read it again. */
-static int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v, const gckpti_span *of)
+GCKPTI_FN int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v,
+                                const gckpti_span *of)
 {
     return of->value_end == v->start &&
            !(p->looped && of->start < p->prologue && v->start >= p->prologue);
@@ -142,7 +132,7 @@ static int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v, cons
 /* Finds the spans of a schedule: what begins where, how long it is read. What the prologue leaves
  * is read by every micro-batch, so it lives to the end of the body. Returns -1, or the position of
  * what reads a value that nothing before it makes (the user's schedule may). */
-static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
+GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
 {
     int *latest = p->latest, body_end = s->length, taken = 0, reads;
     memset(latest, 0xff, (size_t)p->units * sizeof *latest);
@@ -204,7 +194,7 @@ static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
 }
 
 /* Says what is missing where gckpti_find_spans ended. */
-static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
+GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item)
 {
     int count, missing = gckpti_unit_of(p, item);
     const gckpt_tensor *t = p->tensors[p->unit[missing].id];
@@ -212,9 +202,8 @@ static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
     while (count-- > 0)
         missing = p->latest[links[count]] < 0 ? links[count] : missing;
     return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                        item < 0                  ? "backward"
-                        : gckpti_reloads(p, item) ? "reload"
-                                                  : "forward",
-                        t, p->tensors[p->unit[missing].id]);
+                              item < 0                  ? "backward"
+                              : gckpti_reloads(p, item) ? "reload"
+                                                        : "forward",
+                              t, p->tensors[p->unit[missing].id]);
 }
-

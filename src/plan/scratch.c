@@ -1,23 +1,15 @@
+#include "plan/own.h"
+
 /* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
  * from its beginning ---- */
-typedef struct gckpti_piece {
-    struct gckpti_piece *next;
-    size_t size, used; /* of what lies behind this */
-} gckpti_piece;
-typedef struct {
-    gckpti_allocator *memory;
-    int *failed; /* set when there is no memory */
-    gckpti_piece *first, *now;
-    size_t ahead; /* the next piece has as many bytes, at least */
-} gckpti_scratch;
 
-static gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
     gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
     return s;
 }
 
-static void gckpti_scratch_free(gckpti_scratch *s)
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s)
 {
     const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
     while (s->first) {
@@ -29,7 +21,7 @@ static void gckpti_scratch_free(gckpti_scratch *s)
 }
 
 /* Begins again, in one piece instead of several (a block of memory takes nothing back). */
-static void gckpti_scratch_clear(gckpti_scratch *s)
+GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
 {
     int several = s->first && s->first->next && !s->memory->desc.memory;
     for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
@@ -41,8 +33,7 @@ static void gckpti_scratch_clear(gckpti_scratch *s)
     s->now = s->first;
 }
 
-/* n items of `size` bytes, all 0, or NULL. */
-static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
 {
     const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
     size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
@@ -65,17 +56,13 @@ static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
     return memset(at, 0, bytes);
 }
 
-/* The same as n items that lie elsewhere. */
-static void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
 {
     void *to = gckpti_scratch_take(s, n, size);
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
- * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
- * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
-static int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
     unsigned char *at, *more;
@@ -95,4 +82,3 @@ static int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
     memcpy(array, &more, sizeof more);
     return 1;
 }
-

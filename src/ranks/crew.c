@@ -1,24 +1,24 @@
-/* =================================================================================================
- * >>crew: a step in leaves, and by several ranks
- *
- * What a gckpti_crew (>>exec) is for; reached only through plan->ranking, from the points of a step
- * where more than one leaf, or rank, makes a difference. A step runs in rounds, leaf by leaf: in
- * the last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of
- * all those of the other ranks. Ranks meet at the beginning of a call, behind the body and before
- * and after the updates (gckpti_meet). What one of them failed with is told there; until then it
- * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips).
- * ============================================================================================== */
-/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
-static int gckpti_shares_rows(const gckpt_plan *p) { return p->ranks > 1 && p->leaves >= p->ranks; }
+#include "ranks/own.h"
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "plan/plan.h"
+#include "run/run.h"
 
-static int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
+/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
+GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
+{
+    return p->ranks > 1 && p->leaves >= p->ranks;
+}
+
+GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
 {
     return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
 }
 
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
-static size_t gckpti_crew_room(const gckpt_exec *e)
+GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = e->desc.ranks;
@@ -35,7 +35,7 @@ static size_t gckpti_crew_room(const gckpt_exec *e)
     return most;
 }
 
-static void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
 {
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
@@ -76,7 +76,7 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
 }
 
 /* Joins the others, through what the program gave. */
-static gckpt_result gckpti_crew_bind(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
@@ -97,14 +97,14 @@ static gckpt_result gckpti_crew_bind(gckpt_exec *e)
 }
 
 /* Lets the others go on without this one, wherever it is. */
-static void gckpti_leave(gckpt_exec *e)
+GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
 }
 
 /* What is left of the sum under way: as far as that goes without waiting, or all. */
-static void gckpti_go_on(gckpt_exec *e, int wait)
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
 {
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
@@ -120,7 +120,7 @@ static void gckpti_go_on(gckpt_exec *e, int wait)
 }
 
 /* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
@@ -145,7 +145,7 @@ static gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 }
 
 /* All ranks meet; what one of them ended with all do. */
-static gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
 {
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
@@ -180,7 +180,7 @@ static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
 }
 
 /* Totals of all ranks that have rows of their own, and one more count. */
-static void gckpti_sum_totals(gckpt_exec *e)
+GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e)
 {
     gckpti_crew *g = e->crew;
     if (gckpti_shares_rows(e->plan))
@@ -189,7 +189,7 @@ static void gckpti_sum_totals(gckpt_exec *e)
 }
 
 /* What the losses will count on all ranks, and the rows they have. */
-static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 {
     gckpti_crew *g = e->crew;
     size_t n = e->plan->term_count;
@@ -233,7 +233,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
 }
 
 /* Puts a step of so many rows to this rank's first; returns how many it has. */
-static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 {
     gckpti_crew *g = e->crew;
     int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
@@ -246,7 +246,7 @@ static int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 }
 
 /* Into how many micro-batches the last `rows` rows are cut. */
-static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int64_t end = e->row_end, begin = end - rows, n = 0;
@@ -261,8 +261,8 @@ static int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 }
 
 /* All ranks make the same call, with the same number; which may have failed here already. */
-static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                     gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result)
 {
     const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
     e->crew->over = 0;
@@ -271,7 +271,7 @@ static gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int6
 }
 
 /* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
-static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
@@ -289,4 +289,3 @@ static gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result 
         gckpti_sum_counts(e, 0);
     return gckpti_drain(e, GCKPT_OK);
 }
-

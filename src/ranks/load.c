@@ -1,3 +1,11 @@
+#include "ranks/own.h"
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "run/run.h"
+#include "files/files.h"
+#include "base/host.h"
+
 #ifndef GCKPT_NO_STDIO
 /* ---- by all ranks: an index, and beside it a file of each rank ----
  *
@@ -19,28 +27,6 @@
  * files of these names that no save has. Anything else is another's: no number is taken that it
  * has; nor, where an index is damaged, one that any file has, since that may be named there.
  * ============================================================================================== */
-typedef struct {
-    FILE *file; /* NULL: it is not open */
-    const char *name;
-    int64_t bytes, sum;    /* as the index has them */
-    int64_t data, tensors; /* bytes and number of its pieces, */
-    int64_t at, passed;    /* and of those that are read */
-    int known;             /* it is what the index says */
-} gckpti_rank_file;
-
-typedef struct gckpti_rank_files {
-    int64_t number; /* of the save; 0: none */
-    gckpti_rank_file *part;
-    size_t count, capacity; /* by rank */
-    char *path;             /* of the index; then, from `folder` on, names of files beside it */
-    size_t folder, room;
-    /* reading: the loader's entry that it is at; whose piece of that (-1: none), how far it is
-     * read, of the tensor's bytes, and where it ends; the sum up to there */
-    size_t entry;
-    int rank;
-    int64_t at, end;
-    uint64_t sum;
-} gckpti_rank_files;
 
 static int gckpti_seek(FILE *f, int64_t at)
 {
@@ -51,11 +37,10 @@ static int gckpti_seek(FILE *f, int64_t at)
 #endif
 }
 
-enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
 /* Where files beside the index go. 0: no memory, or (errno) links that lead nowhere. */
-static int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path)
+GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path)
 {
     x->room = strlen(path) + 1024;
     x->path = (char *)gckpti_new(memory, 2 * x->room, 1);
@@ -82,7 +67,7 @@ static void gckpti_parts_close(gckpti_rank_files *x)
         }
 }
 
-static void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
+GCKPTI_FN void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
 {
     gckpti_parts_close(x);
     gckpti_delete(memory, x->part, x->capacity, sizeof *x->part);
@@ -116,7 +101,7 @@ static int gckpti_index_check(gckpti_loader *l)
 }
 
 /* Reads all of it but the tensors. */
-static int gckpti_load_index(gckpti_loader *l)
+GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
     int64_t head[3] = { 0, 0, 0 };
@@ -167,7 +152,7 @@ static int gckpti_sum_read(FILE *f, unsigned char *out, int64_t n, uint64_t *sum
 
 /* Bytes and sum of a file that should have so many tensors with `data` bytes, and sums. 0: it is
  * not so, or cannot be read. */
-static int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
+GCKPTI_FN int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum)
 {
     unsigned char little[8];
     uint64_t all = GCKPTI_FNV_START;
@@ -349,4 +334,3 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
     return result;
 }
 #endif
-

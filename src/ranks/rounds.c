@@ -1,3 +1,12 @@
+#include "ranks/own.h"
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "ask/ask.h"
+#include "run/run.h"
+
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
 static int gckpti_rounds(const gckpt_exec *e)
 {
@@ -12,7 +21,7 @@ static int gckpti_rounds(const gckpt_exec *e)
 
 /* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
  * the rank's last leaf, since the sums of that are exchanged. */
-static int gckpti_set_round(gckpt_exec *e)
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
@@ -70,7 +79,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
 }
 
 /* As gckpti_next_rows, at the end of a round. */
-static gckpt_result gckpti_next_round(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 {
     gckpti_crew *g = e->crew;
     if (!g->in_body)
@@ -95,7 +104,7 @@ static gckpt_result gckpti_next_round(gckpt_exec *e)
 }
 
 /* No more rows stream in on any rank. */
-static gckpt_result gckpti_end_stream(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
@@ -118,7 +127,7 @@ static gckpt_result gckpti_end_stream(gckpt_exec *e)
 }
 
 /* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
-static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
@@ -136,7 +145,7 @@ static int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
  * like the digits of a binary counter. The rank's own sum is then added to the others'. */
-static void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
@@ -180,7 +189,7 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
 }
 
 /* A parameter of which each rank has a share comes into the arena. 0: it is none. */
-static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
 {
     if (!gckpti_is_gathered_here(e, q))
         return 0;
@@ -193,7 +202,7 @@ static int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *
 /* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
  * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
  * further accumulators are whole, so they are read from the share on. */
-static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = &e->store->params[e->params[ins->id].index];
@@ -215,14 +224,14 @@ static void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_
 }
 
 /* What the ranks have updated, where each has all values. */
-static void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
 }
 
 /* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
-static void gckpti_gather_squares(gckpt_exec *e)
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_on(e);
@@ -249,4 +258,3 @@ static void gckpti_gather_squares(gckpt_exec *e)
     gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
     b->copy_in(b->context, e->squares, squares, bytes);
 }
-

@@ -1,20 +1,17 @@
+#include "ranks/own.h"
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "plan/plan.h"
+#include "run/run.h"
+#include "files/files.h"
+#include "base/host.h"
+
 #ifndef GCKPT_NO_STDIO
 /* ---- a save by all ranks, step by step ---- */
-typedef struct {
-    gckpt_store *store;
-    const char *path;
-    gckpti_saving part;  /* this rank's */
-    gckpti_loader index; /* rank 0: the one that is there */
-    size_t index_bytes;
-    char *text;             /* of it */
-    gckpti_rank_files old;  /* its files */
-    gckpti_rank_file *next; /* rank 0: those of all ranks now */
-    int64_t number;         /* of this save */
-    int damaged;            /* what is there is no index, or cannot be read */
-} gckpti_rank_save;
 
 /* The path of a rank's file, in the second half of that of the index. */
-static char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
+GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank)
 {
     char *path = x->old.path + x->old.room;
     size_t length = strlen(x->old.path);
@@ -164,7 +161,7 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
 }
 
 /* Before the ranks agree on `number`, which is rank 0's. */
-static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
+GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, const char *path)
 {
     memset(x, 0, sizeof *x);
     x->store = s;
@@ -191,7 +188,7 @@ static gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s, 
 }
 
 /* Each rank writes its file. */
-static gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
+GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
 {
     int placed;
     return gckpti_save_like(x->store, &x->store->memory,
@@ -260,7 +257,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
 
 /* Rank 0 replaces the index. Then nothing names the files of the last one any more, nor what broken
  * saves have left. */
-static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
+GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
 {
     int placed = 0;
     gckpt_result result = gckpti_rank_save_look(x);
@@ -278,7 +275,7 @@ static gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     return result;
 }
 
-static void gckpti_rank_save_end(gckpti_rank_save *x)
+GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x)
 {
     gckpti_allocator *memory = &x->store->memory;
     gckpti_delete(memory, x->text, x->index_bytes, 1);
@@ -336,4 +333,3 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
     return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 #endif
-

@@ -1,3 +1,6 @@
+#include "run/own.h"
+#include "ask/ask.h"
+
 /* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
  * done, others may come. */
 static gckpt_result gckpti_next_rows(gckpt_exec *e)
@@ -113,12 +116,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
 
-/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
-typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
-
-/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
- * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
-static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
@@ -191,8 +189,7 @@ static void gckpti_run_here(void *context)
         r->result = gckpti_advance(r->e, r->extent, &c);
 }
 
-/* As gckpti_advance, but many instructions, with a team. */
-static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     if (e->packs != e->store->packs) {
@@ -212,4 +209,3 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     e->repeating = 0;
     return r.result;
 }
-

@@ -1,6 +1,7 @@
-/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
- * ops that are linked now, and for this build? */
-static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+#include "run/own.h"
+#include "num/num.h"
+
+GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
     if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
@@ -34,8 +35,8 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 }
 
 /* A plan's workspace and bytes are those of what it was made for. */
-static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_backend *backend)
+GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_backend *backend)
 {
     if (p->made_for > GCKPTI_FOR_PLAIN ? !backend || gckpti_made_for(backend, 0) != p->made_for
                                        : backend != NULL)
@@ -48,7 +49,7 @@ static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 }
 
 /* May a backend repeat micro-batches? Nothing in them may need the host. */
-static int gckpti_repeatable(const gckpt_exec *e)
+GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int can =
@@ -70,7 +71,7 @@ static int gckpti_repeatable(const gckpt_exec *e)
 }
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
-static int gckpti_worth_a_team(const gckpt_exec *e)
+GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const double enough = 5e7;
@@ -110,7 +111,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 
 /* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
  * processor's plain one does it. */
-static gckpt_result gckpti_choose_backend(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
     if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
@@ -160,4 +161,3 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
-

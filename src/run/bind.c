@@ -1,3 +1,7 @@
+#include "run/own.h"
+#include "graph/graph.h"
+#include "ask/ask.h"
+
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
@@ -8,14 +12,14 @@ static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 }
 
 /* What the backend recorded holds no longer. */
-static void gckpti_forget(const gckpt_exec *e)
+GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
 {
     if (gckpti_on(e)->forget)
         gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
 /* More about a lack of the backend's memory. */
-static const char *gckpti_shortage(const gckpt_exec *e)
+GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
 {
     return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
@@ -41,7 +45,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-static int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
+GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
 {
     return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
 }
@@ -67,7 +71,7 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
 
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State
  * of another optimiser is refused. Values are drawn when nothing can fail any more. */
-static gckpt_result gckpti_bind_state(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
@@ -113,7 +117,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
 }
 
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
-static gckpt_result gckpti_bind_params(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
@@ -145,7 +149,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
 }
 
 /* Is it an input that an instruction reads, so that it must be fed? */
-static int gckpti_is_fed(const gckpt_plan *p, size_t id)
+GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
     for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
         const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
@@ -157,7 +161,7 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 }
 
 /* The kernels of an op. */
-static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
+GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
 {
     const gckpt_backend *b = gckpti_on(e);
     int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
@@ -178,7 +182,7 @@ static gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_no
 }
 
 /* Which inputs must be fed, and the kernels that run. */
-static void gckpti_bind_nodes(gckpt_exec *e)
+GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->node_count; i++) {
@@ -205,7 +209,7 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
 }
 
 /* Finds the instruction that each pick is complete with. */
-static void gckpti_bind_picks(gckpt_exec *e)
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
@@ -217,8 +221,7 @@ static void gckpti_bind_picks(gckpt_exec *e)
     }
 }
 
-/* The next piece of a block that begins at base; NULL while its size is only counted. */
-static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
+GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
 {
     size_t at = *used, most = (size_t)PTRDIFF_MAX / 2;
     size_t bytes = n < most / size ? n * size : most;
@@ -227,7 +230,7 @@ static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t si
 }
 
 /* Bytes of the tables; with `base` their places in it. */
-static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
+GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
@@ -244,14 +247,13 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     return used;
 }
 
-/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
-static int gckpti_own_leaves(const gckpt_plan *p)
+GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
 {
     return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
 }
 
 /* Bytes of one row of an input, as it is fed. */
-static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
+GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 {
     return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
@@ -259,7 +261,7 @@ static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 /* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
  * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
  * which are then copied there. */
-static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
+GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0;
@@ -285,7 +287,7 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 }
 
 /* n bytes of the backend's memory. */
-static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
+GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
     if (bytes >= (size_t)PTRDIFF_MAX / 2)
         return NULL;
@@ -296,7 +298,7 @@ static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
  * set: to clear them all would take longer than a small update. */
-static void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
+GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
 {
     const size_t rest = offsetof(gckpt_call, shape);
     c->inputs = 0;
@@ -311,15 +313,14 @@ static void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
     c->backend = gckpti_on(e)->context;
 }
 
-/* The same, to become that of an op. */
-static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
 {
     memset(c->in, 0, sizeof c->in);
     gckpti_call_between(e, c);
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
-static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
+GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
     gckpti_call_between(e, &c);
@@ -331,7 +332,7 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
 
 /* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
  * far changes. */
-static gckpt_result gckpti_exec_arena(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     unsigned char canary[GCKPTI_CANARY];
@@ -355,4 +356,3 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
-

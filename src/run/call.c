@@ -1,30 +1,32 @@
+#include "run/own.h"
+#include "graph/graph.h"
+
 /* ---- one instruction ---- */
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
     if (gckpti_on(e)->own_memory)
         return e->store->mirrors[q - e->store->params].array[1 + slot];
     return gckpti_array(q, slot);
 }
 
-static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
+GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
     return offset == GCKPTI_NONE ? NULL : e->arena + offset;
 }
 
-static float *gckpti_at(const gckpt_exec *e, size_t offset)
+GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
 {
     return (float *)gckpti_at_any(e, offset);
 }
 
-static uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
+GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 {
     return (uint16_t *)gckpti_at_any(e, offset);
 }
 
 /* A node's shape with the rows of this micro-batch. */
-static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
     gckpt_shape s = node->shape;
     if (!node->batchless && s.n && rows != e->plan->rows)
@@ -32,20 +34,20 @@ static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *nod
     return s;
 }
 
-static int64_t gckpti_micro_rows(const gckpt_exec *e)
+GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
     int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
-static int64_t gckpti_step_rows(const gckpt_exec *e)
+GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
 {
     return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
 }
 
 /* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
-static void *gckpti_cache_at(const gckpt_exec *e, int id)
+GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
     unsigned char *caches = e->caches_of->caches;
     return caches + ((const unsigned char *)e->nodes[id].data - caches);
@@ -70,8 +72,8 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
 }
 
 /* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
-static void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                             gckpt_call *c)
+GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     if (GCKPTI_LEAN)
@@ -94,8 +96,8 @@ static void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int i
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                              gckpt_call *c)
+GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                 gckpt_call *c)
 {
     if (!GCKPTI_LEAN)
         gckpti_bare_call(e, c);
@@ -103,8 +105,8 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
 }
 
 /* The values of input i: in the arena, where it has been brought there, else a leaf's. */
-static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
-                              gckpt_arg *arg)
+GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
+                                 gckpt_arg *arg)
 {
     int base = e->plan->nodes[node->in[i]].base;
     const gckpti_node *q = &e->plan->nodes[base];
@@ -118,8 +120,8 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int 
 }
 
 /* Where it is in no arena: the packed parameter that this op reads. */
-static void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                               gckpti_stored *stored)
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpti_stored *stored)
 {
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
@@ -132,18 +134,17 @@ static void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gck
 }
 
 /* What a loss adds to now; regularisers have no leaves. */
-static gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
+GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
     int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
     return &e->losses[term * gckpti_own_leaves(p) + leaf];
 }
 
-static int gckpti_term_of(const gckpt_plan *p, int id)
+GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
     for (size_t i = 0; i < p->term_count; i++)
         if (p->terms[i].id == id)
             return (int)i;
     return -1;
 }
-

@@ -1,5 +1,7 @@
+#include "run/own.h"
+
 /* =================================================================================================
- * >>ranks: sums and values of several processes, by exchanges
+ * exchange: sums and values of several processes, by exchanges
  *
  * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
  * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
@@ -10,43 +12,8 @@
  * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
  * one block) are exchanged whole at each level.
  * ============================================================================================== */
-enum { GCKPTI_ALIKE = 7 };
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
- * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
- * values that all have whole. */
-typedef struct {
-    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
-    uint64_t alike[GCKPTI_ALIKE];
-    char text[GCKPTI_TEXT];
-} gckpti_meeting;
-
-/* A sum over all ranks, or what brings shares together, level by level: partners differ in bit
- * `bit`. */
-typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
-typedef struct {
-    gckpti_tree_kind kind;
-    float *x, *work; /* n floats; room for what comes and is added to them */
-    /* count of them, from first on, are this rank's after this level; of GATHER before it */
-    int64_t n, first, count;
-    int bit; /* 0: nothing is under way */
-} gckpti_tree;
-
-/* This rank and what it has under way with the others. */
-typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
-    const gckpt_backend *on;   /* where floats lie */
-    int rank, ranks;
-    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    unsigned char *out, *in; /* room on the host */
-    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
-    size_t bytes;
-    uint64_t sent;
-    gckpti_tree tree;
-    gckpti_meeting told, heard;
-} gckpti_peers;
-
 /* ---- exchanges ---- */
-static void gckpti_break(gckpti_peers *s)
+GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
         s->engine->give_up(s->engine->user);
@@ -55,8 +22,8 @@ static void gckpti_break(gckpti_peers *s)
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
+GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
+                               size_t m)
 {
     s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
@@ -81,7 +48,7 @@ static int gckpti_is_done(gckpti_peers *s)
 }
 
 /* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
+GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
 {
     const gckpt_ranks *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
@@ -128,9 +95,8 @@ static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
         gckpti_break(s);
 }
 
-/* Merges each rank's bytes with those of all others. */
-static void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                             void (*merge)(void *mine, const void *heard, size_t bytes))
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
+                                void (*merge)(void *mine, const void *heard, size_t bytes))
 {
     s->to = NULL;
     for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
@@ -140,14 +106,12 @@ static void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t by
     }
 }
 
-static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
+GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
 {
     gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
 }
 
-/* What both have heard so far: the failure of the lowest rank that failed, else the first thing in
- * which they differ. */
-static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
+GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
 {
     static const char *const names[GCKPTI_ALIKE] = { "the call they make",
                                                      "rows",
@@ -193,8 +157,8 @@ static void gckpti_tree_level(gckpti_peers *s)
         gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
 }
 
-static void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                              float *work)
+GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                                 float *work)
 {
     gckpti_tree *t = &s->tree;
     t->kind = kind;
@@ -208,8 +172,7 @@ static void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, 
         gckpti_tree_level(s);
 }
 
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
     while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
@@ -231,4 +194,3 @@ static int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
     }
     return !t->bit;
 }
-

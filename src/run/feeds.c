@@ -1,3 +1,7 @@
+#include "run/own.h"
+#include "graph/graph.h"
+#include "ask/ask.h"
+
 /* ---- a step ---- */
 
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
@@ -60,8 +64,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
-static void gckpti_feed_rows(gckpt_exec *e)
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->inputs; i++) {
@@ -94,8 +97,8 @@ static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
 }
 
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
-static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows)
+GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                         int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = gckpti_match_feeds(e, feeds, count);
@@ -139,7 +142,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
  * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
-static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
+GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
@@ -149,7 +152,7 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
-static void gckpti_start_counts(gckpt_exec *e)
+GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int several = 0;
@@ -164,7 +167,7 @@ static void gckpti_start_counts(gckpt_exec *e)
 }
 
 /* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
-static gckpt_result gckpti_check_streaming(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *first = &p->nodes[p->terms[0].id];
@@ -193,7 +196,7 @@ static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
 }
 
 /* Whether all that is collected has room for so many rows. */
-static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
@@ -211,7 +214,7 @@ static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 }
 
 /* As many rows as the plan takes in a step or call. */
-static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
@@ -237,9 +240,7 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
 }
 
-/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
- * that instructions before `end` add to, with their low parts, start at +0. */
-static void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
     for (size_t x = 0; x < end && p->looped; x++) {
@@ -326,7 +327,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 
 /* The beginning that steps, streams and forwards share: what they ask for fits the plan, and all
  * that belongs to a step is as before its first instruction. */
-static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
+GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
     e->state = GCKPTI_IDLE;
@@ -364,7 +365,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 }
 
 /* At the end of a micro-batch: its rows of all that is collected. */
-static void gckpti_collect_rows(gckpt_exec *e)
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
@@ -378,13 +379,13 @@ static void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
-static void gckpti_collect(gckpt_exec *e)
+GCKPTI_FN void gckpti_collect(gckpt_exec *e)
 {
     if (e->plan->picking)
         e->plan->picking->collect_rows(e);
 }
 
-static void gckpti_start_step(gckpt_exec *e)
+GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
     e->pc = e->finished = 0;
@@ -394,7 +395,7 @@ static void gckpti_start_step(gckpt_exec *e)
 }
 
 /* In a step that changes anything, losses count what the feeds say. */
-static gckpt_result gckpti_check_counts(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
@@ -411,7 +412,7 @@ static gckpt_result gckpti_check_counts(gckpt_exec *e)
 
 /* Before anything is changed: the first loss's count, and that all counted as they should. Where
  * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
-static gckpt_result gckpti_settle_counts(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int promised = gckpti_on(e)->own_memory;
@@ -426,4 +427,3 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     e->counts_settled = result == GCKPT_OK;
     return result;
 }
-

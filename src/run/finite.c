@@ -1,13 +1,11 @@
+#include "run/own.h"
+#include "num/num.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+#include "ask/ask.h"
+
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
-
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
-typedef struct {
-    unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
-    double value;
-} gckpti_look;
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -70,8 +68,8 @@ static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, 
 }
 
 /* What an instruction is about to read, or has written. */
-static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                int written)
+GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                   int written)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -135,7 +133,7 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
 }
 
 /* What an instruction wrote, when it had read such kinds. */
-static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     const gckpti_node *node = &e->plan->nodes[ins->id];
@@ -153,7 +151,7 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, un
 }
 
 /* A parameter's gradient before its update, and what that made of it. */
-static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = &e->store->params[e->params[ins->id].index];
@@ -179,8 +177,8 @@ static gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, in
 
 /* A parameter or constant that a step begins with, n values from `first` on: NaN, or, where it
  * is trained, an infinity. */
-static gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
-                                      int64_t n, int trained)
+GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                         int64_t n, int trained)
 {
     gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
     s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
@@ -203,7 +201,7 @@ GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
  * is updated: all gradients, then norm and clipping factor. */
-static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
@@ -221,4 +219,3 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
 }
-

@@ -1,3 +1,6 @@
+#include "run/own.h"
+#include "graph/graph.h"
+
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
 /* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
@@ -34,8 +37,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
-/* n floats as the host can read them: where they are, or a copy until the next one. */
-static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
+GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_on(e)->own_memory)
         return x;
@@ -46,7 +48,7 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 /* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
  * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
  * and for what gckpt_fetch returns; what is offloaded. */
-static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
+GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
@@ -105,7 +107,7 @@ static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
 }
 
 /* Runs an op's own kernel on copies of its operands. */
-static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
     gckpti_borrowing s;
@@ -139,4 +141,3 @@ static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const g
             gckpti_on(e)->copy_in(gckpti_on(e)->context, s.pieces[i].to, s.pieces[i].here,
                                   s.pieces[i].bytes);
 }
-

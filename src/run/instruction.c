@@ -1,3 +1,9 @@
+#include "run/own.h"
+#include "num/num.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+#include "ask/ask.h"
+
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                               int portions)
 {
@@ -43,7 +49,7 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
 }
 
 /* A parameter comes into the arena, or an op is computed. */
-static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -89,7 +95,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
 }
 
 /* Waits, before what comes next, for moves that were begun. */
-static void gckpti_join(gckpt_exec *e)
+GCKPTI_FN void gckpti_join(gckpt_exec *e)
 {
     if (!GCKPTI_LEAN && e->due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
@@ -146,7 +152,7 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
 }
 
 /* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
-static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -172,8 +178,7 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
                           node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }
 
-/* Until all that was asked of the backend is done. */
-static gckpt_result gckpti_wait(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
 {
     const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
     return !problem ? GCKPT_OK
@@ -181,7 +186,7 @@ static gckpt_result gckpti_wait(gckpt_exec *e)
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
-static gckpt_result gckpti_read_losses(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
     gckpt_result result = gckpti_wait(e);
     if (result != GCKPT_OK)
@@ -194,14 +199,13 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
-static int64_t gckpti_count(const gckpt_exec *e)
+GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
 {
     return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
 }
 
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
-static float gckpti_loss_scale(gckpt_exec *e, int term)
+GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
     float weight = gckpti_float(t->weight);
@@ -276,7 +280,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
 }
 
 /* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
-static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -322,7 +326,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
-static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+GCKPTI_FN void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[user];
@@ -345,4 +349,3 @@ static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
             gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
     }
 }
-

@@ -1,6 +1,10 @@
+#include "run/own.h"
+#include "graph/graph.h"
+#include "ask/ask.h"
+
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-static gckpt_result gckpti_exec_caches(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
@@ -56,7 +60,7 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
 
 /* What it will take, piece by piece; returns the bytes that a block has to have for those that the
  * host has, with structures counted so many times. Needs no tables. */
-static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_on(e);
@@ -102,7 +106,7 @@ static gckpt_result gckpti_exec_host(gckpt_exec *e)
 }
 
 /* All memory a run will need. */
-static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
@@ -134,7 +138,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
-static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 {
     if (!gckpti_on(e)->own_memory)
         gckpti_pull(e->store, q);
@@ -145,8 +149,8 @@ static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 }
 
 /* What can be refused before there is an executor. */
-static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_exec_desc *desc)
+GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_exec_desc *desc)
 {
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
@@ -183,4 +187,3 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                               "exec: desc.offload and desc.reload come together, or not at all");
     return result;
 }
-

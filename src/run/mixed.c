@@ -1,14 +1,18 @@
+#include "run/own.h"
+#include "num/num.h"
+#include "ask/ask.h"
+
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                         const uint16_t *from, float *x, int64_t n)
+GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                            const uint16_t *from, float *x, int64_t n)
 {
     const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
     gckpti_on(e)->convert(c, &widening);
 }
 
 /* to NULL: in place. */
-static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                         uint16_t *to, int64_t n)
+GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                            uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
     gckpti_on(e)->convert(c, &rounding);
@@ -16,12 +20,12 @@ static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stre
 
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
  * streams below 2^31. */
-static uint32_t gckpti_stream(int id, int which)
+GCKPTI_FN uint32_t gckpti_stream(int id, int which)
 {
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
-static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
+GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
     const gckpti_node *q = &p->nodes[node->in[i]];
     return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
@@ -30,8 +34,8 @@ static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 
 /* Where the copies of this instruction are. Without bf16 there are none, and asking for them takes
  * as long as many an op. */
-static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                             gckpti_copies *c)
+GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                const gckpti_operands *o, gckpti_copies *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
@@ -58,15 +62,15 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const g
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
-static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
+GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
 {
     void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
     return (float *)p;
 }
 
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                const uint16_t **narrow, int64_t n)
+GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                   const uint16_t **narrow, int64_t n)
 {
     float *copy = gckpti_copy_at(c, offset);
     if (copy) {
@@ -76,7 +80,7 @@ static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t
     return copy;
 }
 
-static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
         if (c->in[i].bf16)
@@ -85,7 +89,7 @@ static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti
 }
 
 /* The op's own workspace begins behind all copies. */
-static void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
 {
     if (c->work)
         c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
@@ -111,8 +115,8 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
 }
 
 /* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
-static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                   const uint16_t *narrow)
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const void *data[2] = { NULL, NULL };
@@ -142,4 +146,3 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
     }
     return GCKPT_OK;
 }
-

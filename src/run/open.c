@@ -1,5 +1,8 @@
+#include "run/own.h"
+#include "graph/graph.h"
+
 /* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
-static size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
 {
     gckpt_exec e;
     gckpt_store none; /* for errors that nobody reads */
@@ -20,7 +23,7 @@ GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *
     return gckpti_exec_need(plan, desc, 1);
 }
 
-static size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 {
     gckpt_parameter q;
     size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
@@ -123,4 +126,3 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     gckpti_ok(store);
     return e;
 }
-

@@ -1,8 +1,10 @@
+#include "run/own.h"
+
 /* ---- debug aids around an instruction ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What died with instruction e->pc. What began before a loop's body outlives each round. */
-static void gckpti_paint_dead(gckpt_exec *e)
+GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
@@ -18,7 +20,7 @@ static int gckpti_measures(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
-static void gckpti_measure_start(gckpt_exec *e)
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
         gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
@@ -43,7 +45,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
 }
 
 /* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
-static gckpt_result gckpti_measure_end(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
     if (gckpti_measures(e)) {
@@ -72,4 +74,3 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
                       exec->touched
                 : 0;
 }
-

@@ -1,3 +1,5 @@
+#include "run/own.h"
+
 /* A pick's number; -1, and an error: it is none. */
 static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
 {
@@ -56,4 +58,3 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     exec->picked[k] = before;
     return GCKPT_E_ARG;
 }
-

@@ -1,3 +1,7 @@
+#include "run/own.h"
+#include "num/num.h"
+#include "ops/ops.h"
+
 /* ---- kernels in portions ---- */
 typedef struct {
     const gckpt_exec *e;
@@ -72,8 +76,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-static void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
-                                gckpt_kernel kernel)
+GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpt_call *call, gckpt_kernel kernel)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
@@ -105,4 +109,3 @@ static void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins, cons
     if (sums && !s.sums)
         kernel(&rest);
 }
-

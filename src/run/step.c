@@ -1,3 +1,6 @@
+#include "run/own.h"
+#include "num/num.h"
+
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */
 static void gckpti_uncount_updates(gckpt_exec *e)
 {
@@ -12,7 +15,7 @@ static void gckpti_uncount_updates(gckpt_exec *e)
 /* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
  * of what depends on neither the batch nor a parameter that is trained; in the contract's order
  * (manual, 5f). A REDUCE has added up the body's uses. */
-static void gckpti_add_uses(gckpt_exec *e)
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
@@ -32,7 +35,7 @@ static void gckpti_add_uses(gckpt_exec *e)
 }
 
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
-static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
@@ -83,7 +86,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 }
 
 /* Whether caches have room for what a forward of so many rows adds. */
-static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
     if (e->plan->leaves > 1)
@@ -106,8 +109,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* Where there are other ranks, a step cannot be left. */
-static int gckpti_is_under_way(gckpt_exec *e)
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
     if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
         return 0;
@@ -181,7 +183,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     return next;
 }
 
-static gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
@@ -207,16 +209,15 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     return result;
 }
 
-/* Everything before the first instruction of a step that ends before its updates; */
-static gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows)
+GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                              int64_t rows)
 {
     const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
     return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
 }
 
-/* and its end, when all micro-batches have run, or failed with `result`. */
-static gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result, gckpt_report *report)
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
+                                            gckpt_report *report)
 {
     const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     e->state = GCKPTI_IDLE;
@@ -244,4 +245,3 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
     result = gckpti_run(exec, INT64_MAX, GCKPTI_GRADIENTS);
     return gckpti_end_gradients(exec, result, report);
 }
-

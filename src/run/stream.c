@@ -1,3 +1,5 @@
+#include "run/own.h"
+
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
     return exec ? exec->caches_of->position : 0;
@@ -95,4 +97,3 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     exec->pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
 }
-

@@ -1,18 +1,15 @@
-/* =================================================================================================
- * >>training: division, norm, clipping, optimisers, steps
- * ============================================================================================== */
+#include "run/own.h"
+#include "num/num.h"
+
 /* Of gckpt_hyper: 0 is the default, negative is none. */
 static float gckpti_setting(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* The gradients an update finds: sums in their accumulators, or divided already. */
-typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
-
 /* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
  * measured, from sums weighted by rows to the mean. */
-static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -32,7 +29,7 @@ static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_pass pass;
@@ -97,9 +94,8 @@ static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, con
     a->correct2 = (float)(1 / e->rest[1]);
 }
 
-/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
-GCKPTI_APART static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                           gckpti_gradients_are are)
+GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
@@ -138,11 +134,11 @@ GCKPTI_APART static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
         gckpti_ranking_of(p)->updated(e, q);
 }
 
-static int gckpti_finite(double x) { return x - x == 0; }
+GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 /* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
  * the first parameter with one that is not finite; NULL: there is none. */
-static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->squares, e->square_count);
@@ -164,4 +160,3 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
                         : 1;
     return bad;
 }
-

@@ -1,6 +1,8 @@
+#include "run/own.h"
+#include "num/num.h"
+
 /* ---- values of all ranks ---- */
-/* The rank whose share has element `at`. */
-static int gckpti_holder(int64_t elements, int64_t at, int ranks)
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 {
     int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
     int rank = 0;
@@ -102,4 +104,3 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
     float t = (float)(step - warmup) / (float)(steps - warmup);
     return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
 }
-

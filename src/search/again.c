@@ -1,3 +1,7 @@
+#include "search/own.h"
+#include "base/base.h"
+#include "num/num.h"
+
 /* ---- cuts as schedules ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
@@ -62,7 +66,7 @@ static void gckpti_limit_far(gckpti_search *s, unsigned char *again)
 }
 
 /* Makes the present schedule of such a body. */
-static int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
+GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
 {
     gckpti_planner *p = s->p;
     gckpti_limit_far(s, again);
@@ -86,7 +90,7 @@ static int gckpti_again(gckpti_search *s, int exact)
 
 /* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
  * polished. */
-static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 {
     if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
         return;
@@ -100,14 +104,14 @@ static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 }
 
 /* Whether a slot's schedule is as good as proven, nearly. */
-static int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
 {
     return slot->length > 0 && slot->extra - slot->bound <= s->enough;
 }
 
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
  * it is not good enough, those that keep a little more, squeezed. */
-static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+GCKPTI_FN void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
 {
     const gckpti_kept_list *all = &t->all.last;
     int64_t room = slot->limit - t->gradients;
@@ -159,8 +163,8 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
 
 /* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
  * not may be kept in part. */
-static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
-                              const gckpti_cut_table *cuts)
+GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+                                 const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
     int64_t room = slot->limit - t->gradients, ties = 0;
@@ -191,4 +195,3 @@ static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_
         }
     }
 }
-

@@ -1,5 +1,9 @@
+#include "search/own.h"
+#include "base/base.h"
+#include "graph/graph.h"
+
 /* The least work on an instant's hull for so many bytes, rounded down a little. */
-static uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
+GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
 {
     int i = gckpti_cut_within(hull, room), shift = 0;
     if (hull->n == 0)
@@ -15,7 +19,7 @@ static uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
 }
 
 /* All cuts of an instant; none when there are too many. */
-static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
+GCKPTI_FN const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
 {
     gckpti_instant *t = &b->instant[at];
     if (!t->tried++ && b->p->units <= GCKPTI_COUNTED && gckpti_bound_lists(b, 0))
@@ -25,7 +29,7 @@ static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
 
 /* The hull of an instant if copies had less work. Where several values would have to be computed
  * again one after the other, a cut, which counts each once, offloads too few. */
-static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
+GCKPTI_FN const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
 {
     if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
         b->cheap = cheap < GCKPTI_CHEAP ? cheap : 63;
@@ -38,7 +42,7 @@ static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant
 
 /* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
  * UINT64_MAX: there is no such schedule. *at: the instant that decides. */
-static uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
+GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
 {
     uint64_t most = 0;
     *at = 0;
@@ -54,8 +58,7 @@ static uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
     return most;
 }
 
-/* The same, and by all cuts of the instant that decides. */
-static uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at)
+GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at)
 {
     uint64_t most = gckpti_hulls_work(b, limit, at), work = 0;
     if (most == UINT64_MAX || b->instants == 0)
@@ -112,7 +115,7 @@ static void gckpti_bound_sums(gckpti_bound *b)
 }
 
 /* Readies the bound of a model. */
-static void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch)
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch)
 {
     size_t n = (size_t)p->units;
     int64_t most = -1;
@@ -152,8 +155,7 @@ static void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_s
     }
 }
 
-/* Opens the bounds of a planner's model and of its other variants', if nobody has. */
-static void gckpti_open_bounds(gckpti_planner *p)
+GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
         if (p->bound)
@@ -164,19 +166,15 @@ static void gckpti_open_bounds(gckpti_planner *p)
     }
 }
 
-/* The work of a micro-batch that no schedule of the model within `arena` bytes can do without;
- * UINT64_MAX: there is none. */
-static uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
+GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
 {
     int at;
     int64_t most = (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
     return gckpti_add_work(gckpti_bound_work(b, most + b->spare, &at), b->work);
 }
 
-/* The bytes of an arena that no schedule of the model can do without. */
-static size_t gckpti_prove_bytes(const gckpti_bound *b)
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
 {
     int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
-

@@ -1,3 +1,6 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* ---- the table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
 static int gckpti_steps(const gckpti_chain *c, int64_t bytes)
@@ -198,7 +201,7 @@ static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
 }
 
 /* The programme on the stages of one way to cut: seeds. 0: there are no stages. */
-static int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
+GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
@@ -248,4 +251,3 @@ static int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     gckpti_scratch_free(&c.scratch);
     return 1;
 }
-

@@ -1,6 +1,8 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* ---- exact bytes ---- */
-/* Drafts and places a slot's schedule: slot->arena, p->draft. */
-static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
     gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
@@ -183,11 +185,7 @@ static gckpt_result gckpti_consider_lowest(gckpti_search *s, int low, int i, siz
     return result == GCKPT_OK ? gckpti_consider_seeds(s, low, 0, most) : result;
 }
 
-/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
- * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
- * bound is not. */
-static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
+GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
     gckpt_result result = GCKPT_OK;
     int k = 0, at;
@@ -219,9 +217,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
- * it is not. */
-static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
+GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
@@ -243,8 +239,7 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *l
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
-static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
 {
     size_t n = (size_t)p->units;
     memset(s, 0, sizeof *s);
@@ -286,4 +281,3 @@ static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
-

@@ -1,5 +1,8 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* =================================================================================================
- * >>bound: work and bytes that no schedule can do without, from minimal cuts
+ * cuts: work and bytes that no schedule can do without, from minimal cuts
  *
  * Take any schedule whose live bytes never exceed M, and an instant: the backward of some rank. Let
  * r(u) be 1 where unit u runs again behind it. Whatever a later backward, a fetch or a later run
@@ -35,78 +38,8 @@
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.
  * ============================================================================================== */
-enum {
-    GCKPTI_OPEN = 6,
-    GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
-    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
-    GCKPTI_ALL_CUTS = 16384,
-    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
-    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
-};
-
-/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
- * aux; has it run before; only once. */
-enum {
-    GCKPTI_READ = 1,
-    GCKPTI_HELD = 2,
-    GCKPTI_READ_AUX = 4,
-    GCKPTI_HELD_AUX = 8,
-    GCKPTI_RAN = 16,
-    GCKPTI_STAYS = 32
-};
-typedef struct {
-    unsigned char opens,
-        own; /* bits of values that only repeated forwards read: inputs', its own */
-    unsigned char flags;
-} gckpti_cut_unit;
-
-/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
- * it is offloaded, in part at least). */
-typedef struct {
-    int64_t bytes;
-    uint64_t work;
-    uint32_t from;
-} gckpti_kept;
-typedef struct {
-    gckpti_kept *cut; /* by rising bytes and falling work */
-    int n;
-} gckpti_kept_list;
-
-/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
-typedef struct {
-    gckpti_kept_list last;
-    uint32_t *from;
-    size_t *first;
-} gckpti_cut_table;
-
-typedef struct {
-    int rank;
-    int64_t gradients; /* bytes of them and of the workspace, then */
-    gckpti_cut_unit *unit;
-    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
-    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
-    int tried, tried_cheap;
-} gckpti_instant;
-
-enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
-typedef struct gckpti_bound {
-    const gckpti_planner *p;
-    gckpti_scratch *scratch;
-    gckpti_instant instant[GCKPTI_INSTANTS];
-    size_t room;          /* of a pool */
-    int instants, hulls;  /* hulls: lists have their hulls' cuts; */
-    int cheap;            /* copies count for 2^-cheap of their work */
-    int64_t least;        /* bytes that no schedule can do without */
-    int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
-    uint64_t work;        /* of a step that computes nothing twice */
-    gckpti_kept *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
-    unsigned char *again; /* of the cut that was asked for last: GCKPTI_AGAIN, GCKPTI_FAR or 0 */
-    int64_t items;        /* cuts looked at */
-} gckpti_bound;
-
 /* Marks what an instant knows. */
-static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
+GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {
     for (int i = 0; i < p->units; i++) {
         const gckpti_unit *u = &p->unit[i];
@@ -135,7 +68,7 @@ static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 
 /* Gives bits to values that only repeated forwards read, from their last reader back to their unit;
  * without one such a value is free. */
-static void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t)
+GCKPTI_FN void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t)
 {
     unsigned taken = 0;
     for (int i = p->units; i-- > 0;) {
@@ -235,7 +168,7 @@ static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned 
 }
 
 /* Readies lists of hulls, or of all cuts. 0: out of memory. */
-static int gckpti_bound_lists(gckpti_bound *b, int hulls)
+GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls)
 {
     size_t before = b->room, most = hulls ? GCKPTI_HULL_CUTS : GCKPTI_ALL_CUTS;
     most *= b->p->offloads ? 4 : 1;
@@ -249,7 +182,7 @@ static int gckpti_bound_lists(gckpti_bound *b, int hulls)
 }
 
 /* Finds all cuts of an instant, or those of the hull. 0: there are too many. */
-static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
+GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
 {
     gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *now = lists[0], *next = lists[1];
     gckpti_kept *front = b->pool[0], *behind = b->pool[1];
@@ -301,7 +234,7 @@ static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table
 }
 
 /* The last cut that keeps no more than `room` bytes; -1: there is none. */
-static int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
+GCKPTI_FN int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
 {
     int low = -1, high = v->n - 1;
     while (low < high) {
@@ -315,14 +248,14 @@ static int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
 }
 
 /* The work of one of an instant's cuts, without what its lateness added. */
-static uint64_t gckpti_cut_work(const gckpti_instant *t, int cut)
+GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut)
 {
     uint64_t work = t->all.last.cut[cut].work;
     return work - (work >> GCKPTI_SLANT);
 }
 
 /* Notes in b->again what a cut computes again. */
-static void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut)
+GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut)
 {
     uint32_t k = (uint32_t)cut;
     for (int i = 0; i < b->p->units; i++) {
@@ -331,4 +264,3 @@ static void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int 
         k = from & 0x3fffffff;
     }
 }
-

@@ -1,7 +1,10 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* ---- the ladder ---- */
 /* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
  * one above. Rungs never depend on a budget. */
-static void gckpti_make_rungs(gckpti_search *s, int64_t most)
+GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
 {
     int64_t resident = s->gradient_between[0], least = s->bound->least;
     int units = s->p->units, part = units <= 300 ? 40 : units <= 1000 ? 25 : 12, at;
@@ -93,7 +96,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
 
 /* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
  * belongs to another group and something else was found. */
-static void gckpti_solve(gckpti_search *s, int k)
+GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 {
     int top = k;
     while (gckpti_begin_rung(s, &s->slot[top]) && gckpti_follows(s, top) && !s->p->failed)
@@ -108,4 +111,3 @@ static void gckpti_solve(gckpti_search *s, int k)
             gckpti_offer(s, slot);
     }
 }
-

@@ -1,7 +1,11 @@
+#include "search/own.h"
+#include "base/base.h"
+#include "graph/graph.h"
+
 /* ---- offers and seeds ---- */
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
-static int gckpti_slot_before(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
 {
     const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
     int x = 0;
@@ -15,7 +19,7 @@ static int gckpti_slot_before(const void *first, const void *second, const void 
 }
 
 /* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
 {
     const gckpti_schedule *t = &s->now;
     gckpti_settle(s);
@@ -60,7 +64,7 @@ static void gckpti_sink_seeds(gckpti_search *s)
 
 /* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
  * the user's and the chain's for backwards in order 0. */
-static void gckpti_find_seeds(gckpti_search *s)
+GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
@@ -93,7 +97,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 /* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
  * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
  * savings, anew after each success. */
-static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
 {
     for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
         uint64_t before = slot->extra;
@@ -114,4 +118,3 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
         i = slot->extra < before ? -1 : i;
     }
 }
-

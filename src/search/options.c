@@ -1,3 +1,6 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* ---- options of a stage ---- */
 /* Finds what the list of a stage takes: from its end, with what is read from there on. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
@@ -78,7 +81,7 @@ static void gckpti_run_unit(gckpti_chain *c, const gckpti_stage *q, int i)
 
 /* Lists a stage by levels: its forwards, the rest, then its backwards, with what runs again for
  * them. 0: that is too long. */
-static int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level)
+GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level)
 {
     const gckpti_planner *p = c->s->p;
     int count;
@@ -106,7 +109,7 @@ static int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsig
     return 1;
 }
 
-static int gckpti_as_good(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b)
+GCKPTI_FN int gckpti_as_good(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b)
 {
     return cost_a <= cost_b && a[GCKPTI_KEPT] <= b[GCKPTI_KEPT] &&
            a[GCKPTI_BEFORE] <= b[GCKPTI_BEFORE] && a[GCKPTI_BEHIND] <= b[GCKPTI_BEHIND];
@@ -163,7 +166,7 @@ static void gckpti_first_options(gckpti_chain *c, gckpti_stage *q)
 }
 
 /* Finds the options of a stage that owns them, within some work. */
-static void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work)
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work)
 {
     const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
@@ -205,4 +208,3 @@ static void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work)
     for (int i = q->option; i < c->options; i++)
         q->least = c->option[i].cost < q->least ? c->option[i].cost : q->least;
 }
-

@@ -1,3 +1,6 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* ---- room below the limit by position: a tree of minima. What a node holds is relative to its
  * parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
@@ -82,7 +85,7 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 }
 
 /* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
-static void gckpti_try_without(gckpti_search *s, const int *move, int n)
+GCKPTI_FN void gckpti_try_without(gckpti_search *s, const int *move, int n)
 {
     int length = s->now.length;
     if (!gckpti_search_room(s, &s->next, length))
@@ -123,7 +126,7 @@ static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links
 /* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
  * is the version before; with a limit only those whose bytes fit below it. What only a repeated
  * forward reads goes with it; such forwards are a tree, so each is counted once. */
-static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
+GCKPTI_FN void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
         !gckpti_want(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
@@ -232,7 +235,7 @@ static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
  * work. */
-static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
+GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
     if (s->p->offloads && s->now.extra > 0)
         gckpti_reload_repeats(s, limit);
@@ -243,4 +246,3 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
             return;
     }
 }
-

@@ -1,11 +1,14 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* =================================================================================================
- * >>optimal: the least work for every budget: cuts, seeds, squeeze, polish
+ * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
- * The same model and the same schedules as in >>plan. The search needs only a schedule's live bytes
+ * The same model and the same schedules as in plan. The search needs only a schedule's live bytes
  * and its repeated work (gckpti_evaluate). A ladder of rungs, which depends on the model alone, has
  * byte limits each a little below the one above, from store-all's down to what is proven to be
  * needed. A rung is solved once, when a budget asks for it (gckpti_solve):
- *   bound    what is proven for its limit, and the instant that decides it (>>bound).
+ *   bound    what is proven for its limit, and the instant that decides it (bound).
  *   cuts     that instant's cut says what to keep through the turn; the rest is computed again just
  *            before its first reader. Where all cuts are known these are tried, else the two of the
  *            hull around the limit, with a part of their ties, what only one of them keeps. What is
@@ -35,117 +38,8 @@
  * depends on the budget or on what was asked before. Work limits are counted in list items, never
  * timed, and there are integers only, so that a plan is the same on every machine.
  * ============================================================================================== */
-enum {
-    GCKPTI_STAGES = 257, /* most stages of the chain programme */
-    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
-    GCKPTI_FINE = 1024,
-    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
-    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
-    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
-    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
-    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
-    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
-    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
-    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
-    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
-    GCKPTI_SHAKES = 4,      /* this often */
-    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
-    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
-    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
-};
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
 
-/* A schedule that is kept: the best found under a rung's limit, or a seed. */
-enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
-typedef struct gckpti_slot {
-    int *item, length;
-    int64_t limit, peak;
-    uint64_t extra, bound;     /* bound: proven for the limit */
-    size_t arena;              /* 0 until it is laid out; then */
-    uint64_t moved;            /* work of copies to slower memory and back */
-    int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
-    struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
-} gckpti_slot;
-
-/* What was found of a cut's schedule; 0: nothing yet. */
-typedef struct {
-    int64_t peak;
-    size_t arena;
-} gckpti_known;
-
-/* A gap between two uses of a value, at `from` and `to`, to be closed by computing its unit again
- * before the second, with its closure; or the repeated forward at `to`, to be taken out. `start` is
- * the forward that the value is from; or the one before. */
-typedef struct {
-    uint64_t key; /* the least is tried first */
-    int unit, start, from, to;
-    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
-    uint64_t cost;       /* of that */
-    int64_t penalty;     /* excess that keeping its inputs adds */
-    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
-} gckpti_move;
-
-/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
-typedef struct {
-    int64_t out, aux;       /* bytes */
-    int value_end, aux_end; /* last uses */
-    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
-    int start, from;        /* its forward; the use before, or start */
-    int runs;               /* forwards before the position */
-    int touched;            /* moves chosen so far compute or read it */
-    int held;               /* of the prologue, and every micro-batch reads its value */
-    int64_t seen;           /* the stamp of the last closure that has seen it */
-} gckpti_note;
-
-typedef struct {
-    gckpti_planner *p;
-    gckpti_scratch scratch;
-    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
-    int64_t *gradient_at, *gradient_between;
-    int64_t grain; /* common divisor of all sizes */
-    int effects;   /* there are units whose first forward stays */
-    gckpti_schedule now, next;
-    gckpti_note *note;   /* by unit */
-    int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule; */
-    int turn;            /* behind the last forward before it that is no repeated one */
-    int64_t *excess_sum; /* bytes over the limit before a position */
-    int *excess_count;   /* positions with excess before it */
-    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
-    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
-    int *set, sets;   /* of moves: closures; or what goes too */
-    int cut;          /* one that was used would be larger, or the search ended early */
-    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
-    int leaves;
-    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
-    int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
-    gckpti_move *move, *sorted;
-    uint64_t worst;       /* moves with a greater key are not kept; */
-    int wide;             /* is no limit */
-    gckpti_keyed *key;    /* to sort with */
-    gckpti_keyed *insert; /* key: position << 32 | unit */
-    int *chosen;          /* moves */
-    int moves;
-    gckpti_bound *bound;
-    uint64_t enough;             /* so little above the bound is good enough */
-    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
-    gckpti_known *known[GCKPTI_INSTANTS];
-    gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
-    int slots, seeds, hunting, whole;
-    unsigned deciders;     /* bits of instants that decide for some budget */
-    int late;              /* some forwards come late: a cut may then repeat less than it says */
-    int64_t items, looked; /* counted so far, for gckpti_spent; */
-    int64_t attempt;       /* and when one attempt of several began, or -1 */
-    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
-    int attempts;                    /* so that nothing is twice */
-    int barred;                      /* a unit whose gaps stay open; -1: none */
-} gckpti_search;
-
-static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
+GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
     size_t n = (size_t)length + 1;
     return gckpti_want(&s->scratch, &t->item, n, sizeof(int)) &&
@@ -167,7 +61,7 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
 
 /* Readies the search for a model: what gradients take, the bytes of units, what all sizes are
  * multiples of, and which of the prologue's values every micro-batch reads. */
-static void gckpti_search_sizes(gckpti_search *s)
+GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     s->gradient_at = p->gradient_at;
@@ -251,7 +145,7 @@ static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int
 /* Drops what nobody reads, as gckpti_drop does, and finds the live bytes at each position, their
  * peak and the work: what gckpti_sum_live finds for the draft, but that sizes are rounded up. One
  * pass from the end, which comes to a value's last use first. */
-static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
+GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     const gckpti_planner *p = s->p;
     int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
@@ -318,7 +212,7 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 }
 
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
-static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
+GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = t->peak == INT64_MAX ? INT64_MAX / 2 : 0;
     if (t->peak <= limit)
@@ -330,7 +224,7 @@ static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 
 /* ---- passes from the front of the present schedule: s->note has the versions where it is ---- */
 /* Passes position x. */
-static void gckpti_step(gckpti_search *s, int x)
+GCKPTI_FN void gckpti_step(gckpti_search *s, int x)
 {
     const gckpti_schedule *t = &s->now;
     int i = t->item[x], count;
@@ -350,7 +244,7 @@ static void gckpti_step(gckpti_search *s, int x)
 }
 
 /* Sums the excess over a limit, and begins a pass. */
-static int gckpti_index(gckpti_search *s, int64_t limit)
+GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
 {
     const gckpti_schedule *t = &s->now;
     size_t n = (size_t)t->length + 1;
@@ -380,8 +274,7 @@ static int gckpti_index(gckpti_search *s, int64_t limit)
 
 /* Whether gckpt_recompute asks for a unit's value anew for who reads it at position x: the last
  * before is from before the backwards, as gckpti_add_pins sees it. */
-static int gckpti_is_stale(const gckpti_search *s, int unit, int x)
+GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
 }
-

@@ -1,5 +1,8 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* ---- slots ---- */
-static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
 {
     size_t n = (size_t)t->length;
     if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
@@ -11,7 +14,7 @@ static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_
     slot->arena = 0;
 }
 
-static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 {
     if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
         return 0;
@@ -21,7 +24,7 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
     return 1;
 }
 
-static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
 {
     if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
         return NULL;
@@ -33,7 +36,7 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 /* ---- seeds ---- */
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
-static int gckpti_take_made(gckpti_search *s)
+GCKPTI_FN int gckpti_take_made(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     for (int round = 0, same = 0; round < 4 && !same; round++) {
@@ -51,7 +54,7 @@ static int gckpti_take_made(gckpti_search *s)
 }
 
 /* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
-static void gckpti_settle(gckpti_search *s)
+GCKPTI_FN void gckpti_settle(gckpti_search *s)
 {
     s->p->made_length = 0;
     for (int x = 0; x < s->now.length && s->p->pinned; x++)
@@ -61,7 +64,7 @@ static void gckpti_settle(gckpti_search *s)
 }
 
 /* The same, and a seed. */
-static void gckpti_seed(gckpti_search *s)
+GCKPTI_FN void gckpti_seed(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
     int dominated = 0;
@@ -79,4 +82,3 @@ static void gckpti_seed(gckpti_search *s)
     gckpti_slot_store(s, slot, &s->now);
     slot->dominated = dominated;
 }
-

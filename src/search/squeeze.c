@@ -1,8 +1,11 @@
+#include "search/own.h"
+#include "base/base.h"
+
 /* ---- moves ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32)
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
-static uint64_t gckpti_score(uint64_t cost, int64_t gain)
+GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
     uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
     for (int k = 32; k > 0; k /= 2) { /* to 2^62 .. 2^63 */
@@ -30,7 +33,7 @@ static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
 }
 
 /* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
-static void gckpti_sort_moves(gckpti_search *s)
+GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
     if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
@@ -110,7 +113,7 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     return sum < most ? sum : most;
 }
 
-static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
+GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
 {
     if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
         s->move[s->moves++] = *m;
@@ -159,7 +162,7 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
 
 /* The gaps of the present schedule that would lower the excess, best first: those within twice the
  * best; wide: all of them. */
-static void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
+GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
 {
     int last = 0, kept = 0;
     s->wide = wide;
@@ -220,7 +223,7 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
-static void gckpti_accept(gckpti_search *s)
+GCKPTI_FN void gckpti_accept(gckpti_search *s)
 {
     gckpti_schedule swap = s->now;
     s->now = s->next;
@@ -342,7 +345,7 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
 }
 
 /* Whether the search has counted as much as it may; then it ends, wherever it is. */
-static int gckpti_spent(gckpti_search *s)
+GCKPTI_FN int gckpti_spent(gckpti_search *s)
 {
     int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
     int spent = s->items > most || s->looked > 4 * most ||
@@ -352,7 +355,7 @@ static int gckpti_spent(gckpti_search *s)
 }
 
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
-static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
+GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
         int64_t excess = gckpti_excess(&s->now, limit);
@@ -376,4 +379,3 @@ static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
     }
     return !s->p->failed;
 }
-

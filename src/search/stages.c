@@ -1,3 +1,7 @@
+#include "search/own.h"
+#include "base/base.h"
+#include "graph/graph.h"
+
 /* ---- the chain programme ----
  * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
  * to keeping nothing: each of its units has a level, which says behind how many of its runs its
@@ -12,52 +16,12 @@
  * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
  * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
  * evaluated like all others. */
-enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
-#define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
-#define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
-enum { GCKPTI_LEVELS = 4 };
-static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* are tried */
-
-/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
-typedef struct {
-    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
-    int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
-    uint64_t cost;
-    int level, flipped; /* where its levels begin; whether others were made of it */
-    int dropped;        /* in steps another is as good */
-} gckpti_option;
-
-typedef struct {
-    int first, end, back, back_end; /* units; ranks of their backwards */
-    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
-    int option, options; /* of the owner */
-    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
-    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
-    uint64_t cost, least; /* work of that; of its cheapest option */
-} gckpti_stage;
-
-typedef struct {
-    gckpti_search *s;
-    gckpti_scratch scratch;
-    gckpti_stage stage[GCKPTI_STAGES + 1];
-    int n, borders;    /* stages; borders that there were */
-    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
-    gckpti_option *option;
-    int options, levels;
-    unsigned char *level, *trial; /* by unit of the stage: of options; of the one that is tried */
-    unsigned char *has, *wants;   /* by unit: results that are there; that backwards read */
-    int *runs;                    /* by unit: so far */
-    int *item, length, room;      /* a stage's list */
-    int *row, rows;               /* [a * (n + 1) + b - a]: the row of stages a to b */
-    int *first;                   /* by row: the fewest steps that do */
-    uint64_t *cost;               /* [row * (steps + 1) + m]: least work in m steps */
-    int steps;
-    int64_t step;
-} gckpti_chain;
+GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2,
+                                                                       255 }; /* are tried */
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
-static int gckpti_find_borders(gckpti_search *s)
+GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
@@ -86,10 +50,7 @@ static int gckpti_find_borders(gckpti_search *s)
     return 1;
 }
 
-/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
- * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
-enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
-static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
+GCKPTI_FN int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
 {
     int segment[2];
     for (int k = 0; k < 2; k++) {
@@ -106,7 +67,7 @@ static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t wide
 }
 
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
-static void gckpti_find_stages(gckpti_chain *c, int how, int most)
+GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
 {
     const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
@@ -176,7 +137,7 @@ static int gckpti_same_stage(const gckpti_search *s, const gckpti_stage *a, cons
 }
 
 /* What each run of stages sends on; which stages, and which runs of them, are the same. */
-static void gckpti_compare_stages(gckpti_chain *c)
+GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 {
     const int n = c->n, wide = n + 1;
     int64_t *sends = c->crossing;
@@ -211,4 +172,3 @@ static void gckpti_compare_stages(gckpti_chain *c)
             row[a * wide] = k < a ? row[k * wide] : c->rows++;
         }
 }
-

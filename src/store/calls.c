@@ -1,3 +1,6 @@
+#include "store/own.h"
+#include "num/num.h"
+
 /* Whole-name match: '*' any run, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -303,8 +306,7 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find(store, name) : -1;
 }
 
-/* Bytes of optimiser state. */
-static size_t gckpti_store_state(const gckpt_store *s)
+GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
 {
     size_t floats = 0;
     for (size_t i = 0; i < s->count; i++)
@@ -339,4 +341,3 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     }
     return hash;
 }
-

@@ -1,20 +1,20 @@
+#include "store/own.h"
+
 /* ---- where the newest copy of a parameter is ---- */
-static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
     return !GCKPTI_LEAN && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
-/* One of the two copies was changed. */
-static void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     if (m)
         m->newest = newest;
 }
 
-/* Brings the newest values and state to the host. */
-static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     if (!m || m->newest != GCKPTI_MIRROR)
@@ -27,7 +27,7 @@ static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 }
 
 /* Pulls, and gives the mirror back. */
-static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     gckpti_pull(s, q);
@@ -38,8 +38,7 @@ static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
         memset(m, 0, sizeof *m);
 }
 
-/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
-static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
+GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
 {
     gckpti_mirror *m = &s->mirrors[q - s->params];
     size_t scales = gckpti_scale_bytes(&q->p);
@@ -69,8 +68,7 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
     return 1;
 }
 
-/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
-static int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
+GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
     if (s->mirror_count < s->count) {
         size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
@@ -88,8 +86,7 @@ static int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_back
     return 1;
 }
 
-/* When the last executor with a backend goes, the parameters leave it. */
-static void gckpti_unbind(gckpti_binding *binding)
+GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 {
     gckpt_store *s = binding->store;
     int others = 0;
@@ -111,4 +108,3 @@ static void gckpti_unbind(gckpti_binding *binding)
         s->mirror_count = 0;
     }
 }
-

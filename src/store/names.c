@@ -1,11 +1,14 @@
+#include "store/own.h"
+#include "num/num.h"
+
 /* Where the list of the names begins that this one is or would be in. */
-static int *gckpti_names_like(const gckpt_store *s, const char *name)
+GCKPTI_FN int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
     uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
     return &s->params[(size_t)hash % s->capacity].first;
 }
 
-static int gckpti_find(const gckpt_store *s, const char *name)
+GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
 {
     int i = s->count ? *gckpti_names_like(s, name) : -1;
     for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
@@ -19,14 +22,13 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 }
 
 /* Gives back the memory of values that the store owns. */
-static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
     gckpti_set_block(q, NULL);
 }
 
-/* Takes the newest parameters away until `count` are left. */
-static void gckpti_store_shrink(gckpt_store *s, size_t count)
+GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
     while (s->count > count) {
         gckpti_param *q = &s->params[--s->count];
@@ -43,4 +45,3 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
         gckpti_name_delete(&s->memory, name);
     }
 }
-

@@ -1,3 +1,5 @@
+#include "store/own.h"
+
 /* ---- notes ---- */
 static void gckpti_note_free(gckpt_store *s, char *note)
 {
@@ -5,7 +7,7 @@ static void gckpti_note_free(gckpt_store *s, char *note)
     gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
 }
 
-static void gckpti_notes_shrink(gckpt_store *s, size_t count)
+GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
 {
     while (s->note_count > count)
         gckpti_note_free(s, s->notes[--s->note_count]);
@@ -25,8 +27,7 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
     return i;
 }
 
-/* Appends one, even if there is one with this key. 0: out of memory. */
-static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
     size_t n = strlen(key) + 1, m = strlen(value) + 1;
     char *note = (char *)gckpti_new(&s->memory, n + m, 1);
@@ -41,8 +42,7 @@ static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
     return 1;
 }
 
-/* Those from `first` on take the place of older ones with their keys. */
-static void gckpti_notes_settle(gckpt_store *s, size_t first)
+GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
 {
     size_t count = s->note_count;
     for (size_t i = s->note_count = first; i < count; i++) {
@@ -126,10 +126,8 @@ static void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
         p->count = gckpti_share(p->elements, s->rank, s->ranks, &p->first);
 }
 
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
-static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      int external, gckpt_init init)
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init)
 {
     gckpti_param q;
     size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
@@ -182,4 +180,3 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
         gckpti_param_share(store, &store->params[i].p);
     return gckpti_ok(store);
 }
-

@@ -1,47 +1,40 @@
+#include "store/own.h"
+#include "num/num.h"
+
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's ---- */
-/* Name (in files, too) and bytes of an element, by gckpt_storage. */
-static const struct {
-    const char *name;
-    int bytes;
-} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
-
-static const char *gckpti_storage_name(gckpt_storage storage)
+GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
                                                 : "not a gckpt_storage";
 }
 
-/* Elements that share a scale; all of them where there is none. */
-static int64_t gckpti_row_length(const gckpt_parameter *p)
+GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
 {
     return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
 }
 
-static size_t gckpti_scale_bytes(const gckpt_parameter *p)
+GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
 {
     if (p->storage != GCKPT_STORED_I8)
         return 0;
     return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
 }
 
-/* Bytes of all values, stored as p says. */
-static size_t gckpti_values_bytes(const gckpt_parameter *p)
+GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
     return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
 }
 
-/* Bytes in memory of array i: values, as they are stored, or state i - 1. */
-static size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
+GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
     return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
                                               : gckpti_values_bytes(&q->p);
 }
 
-static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+GCKPTI_FN int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
-/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
-static unsigned char *gckpti_values_block(const gckpti_param *q)
+GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
     void *block = q->p.values;
@@ -50,7 +43,7 @@ static unsigned char *gckpti_values_block(const gckpti_param *q)
     return (unsigned char *)block;
 }
 
-static void gckpti_set_block(gckpti_param *q, unsigned char *block)
+GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
     void *at = block;
     int floats = q->p.storage == GCKPT_STORED_F32;
@@ -59,8 +52,7 @@ static void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
 }
 
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
-static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
@@ -69,8 +61,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
     return seen;
 }
 
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
-static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
     void *scales = gckpti_values_block(q);
     float scale = gckpti_float(peak) / 127;
@@ -78,8 +69,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
     return scale * 127 <= FLT_MAX; /* not NaN */
 }
 
-/* n floats as BF16 or F16. 0: F16 cannot hold one. */
-static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
     for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
@@ -91,9 +81,7 @@ static int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, ui
     return !large;
 }
 
-/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
- * 0: F16 cannot hold one. */
-static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
     if (q->p.storage == GCKPT_STORED_F32)
@@ -129,9 +117,7 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
     memcpy(to, y, sizeof y);
 }
 
-/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
- * float is written over it. No scales: 1. */
-static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
     const unsigned char *from = (const unsigned char *)u->packed + at * each;
@@ -151,8 +137,7 @@ static void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float
     }
 }
 
-/* On the host, to nowhere yet. */
-static gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
 {
     gckpt_unpacking u;
     u.storage = q->p.storage;
@@ -165,7 +150,7 @@ static gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
 }
 
 /* The floats that n stored values from element `at` on stand for. */
-static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
     const gckpt_unpacking u = gckpti_unpacking_of(q);
     if (q->p.storage == GCKPT_STORED_F32)
@@ -174,7 +159,7 @@ static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, fl
         gckpti_unpack(&u, at, n, x);
 }
 
-static int gckpti_state_slots(const gckpti_param *q)
+GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
 {
     int n = 0;
     while (n < 4 && q->p.state[n])
@@ -182,15 +167,13 @@ static int gckpti_state_slots(const gckpti_param *q)
     return n;
 }
 
-/* Gives state arrays back until `slots` are left. */
-static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
         gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
 }
 
-/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
-static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 {
     int had = gckpti_state_slots(q);
     for (int i = had; i < slots; i++) {
@@ -202,4 +185,3 @@ static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
     }
     return 1;
 }
-

@@ -1,5 +1,7 @@
+#include "store/own.h"
+#include "num/num.h"
+
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
-enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
 
 /* Initial values from the even index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
  * seed, name and element (5j). So they are the same whenever they are drawn, and as often. Philox:
@@ -64,11 +66,8 @@ static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int6
     gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
-/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
- * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
-static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                     float room[GCKPTI_DRAWN], int64_t *n)
+GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n)
 {
     int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
@@ -93,8 +92,7 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
     return room;
 }
 
-/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
-static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
+GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
     size_t bytes = gckpti_array_bytes(s, q, 0);
     if (gckpti_is_made(q))
@@ -122,7 +120,7 @@ static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
 
 /* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
  * twice, and no memory is needed besides. 0: a value does not fit. */
-static int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
     float room[GCKPTI_DRAWN], *kept = NULL;
     const float *x;
@@ -163,14 +161,14 @@ static void gckpti_unpack_item(void *context, int64_t i)
     gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
 }
 
-static void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
 {
     gckpt_unpacking u = *unpacking;
     gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
 }
 
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
-static void gckpti_fp32_stored(const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
 {
     const gckpt_unpacking *u = &t->b.stored->u;
     const int links = t->b.row != 1; /* what lies side by side */
@@ -193,12 +191,11 @@ static void gckpti_fp32_stored(const gckpti_factors *t)
     }
 }
 
-static const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
-                                              gckpti_packed_draw, gckpti_unpack,
-                                              gckpti_fp32_stored };
+GCKPTI_DATA const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
+                                                   gckpti_packed_draw, gckpti_unpack,
+                                                   gckpti_fp32_stored };
 
-/* Draws all raw values. */
-static void gckpti_values_draw(gckpt_store *s)
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
@@ -211,8 +208,7 @@ static void gckpti_values_draw(gckpt_store *s)
     }
 }
 
-/* Gives all raw values back, newest first, as a block wants it. */
-static void gckpti_values_undo(gckpt_store *s)
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
         gckpti_param *q = &s->params[i];
@@ -221,4 +217,3 @@ static void gckpti_values_undo(gckpt_store *s)
         q->raw = 0;
     }
 }
-

@@ -1,3 +1,14 @@
+#include "tables/own.h"
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "ask/ask.h"
+#include "run/run.h"
+#include "files/files.h"
+#include "base/host.h"
+
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
 {
     unsigned char little[8];
@@ -62,10 +73,11 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
         if (gckpti_reader_result(r) != GCKPT_OK)
             return gckpt_error(g);
         if (saved != hash)
-            return gckpti_graph_error(g, GCKPT_E_ARG,
-                                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
-                                "attributes, shape, type, inputs or name",
-                                g->tensors[i], &g->tensors[i]->shape, (int)i);
+            return gckpti_graph_error(
+                g, GCKPT_E_ARG,
+                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
+                "attributes, shape, type, inputs or name",
+                g->tensors[i], &g->tensors[i]->shape, (int)i);
     }
     return tensors == g->count
                ? GCKPT_OK
@@ -179,16 +191,18 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (r->bad || r->ended)
             break;
         if (trained != gckpti_is_updated(&r->p, (int)i))
-            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
-                                "load plan: %T was %s when the plan was made: freeze the same "
-                                "parameters, or make it again",
-                                g->tensors[i], trained ? "trained" : "not trained");
+            return gckpti_graph_error(
+                r->p.g, GCKPT_E_ARG,
+                "load plan: %T was %s when the plan was made: freeze the same "
+                "parameters, or make it again",
+                g->tensors[i], trained ? "trained" : "not trained");
         if (word / 2 != (int)storage)
-            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
-                                "load plan: %T was stored as %s when the plan was made, now as %s: "
-                                "pack it so, or make it again",
-                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
-                                gckpti_storage_name(storage));
+            return gckpti_graph_error(
+                r->p.g, GCKPT_E_ARG,
+                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                "pack it so, or make it again",
+                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);
@@ -394,4 +408,3 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     gckpti_store_shrink(store, before);
     return result;
 }
-

@@ -1,22 +1,7 @@
-/* =================================================================================================
- * >>tables: plans as files and as C
- *
- * A file is a run of 64-bit numbers, little-endian:
- *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
- *     tensors; for each: the graph's hash up to it, work forward, work backward
- *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain,
- *     precision, form, least work of a step that computes nothing twice; work and bytes that are
- *     proven; bytes of slower memory, work of 2^20 of them; leaves, ranks, what is sharded, work of
- *     2^20 bytes that are gathered
- *     terms; for each: id, bits of the weight, regulariser, work of its op as built
- *     picks; for each: id, gradient
- *     instructions; for each: 8 id of the tensor + kind
- *     parameters; for each: 2 storage + trained
- *     buffers, by end; for each: offset                          hash of all numbers before
- * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
- * by the code that plans.
- * ============================================================================================== */
-#define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
+#include "tables/own.h"
+#include "base/base.h"
+#include "num/num.h"
+#include "plan/plan.h"
 
 /* Numbers, and into the hash of all that were written. */
 static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
@@ -93,24 +78,3 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, check);
     return gckpti_sink_flush(&k);
 }
-
-typedef struct {
-    gckpt_read_fn read;
-    void *user;
-    uint64_t check, list_hash, proven_work, proven_bytes;
-    size_t at;      /* bytes read */
-    int ended, bad; /* nothing more to read; a number was out of range */
-    gckpti_planner p;
-    gckpti_variant variant;
-    uint64_t least_work, link_work;
-    gckpt_plan_desc d;
-    gckpt_mode mode;
-    int ranks;
-    gckpt_shard shard;
-    gckpt_cost *costs, *built;
-    gckpt_term *terms;
-    gckpt_pick *picks;
-    gckpt_instruction *list;
-    gckpti_scratch scratch; /* of the arrays above */
-} gckpti_plan_reader;
-

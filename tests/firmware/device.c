@@ -1,6 +1,6 @@
-/* device.c - trains the model of model.h with the plan that host.c printed (TABLE): no graph, no planner,
- * no heap; everything lies in two blocks of the sizes that the plan names; with PACKED 1 but for some weights,
- * which lie in flash. Compiles as C99 and as C++11. */
+/* device.c - trains the model of model.h with the plan that host.c printed as PLAN (TABLE): no graph, no
+ * planner, no heap; everything lies in two blocks of the sizes that the plan names; with PACKED 1 but for some
+ * weights, which lie in flash. Compiles as C99 and as C++11. tables.c includes it several times. */
 #ifndef GCKPT_SMALL /* implies these */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
@@ -14,17 +14,22 @@
 #include TABLE
 #include <stdio.h> /* for this program's own lines */
 
+#ifndef PLAN
+#define PLAN small
+#endif
 #ifndef PACKED
 #define PACKED 0
 #endif
-
-static char store_block[small_store_bytes], exec_block[small_exec_bytes];
+#define JOINED(plan, what) plan##_##what
+#define JOIN(plan, what) JOINED(plan, what)
+#define OF(what) JOIN(PLAN, what)
 
 int main(void)
 {
+    static char store_block[OF(store_bytes)], exec_block[OF(exec_bytes)];
     gckpt_store_desc store = { { NULL, NULL, store_block, sizeof store_block }, SEED };
     gckpt_store *s = gckpt_store_new(&store);
-    if ((PACKED && model_flash(s) != GCKPT_OK) || gckpt_plan_params(&small, s) != GCKPT_OK) {
+    if ((PACKED && model_flash(s) != GCKPT_OK) || gckpt_plan_params(&PLAN, s) != GCKPT_OK) {
         puts(gckpt_error_text(s));
         return 2;
     }
@@ -33,7 +38,7 @@ int main(void)
     bind.memory.size = sizeof exec_block;
 #ifdef GCKPT_SMALL
     bind.debug = GCKPT_DEBUG_MEASURE; /* which it has not */
-    if (gckpt_exec_new(&small, s, &bind) || gckpt_error(s) != GCKPT_E_ARG ||
+    if (gckpt_exec_new(&PLAN, s, &bind) || gckpt_error(s) != GCKPT_E_ARG ||
         gckpt_error_text(s) != gckpt_result_text(GCKPT_E_ARG) || gckpt_graph_new(s, NULL) ||
         gckpt_error(s) != GCKPT_E_ARG)
         return 7;
@@ -41,31 +46,31 @@ int main(void)
 #else
     bind.debug = GCKPT_DEBUG_MEASURE;
 #endif
-    gckpt_exec *e = gckpt_exec_new(&small, s, &bind);
+    gckpt_exec *e = gckpt_exec_new(&PLAN, s, &bind);
     if (!e) {
         puts(gckpt_error_text(s));
         return 3;
     }
-    if (gckpt_store_need(&small) > small_store_bytes ||
-        gckpt_exec_need(&small, NULL) > small_exec_bytes)
+    if (gckpt_store_need(&PLAN) > OF(store_bytes) ||
+        gckpt_exec_need(&PLAN, NULL) > OF(exec_bytes))
         return 6;
-    gckpt_feed feeds[2] = { { small_tokens, model_tokens }, { small_to_say, model_targets } };
+    gckpt_feed feeds[2] = { { OF(tokens), model_tokens }, { OF(to_say), model_targets } };
     gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, 1.0f };
     gckpt_report report;
-    printf("%lu bytes\n", (unsigned long)gckpt_plan_bytes(&small));
+    printf("%lu bytes\n", (unsigned long)gckpt_plan_bytes(&PLAN));
     for (int step = 0; step < STEPS; step++) {
         uint64_t bits;
         model_data(step);
         if (gckpt_step(e, feeds, 2, BATCH, &hyper, &report) != GCKPT_OK)
             return 4;
         memcpy(&bits, &report.loss, 8);
-        printf("%016llx %g\n", (unsigned long long)bits, (double)*gckpt_fetch(e, small_bent, 1));
+        printf("%016llx %g\n", (unsigned long long)bits, (double)*gckpt_fetch(e, OF(bent), 1));
     }
     printf("%016llx\n", (unsigned long long)gckpt_store_hash(s));
-    if (bind.debug && gckpt_bytes_measured(e) != gckpt_plan_bytes(&small))
+    if (bind.debug && gckpt_bytes_measured(e) != gckpt_plan_bytes(&PLAN))
         return 5;
     gckpt_exec_free(e);
-    gckpt_plan_free(&small); /* harmless */
+    gckpt_plan_free(&PLAN); /* harmless */
     gckpt_store_free(s);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* flash.c - a training for a device by SET, for docs/device.md (tests/size.sh): what it takes of flash, memory,
+/* flash.c - a training for a device by SET, for docs/device.md (tests/firmware/size.sh): what it takes of flash, memory,
  * stack.
  * Without DEVICE it prints its plan as C; with it, it trains by that plan (TABLE), or by one that it reads
  * (READS) or makes (PLANS). STACK: prints how far the stack went. */

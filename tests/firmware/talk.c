@@ -47,6 +47,14 @@ static void plan(gckpt_store *s)
 }
 #endif
 
+static uint64_t hash_of(const float *logits)
+{
+    uint64_t hash = 1;
+    for (size_t i = 0; logits && i < ROWS * T * V * sizeof *logits; i++)
+        hash = (hash ^ ((const unsigned char *)logits)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 int main(int argc, char **argv)
 {
     static char store_block[small_store_bytes], exec_block[small_exec_bytes];
@@ -76,7 +84,7 @@ int main(int argc, char **argv)
         gckpt_feed feed = { say_tokens, tokens };
         int ok = gckpt_forward(e, &feed, 1, ROWS, NULL) == GCKPT_OK;
         printf("%d %lu %016llx\n", ok, (unsigned long)gckpt_position(e),
-               (unsigned long long)gckpti_hash_floats(1, gckpt_fetch(e, say_logits, 0), ROWS * T * V));
+               (unsigned long long)hash_of(gckpt_fetch(e, say_logits, 0)));
     }
     puts(gckpt_error_text(e)); /* the fourth had no room */
     gckpt_exec_free(e);

@@ -1,0 +1,42 @@
+#pragma once
+#include "base/base.h"
+#include "plan/plan.h"
+
+/* =================================================================================================
+ * >>ask: from a request to a plan; the frontier; the micro-batch; what a plan tells
+ *
+ * What users call. A request (graph, terms, gckpt_plan_desc) is checked (checks), becomes a
+ * gckpti_planner for each variant of the model (open), and is decided (request): by the mode asked
+ * for, by store-all if it fits, or by search. gckpt_frontier keeps planners and asks for budget
+ * after budget; gckpt_fit does all of it for each size of the micro-batch. tells and pictures only
+ * read plans.
+ * ============================================================================================== */
+
+/* ---- ask/tells.c ---- */
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
+
+/* Bytes of a node's value in the arena. */
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
+GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
+
+/* ---- ask/checks.c ---- */
+enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
+
+/* ---- ask/open.c ---- */
+/* Frees what a planner has, and those of other variants behind it. */
+GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
+
+/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
+GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p);
+
+/* Checks a request; readies a planner of one of its variants, yet without the model. */
+GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
+                                            gckpt_graph *graph, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d, gckpti_variant variant);
+
+/* ---- ask/fit.c ---- */
+/* gckpt_fit, of micro-batches that have so many rows or more. */
+GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                 const gckpt_plan_desc *desc, gckpt_measure measure,
+                                 int64_t least_rows);

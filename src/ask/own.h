@@ -1,0 +1,55 @@
+#pragma once
+#include "ask/ask.h"
+
+/* What the files of ask share; no other folder uses it. */
+
+/* ---- ask/frontier.c ---- */
+/* Where a point comes from: a body of a variant's schedule. */
+typedef struct {
+    gckpt_point point;
+    gckpti_planner *p;
+    int *item, length;
+} gckpti_found;
+
+struct gckpt_frontier {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
+    gckpt_plan_desc desc; /* with copies of what it points to */
+    gckpt_point *points;
+    gckpti_found *found;    /* the same, with their schedules */
+    size_t count, resident; /* resident: bytes of parameters and optimiser state */
+    size_t proven_bytes;
+    int complete;
+};
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* ask/checks.c */
+GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *d);
+GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p);
+
+/* ask/open.c */
+GCKPTI_FN void gckpti_planner_drafts(gckpti_planner *p);
+GCKPTI_FN void gckpti_planner_rest(gckpti_planner *p);
+GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_graph *g);
+GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                           gckpt_graph *graph, const gckpt_term *terms, int count,
+                                           const gckpt_plan_desc *d);
+GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p);
+GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result);
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least);
+
+/* ask/request.c */
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                    size_t *least);
+GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
+                                        gckpt_plan *plan);
+GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                          int drafted, gckpt_result *result, size_t *least);
+
+/* ask/fit.c */
+GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d);
+#endif

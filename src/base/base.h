@@ -1,0 +1,202 @@
+#pragma once
+#include "base/config.h"
+
+/* =================================================================================================
+ * >>base: configuration, errors, texts, memory, shapes, threads
+ *
+ * What knows nothing of tensors. base/config.h has all that depends on compiler, system and
+ * macros, and includes the system's headers; no other file does.
+ *
+ * Every object that a user can ask for an error begins with a gckpti_object, which gckpti_error
+ * fills. gckpti_allocator is the one way to memory, the user's functions, a block of his, or the
+ * heap; gckpti_grow the one growing array. gckpti_text and gckpti_sink put characters where they
+ * fit, and bytes where a callback takes them. gckpti_job runs items of work on the threads of a
+ * gckpti_runner: a pool of the program's own, or OpenMP's.
+ * ============================================================================================== */
+
+/* ---- base/error.c ---- */
+/* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
+ * while building stays; `last` is replaced by each later call. */
+#define GCKPTI_MAGIC 0x67636b70u
+
+typedef struct {
+    uint32_t magic;
+    gckpt_result sticky, last;
+    char text[GCKPTI_TEXT];
+} gckpti_object;
+
+/* ---- base/text.c ---- */
+typedef struct {
+    char *at;
+    size_t left;
+} gckpti_text; /* left: room, the final zero not counted */
+
+GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
+GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value);
+
+/* What %T puts: folder graph knows (gckpti_tensor_label). */
+typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
+
+/* Directives: see gckpt_fail; %T only with a labeller. */
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
+                                  va_list args);
+GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
+GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
+                          va_list args);
+
+/* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
+GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
+#ifdef GCKPT_NO_TEXT
+/* Results without texts: what makes these counts as used, but is never called. */
+GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
+#define gckpti_error(object, result, ...)                                                          \
+    (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
+GCKPTI_FN gckpt_result gckpti_ok(void *object);
+
+/* Fields of a desc and what is allowed. */
+typedef struct {
+    const char *name;
+    int64_t value, least, most;
+} gckpti_range;
+
+/* 0: one of n is not, and the object says which. */
+GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n);
+
+/* ---- base/sink.c ---- */
+typedef struct {
+    gckpt_write_fn write; /* NULL: only count */
+    void *user;
+    size_t total, used;
+    int failed;
+    unsigned char block[GCKPTI_LEAN ? 64 : 1024];
+} gckpti_sink;
+
+GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k);
+
+/* Takes n bytes; a full block goes to the callback. */
+GCKPTI_FN void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n);
+
+/* The low `bytes` bytes of a number, little-endian. */
+GCKPTI_FN void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes);
+
+/* At most 511 bytes a call; directives: see gckpt_fail. */
+GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...);
+
+/* ---- base/memory.c ---- */
+typedef struct {
+    gckpt_memory desc;
+    /* of a block: bytes taken from its beginning; names, at its end; what it should have had when
+     * it last refused */
+    size_t used, names, wanted;
+} gckpti_allocator;
+
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns, but for names in a block */
+GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory);
+GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
+
+/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
+ * can grow in place or be given back; it is meant for objects that live as long as it does. What
+ * this takes is what gckpti_count_piece adds up. */
+GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
+
+/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
+GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
+GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
+
+/* A block's bytes for one more piece behind *used; saturates. Pieces of no bytes are not taken. */
+GCKPTI_FN void gckpti_count_piece(size_t *used, size_t n, size_t size);
+
+/* The counted bytes for a block that may begin anywhere; SIZE_MAX: there cannot be so many. */
+GCKPTI_FN size_t gckpti_count_block(size_t used);
+
+/* A name, copied. In a block it goes to the end, so that an array to which things with names are
+ * added can grow where it is. NULL: no memory. */
+GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
+
+/* In a block, the newest first. */
+GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
+
+/* To the error of what found no room in a block: how much would do; 0: for what there is so far. */
+GCKPTI_FN void gckpti_tell_block(void *object, const char *whose, const gckpti_allocator *a,
+                                 size_t would);
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_tell_block(object, whose, a, would)                                                 \
+    (0 ? gckpti_tell_block(object, whose, a, would) : (void)0)
+#endif
+
+/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
+ * they have (overcommit) still refuse what could never be there; many pieces they would promise,
+ * and end the program when it writes to them. */
+GCKPTI_FN int gckpti_has_room(gckpti_allocator *a, size_t bytes);
+
+/* The next capacity of a growing array: as the last piece of a block it grows in place. */
+GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
+
+/* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
+GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
+                          size_t size);
+
+/* ---- base/shape.c ---- */
+typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
+GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+                           const void *context);
+GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
+
+/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
+GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
+{
+    int64_t n = 1;
+    for (int i = 0; i < axes; i++)
+        n *= s->d[i];
+    return n;
+}
+
+GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
+GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
+GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
+GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
+
+/* What is wrong with one that does not fit, for a text. */
+GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
+
+/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
+GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s);
+
+/* An input gradient's element: add to it or store it first (manual, 5f). */
+GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
+
+/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
+ * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
+GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
+{
+    float y = low ? x - *low : x, s = *d + y;
+    if (low)
+        *low = (s - *d) - y;
+    *d = s;
+}
+
+/* ---- base/threads.c ---- */
+/* How calls start threads. */
+typedef struct {
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                         void *context); /* the program's own */
+    void *user;
+    struct gckpti_team *team; /* NULL: none, or not needed */
+} gckpti_runner;
+
+static inline int gckpti_is_mixed(const gckpt_call *call)
+{
+    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+}
+
+enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
+
+/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
+GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                          void *context);
+
+/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
+GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
+                                void *context);

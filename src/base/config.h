@@ -1,0 +1,179 @@
+#pragma once
+#include "base/rooms.h"
+
+#include <float.h>
+#include <stdarg.h>
+#include <string.h>
+#ifndef GCKPT_NO_STDIO
+#include <errno.h>
+#include <stdio.h>
+#if defined(__unix__) || defined(__APPLE__)
+#define GCKPTI_POSIX 1
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+#else
+#define GCKPTI_POSIX 0
+#endif
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <sys/stat.h>
+#endif
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef GCKPT_OPENBLAS
+#include <cblas.h>
+#endif
+#if (defined(__unix__) || defined(__APPLE__)) && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
+#include <sched.h>
+#include <sys/select.h>
+#endif
+
+#if defined(GCKPT_REALLOC) != defined(GCKPT_FREE)
+#error "gradckpt.h: define both GCKPT_REALLOC(p,n) and GCKPT_FREE(p), or neither"
+#endif
+#if !defined(GCKPT_REALLOC) && !defined(GCKPT_NO_HEAP)
+#include <stdlib.h>
+#define GCKPT_REALLOC(p, n) realloc(p, n)
+#define GCKPT_FREE(p)       free(p)
+#define GCKPTI_HEAP_WHOLE   (SIZE_MAX > 0xffffffffu) /* an address space that is never in pieces */
+#if defined(__linux__) && defined(__GNUC__)
+#include <sys/mman.h>
+#ifdef MADV_HUGEPAGE
+#define GCKPTI_HUGE_PAGES 1
+#elif !defined(__cplusplus) /* -std=c99 and _POSIX_C_SOURCE hide it, but it is there */
+#define GCKPTI_HUGE_PAGES 1
+extern int madvise(void *start, size_t size, int advice);
+#endif
+#ifndef __cplusplus /* likewise */
+extern int posix_memalign(void **start, size_t alignment, size_t size);
+#endif
+#endif
+#endif
+#ifndef GCKPTI_HUGE_PAGES
+#define GCKPTI_HUGE_PAGES 0
+#endif
+#ifndef GCKPTI_HEAP_WHOLE
+#define GCKPTI_HEAP_WHOLE 0
+#endif
+#ifndef GCKPT_ASSERT
+#define GCKPT_ASSERT(x) ((void)0)
+#endif
+
+/* Arithmetic must be exactly what is written (manual, 5). gcc can be told so here, whatever the
+ * command line says; clang cannot be rescued from -ffast-math, nor anyone from x87 registers. */
+#if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
+#error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
+#endif
+#if defined(_M_FP_FAST)
+#error "gradckpt.h: /fp:fast breaks the numeric contract; compile this file with /fp:precise"
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 /* _Float16 too */   \
+    && !defined(__FAST_MATH__)
+#ifdef __s390__ /* -std=c99 and the like compute floats as doubles */
+#error "gradckpt.h: FLT_EVAL_METHOD must be 0; on s390x use -fexcess-precision=fast or -std=gnu99"
+#else
+#error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
+#endif
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* for ARM, RISC-V, wasm: unknown */
+#pragma float_control(push)
+#pragma float_control(precise, on)
+#pragma clang diagnostic pop
+#endif
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=off", "no-math-errno")
+#elif defined(_MSC_VER)
+#pragma fp_contract(off)
+#endif
+
+/* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
+ * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
+ * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * (4: of floats) or integers (0). */
+#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
+    UINTPTR_MAX < UINT64_MAX
+#define GCKPTI_HAS_FAST 0
+#else
+#define GCKPTI_HAS_FAST 1
+#endif
+#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+#define GCKPTI_X86 1
+#include <immintrin.h>
+#else
+#define GCKPTI_X86 0
+#endif
+#if defined(GCKPTI_SQRT)
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
+#define GCKPTI_SQRT 1
+#include <emmintrin.h>
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
+#define GCKPTI_SQRT 2
+#include <arm_neon.h>
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) &&                                       \
+    (defined(__riscv_fsqrt) || (defined(__ARM_FP) && (__ARM_FP & 4)))
+#define GCKPTI_SQRT 4
+#else
+#define GCKPTI_SQRT 0
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* For a device that has a compiler of its own (gradckpt_cuda.cu): what stands before functions that
+ * it takes, too, and before their tables; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
+#ifndef GCKPTI_DEVICE
+#define GCKPTI_DEVICE
+#define GCKPTI_TABLE static const
+#endif
+/* What other files of src/ may use, by a door or among the files of a folder. */
+#ifndef GCKPTI_ROOMS
+#define GCKPTI_FN   static
+#define GCKPTI_DATA static
+#endif
+#define GCKPTI_INLINE      GCKPTI_DEVICE static inline
+#define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
+#define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
+#ifdef GCKPT_NO_TEXT
+#define GCKPTI_TEXT 1
+#else
+#define GCKPTI_TEXT 256 /* bytes of an error text */
+#endif
+/* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
+ * there is stands behind conditions that are then constant, and the compiler leaves it out. */
+#ifdef GCKPT_SMALL
+#define GCKPTI_LEAN 1
+#pragma push_macro("int64_t")
+#pragma push_macro("INT64_MAX")
+#undef INT64_MAX
+#define int64_t   int32_t
+#define INT64_MAX INT32_MAX
+#else
+#define GCKPTI_LEAN 0
+#endif
+#if GCKPTI_LEAN && defined(__GNUC__)
+#define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
+#else
+#define GCKPTI_APART
+#endif
+/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
+ * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
+#ifndef GCKPTI_TEAMS
+#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#define GCKPTI_TEAMS 1
+#else
+#define GCKPTI_TEAMS 0
+#endif
+#endif

@@ -1,0 +1,48 @@
+/* What tests put something else in the place of: the system's calls that files take, and what is
+ * done when an assertion does not hold. Behind all other includes; in gradckpt.h there is none of
+ * this. */
+#pragma once
+#include "base/base.h"
+
+typedef struct {
+    void (*failed)(const char *text, const char *file, int line);
+#if GCKPTI_POSIX
+    FILE *(*fopen)(const char *path, const char *mode);
+    FILE *(*fdopen)(int fd, const char *mode);
+    size_t (*fread)(void *to, size_t size, size_t n, FILE *f);
+    size_t (*fwrite)(const void *from, size_t size, size_t n, FILE *f);
+    int (*fflush)(FILE *f);
+    int (*fseek)(FILE *f, long at, int whence);
+    int (*fclose)(FILE *f);
+    int (*fsync)(int fd);
+    int (*rename)(const char *from, const char *to);
+    int (*remove)(const char *path);
+    int (*open)(const char *path, int flags, unsigned mode);
+    int (*stat)(const char *path, struct stat *s);
+    int (*fstat)(int fd, struct stat *s);
+    int (*flock)(int fd, int how);
+    DIR *(*opendir)(const char *path);
+    struct dirent *(*readdir)(DIR *d);
+#endif
+} gckpti_host;
+extern gckpti_host gckpti_here;
+
+#if GCKPTI_POSIX && !defined(GCKPTI_SYSTEM)
+#define fopen(path, mode)                   gckpti_here.fopen(path, mode)
+#define fdopen(fd, mode)                    gckpti_here.fdopen(fd, mode)
+#define fread(to, size, n, f)               gckpti_here.fread(to, size, n, f)
+#define fwrite(from, size, n, f)            gckpti_here.fwrite(from, size, n, f)
+#define fflush(f)                           gckpti_here.fflush(f)
+#define fseek(f, at, whence)                gckpti_here.fseek(f, at, whence)
+#define fclose(f)                           gckpti_here.fclose(f)
+#define fsync(fd)                           gckpti_here.fsync(fd)
+#define rename(from, to)                    gckpti_here.rename(from, to)
+#define remove(path)                        gckpti_here.remove(path)
+#define stat(path, s)                       gckpti_here.stat(path, s)
+#define fstat(fd, s)                        gckpti_here.fstat(fd, s)
+#define flock(fd, how)                      gckpti_here.flock(fd, how)
+#define opendir(path)                       gckpti_here.opendir(path)
+#define readdir(d)                          gckpti_here.readdir(d)
+#define GCKPTI_OPEN(path, flags, mode, ...) gckpti_here.open(path, flags, mode)
+#define open(...)                           GCKPTI_OPEN(__VA_ARGS__, 0, 0)
+#endif

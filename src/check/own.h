@@ -1,0 +1,23 @@
+#pragma once
+#include "check/check.h"
+#include "base/base.h"
+
+/* What the files of check share; no other folder uses it. */
+
+/* ---- check/gradients.c ---- */
+/* What a step is tried on, again and again, without being taken. */
+typedef struct {
+    gckpt_exec *e;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+} gckpti_batch;
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* check/gradients.c */
+GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b);
+GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+                                        gckpt_report *report);
+GCKPTI_FN int64_t gckpti_most_elements(const gckpt_plan *p, int measured);
+#endif

@@ -1,0 +1,75 @@
+#include "cpu/own.h"
+
+GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
+{
+    *kernels = NULL;
+#if GCKPTI_HAS_FAST
+#ifdef GCKPT_OPENBLAS
+    openblas_set_num_threads(1); /* each of our threads calls it for its piece */
+#endif
+    if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
+        *kernels = gckpti_kernels_for(isa);
+    if (*kernels)
+        return &gckpti_backend_fast;
+#endif
+    return isa == GCKPT_ISA_PLAIN ? &gckpti_backend_plain : NULL;
+}
+
+/* ---- what users' kernels have of all this (api-user-ops) ---- */
+GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
+
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
+{
+#if GCKPTI_HAS_FAST
+    if (call && call->kernels)
+        return gckpti_kernels_of(call)->dot(x, y, n);
+#endif
+    (void)call;
+    return gckpti_dot(x, y, n);
+}
+
+/* Both ways round, since gckpt_product may turn a product. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
+    if (!call || call->plain)
+        return 0;
+    return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
+}
+
+/* Row i without vector kernels: its n chains side by side. */
+static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
+    const float *a = t->a + i * t->a_row, *b = t->b;
+    float *c = t->c + i * t->c_row;
+    (void)worker;
+    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
+        c[j * t->c_col] = 0.0f;
+    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+        for (int64_t j = 0; j < t->n; j++)
+            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
+}
+
+/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
+{
+    if (!call || !desc || desc->m <= 0 || desc->n <= 0)
+        return;
+    gckpt_product_desc t = *desc;
+#if GCKPTI_HAS_FAST
+    if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
+        t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
+        t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
+        t.c_row = desc->c_col, t.c_col = 1;
+    }
+    if (call->kernels && t.c_col == 1) {
+        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
+                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
+                             t.c_row, t.c, t.c_row, NULL };
+        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
+        return;
+    }
+#endif
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+}

@@ -1,0 +1,381 @@
+#pragma once
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+#include "ops/ops.h"
+
+/* =================================================================================================
+ * >>cpu: the processor as a backend: plain, and the same bits by vector kernels
+ *
+ * gckpti_cpu_backend gives one of two gckpt_backends: gckpti_backend_plain, which calls the ops'
+ * own kernels and does what is done between ops (fill, add, convert, update) as the numeric
+ * contract has it; or the fast one, which differs by its kernels alone.
+ *
+ * There gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and
+ * _backward. They cut the work into items for threads (a row, a piece of a matrix, a head); what
+ * is done with one is an entry of gckpti_kernels, a table for each instruction set, made by
+ * kernels and chosen when an executor is made, so that a plain `cc -O2` is enough.
+ * ============================================================================================== */
+
+/* ---- cpu/plain.c ---- */
+GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
+#ifdef GCKPTI_ROOMS
+/* clang-format off */
+extern const gckpt_backend gckpti_backend_plain;
+#endif
+
+/* ---- cpu/items.c ---- */
+#if GCKPTI_HAS_FAST
+/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
+#if GCKPTI_X86 &&                                                                                  \
+    ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
+#define GCKPTI_BF16 1
+#else
+#define GCKPTI_BF16 0
+#endif
+
+/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
+typedef struct gckpti_kernels gckpti_kernels;
+struct gckpti_product;
+struct gckpti_windows;
+struct gckpti_columns;
+struct gckpti_heads;
+struct gckpti_classes;
+struct gckpti_errors;
+struct gckpti_cell;
+struct gckpti_pooling;
+struct gckpti_channel_pass;
+struct gckpti_mixed_kernels;
+
+struct gckpti_kernels {
+    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    void (*gru_gates)(const struct gckpti_cell *cell);
+    void (*gru_slopes)(const struct gckpti_cell *cell);
+    void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+};
+
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
+ * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
+ * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
+ * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
+typedef struct gckpti_product {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t b_step, b_col;
+    const float *from;
+    int64_t from_row;
+    float *c;
+    int64_t c_row;
+    const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
+} gckpti_product;
+
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
+
+/* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
+typedef struct {
+    const float *x;
+    int64_t row, rows, width, at, pace;
+} gckpti_fetch;
+
+/* Links p.., columns j.. of b, within so many tiles. */
+static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p, int64_t k,
+                                              int64_t j, int64_t n, int64_t tiles)
+{
+    int rows = t->b_col == 1; /* its lines hold columns; else links */
+    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col,
+                       rows ? t->b_step : t->b_col,
+                       rows ? k : n,
+                       rows ? n : k,
+                       0,
+                       0 };
+    if (!rows && t->b_step != 1)
+        f.rows = 0;
+    f.pace = 1 + f.rows * ((f.width + 15) / 16) / tiles;
+    return f;
+}
+
+/* What is due before a tile. */
+static inline void gckpti_fetch_some(gckpti_fetch *f)
+{
+    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
+        __builtin_prefetch(f->x + f->at, 0, 2);
+        f->at += 16;
+        if (f->at >= f->width) {
+            f->at = 0, f->x += f->row;
+            if (--f->rows == 0)
+                break;
+        }
+    }
+}
+
+/* A row and what is taken over it, by lanes as in numerics. */
+enum {
+    GCKPTI_SUM,
+    GCKPTI_TOP,
+    GCKPTI_DOT,
+    GCKPTI_PRODUCTS,
+    GCKPTI_SQUARES,
+    GCKPTI_EXP,
+    GCKPTI_NORM
+};
+
+typedef struct {
+    int kind; /* SUM: of x - first; TOP: the greatest x; DOT, PRODUCTS: x y, in one link or rounded
+                 first; with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
+                 EXP: exp(x - mean) */
+    const float *x, *y, *z;
+    float *out; /* EXP: where they go, or NULL */
+    float first, mean, rstd;
+} gckpti_row;
+
+typedef struct gckpti_columns {
+    const gckpt_call *call;
+    float *gain, *bias;
+    float *gain_low, *bias_low;
+} gckpti_columns;
+
+enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
+       GCKPTI_BLOCK = GCKPTI_KEY_TILE,
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
+};
+
+typedef struct gckpti_heads { /* an attention call's */
+    const gckpt_call *call;
+    int64_t t, s, c, d, wide, heads, blocks;
+    gckpti_sight sight;
+    int mixed;
+    float scale;
+} gckpti_heads;
+
+typedef struct {
+    int64_t a_row, a_step, b_step, c_row;
+    int edge, fresh;
+    int64_t diagonal;
+    const float *factor; /* f32: NULL, or what each row of c is multiplied by before its links */
+    const gckpti_heads *of;
+    const float *next; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
+} gckpti_band;
+
+/* What a head's backward in a bf16 plan works with: blocks of p, ds, dk and dv, dq's chains of all
+ * queries, a sum (g out) of each; what is multiplied: rows of words of two columns (q, k, v, g) or
+ * columns of words of two rows (pairs_); and the bands that do it. */
+typedef struct {
+    const gckpti_heads *h;
+    gckpti_factor q, k, v, g, pairs_q, pairs_k, pairs_g;
+    gckpti_band scores, over_queries, over_keys;
+    int64_t at_q; /* the head's first element, of q and of out */
+    int to_q, to_k, to_v;
+    const float *lse;
+    float *p, *ds, *dk, *dv, *dq, *delta;
+    uint32_t *along, *kt, *vt, *k_words, *rows; /* of ds by keys; of k and v; any other rows' */
+} gckpti_words;
+
+/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
+typedef struct {
+    int64_t deep, wide;
+    int in_place; /* full vectors of b are read where they are, not packed */
+    int strips;   /* a is packed, GCKPTI_STRIP rows at a time */
+} gckpti_blocking;
+
+/* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
+ * As gckpti_product, but b's columns lie side by side. */
+typedef struct {
+    int64_t k;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t b_step;
+    const float *from;
+    int64_t from_row;
+    float *c;
+    int64_t c_row;
+    int64_t last;      /* columns in the last vector */
+    const float *next; /* the tile of c to come: fetched meanwhile */
+} gckpti_tile;
+
+/* What of b is packed next: `rows` of `width` bytes, fetched into L2 line by line from `at` on. */
+typedef struct {
+    const char *x;
+    int64_t row, rows, width, at;
+} gckpti_mixed_fetch;
+
+/* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
+ * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
+ * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
+typedef struct {
+    int64_t pairs, a_row, a_step, width, from_row, c_row;
+    const uint16_t *a;
+    const uint32_t *b;
+    const float *from;
+    float *c;
+    uint16_t *c_bf16;          /* one of the two */
+    const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
+    gckpti_mixed_fetch *fetch; /* is this */
+} gckpti_mixed_tile;
+
+/* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
+ * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
+ * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
+ * which change no chain, not even one at -0. */
+typedef struct gckpti_mixed_kernels {
+    void (*tile)(const gckpti_mixed_tile *t);
+    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
+                 int64_t width);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
+                              float *room);
+    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
+} gckpti_mixed_kernels;
+
+GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
+
+/* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
+ * bytes an element: that portion's neighbours; or `here`, which is there already. */
+typedef struct {
+    const char *x, *y, *z;
+} gckpti_ahead;
+
+static inline gckpti_ahead gckpti_ahead_of(const gckpt_call *call, const float *here,
+                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    const gckpti_ahead a = { x ? (const char *)(x + n) : (const char *)here,
+                             y ? (const char *)(y + n) : (const char *)here,
+                             z ? (const char *)(z + n) : (const char *)here };
+    return a;
+}
+
+/* What the backward of a norm adds up over a row: u h. x, y: NULL where they are bf16. */
+static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
+    int64_t at = r * gckpti_last(&call->shape);
+    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    row.x = call->in[0].data ? call->in[0].data + at : NULL;
+    row.y = call->grad_out ? call->grad_out + at : NULL;
+    row.z = o->gain ? call->in[o->gain].data : NULL;
+    if (o->center) {
+        row.first = *aux++;
+        row.mean = *aux++;
+    }
+    row.rstd = *aux;
+    return row;
+}
+
+#endif
+
+/* ---- cpu/rows.c ---- */
+#if GCKPTI_HAS_FAST
+/* clang-format off */
+#define GCKPTI_CURVES(X)                                                                           \
+    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs)            \
+    X(reciprocal) X(pow) X(clamp)
+#define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
+
+/* clang-format off */
+#define GCKPTI_KIND(name) GCKPTI_KIND_##name,
+enum {
+    GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
+        GCKPTI_KIND_add, /* from here on there are two inputs */
+    GCKPTI_ELEMENTS = 4096
+};
+/* clang-format on */
+#undef GCKPTI_KIND
+#endif
+
+/* ---- cpu/images.c ---- */
+#if GCKPTI_HAS_FAST
+typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+    const float *x, *g;
+    const float *mean, *rstd, *gain, *bias; /* by channel */
+    float *s, *t; /* sums by channel: of x, (x - mean)^2, or g and g h; or their means */
+    float *to;    /* y or dx */
+    int64_t places, channels;
+    int accumulate;
+} gckpti_channel_pass;
+
+#endif
+
+/* ---- kernels ---- */
+#ifdef GCKPTI_ROOMS
+#if GCKPTI_HAS_FAST
+extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
+    gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_bf16;
+#endif
+#endif
+
+/* ---- cpu/calls.c ---- */
+GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);

@@ -1,0 +1,428 @@
+#include "cpu/own.h"
+
+#if GCKPTI_HAS_FAST
+/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
+ * results, of dw 64 channels ---- */
+typedef struct {
+    gckpti_products cut;
+    gckpti_windows w;
+} gckpti_windows_job;
+
+static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_products *cut = &s->cut;
+    gckpti_windows w = s->w;
+    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
+    int64_t j0 = i % cut->across * cut->cols;
+    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
+    if (w.t.from)
+        w.t.from += group * w.c_next;
+    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
+                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
+}
+
+static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
+    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
+}
+
+static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
+{
+    gckpti_windows_job s;
+    gckpti_products *cut = &s.cut;
+    memset(&s, 0, sizeof s);
+    s.w = *w;
+    cut->call = call, cut->t = &w->t, cut->batch = w->z->window.groups;
+    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
+    gckpti_products_cut(cut);
+    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
+                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
+}
+
+/* What lies where, of one kind and phase. */
+static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t channels = up ? z->o : z->c, group = up ? z->group_o : z->group_c;
+    const gckpti_reach *x = &s->r[1];
+    gckpti_windows w;
+    gckpti_product *t = &w.t;
+    memset(&w, 0, sizeof w);
+    w.kind = s->kind, w.z = z, w.from = s->from;
+    w.r[0] = s->r[0], w.r[1] = s->r[1];
+    w.width = x->size * channels, w.image = w.r[0].size * w.width;
+    w.step = x->step * channels, w.tap = x->tap * channels, w.first = x->first * channels;
+    w.run = group, w.across = x->taps + !x->taps;
+    if (w.tap == group)
+        w.run *= w.across, w.across = 1;
+    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
+    t->n = w.c_next, t->a_step = 1;
+    if (s->kind == GCKPTI_CONV_DW) {
+        const int64_t places = t->m;
+        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
+    }
+    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
+    t->c = s->out, t->c_row = up ? z->c : z->o;
+    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
+    return w;
+}
+
+/* Groups of one channel: a line of results, 64 channels of dw. */
+static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_conv *s = (const gckpti_conv *)context;
+    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
+    (void)worker;
+    if (s->kind == GCKPTI_CONV_DW)
+        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+    else
+        gckpti_conv_results(s, i * line, (i + 1) * line);
+}
+
+/* gckpti_conv_plain */
+static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
+    if (z->group_c > 1 || z->group_o > 1) {
+        gckpti_windows w = gckpti_windows_of(s);
+        gckpti_windows_run(call, &w);
+        return;
+    }
+    gckpti_conv one = *s;
+    one.run = gckpti_kernels_of(call)->multiply_add;
+    if (s->kind == GCKPTI_CONV_DW) {
+        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
+                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
+                       &one);
+    } else {
+        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
+{
+    gckpti_conv_forward(call, gckpti_conv_fast);
+}
+
+GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_backward(call, gckpti_conv_fast);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
+    gckpti_columns_run(call, o->gain, o->bias);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
+}
+
+/* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_pooling s;
+} gckpti_pool_items;
+
+static void gckpti_pool_run(const gckpt_call *call, int backward,
+                            void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_pool_items t = { call, gckpti_pooling_of(call) };
+    int64_t row = t.s.out[1] * t.s.channels * t.s.o.size[0] * t.s.o.size[1];
+    gckpt_parallel(call, backward ? t.s.images : t.s.images * t.s.out[0],
+                   backward ? row * t.s.out[0] : row, item, &t);
+}
+
+static void gckpti_max_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels, row = s->out[1] * s->channels;
+    const float *x = t->call->in[0].data + i / s->out[0] * image;
+    float *y = t->call->out ? t->call->out + i * row : NULL;
+    uint16_t *tap = t->call->aux ? (uint16_t *)t->call->aux + i * row : NULL;
+    (void)worker;
+    for (int64_t q = 0, at = 0; q < s->out[1]; q++, at += s->channels)
+        gckpti_kernels_of(t->call)->max_window(s, x, i % s->out[0], q, y ? y + at : NULL,
+                                               tap ? tap + at : NULL);
+}
+
+GCKPTI_FN void gckpti_fast_max_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_max_pool_item);
+}
+
+/* The call of image b alone: to the plain op, images are nothing to each other. */
+static gckpt_call gckpti_pool_image(const gckpti_pool_items *t, int64_t b)
+{
+    const gckpti_pooling *s = &t->s;
+    gckpt_call c = *t->call;
+    c.in[0].shape.d[0] = c.shape.d[0] = 1;
+    c.in[0].grad += b * s->in[0] * s->in[1] * s->channels;
+    c.grad_out += b * s->out[0] * s->out[1] * s->channels;
+    return c;
+}
+
+static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    gckpt_call c = gckpti_pool_image(t, b);
+    c.aux = (uint16_t *)c.aux + b * t->s.out[0] * t->s.out[1] * t->s.channels;
+    (void)worker;
+    gckpti_max_pool_backward(&c);
+}
+
+GCKPTI_FN void gckpti_fast_max_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_max_pool_image);
+}
+
+/* Row i of all images' windows: x's taps are added to y, or g / size, in room, to them. */
+static void gckpti_average_row(const gckpti_pool_items *t, int64_t i, const float *x, float *y,
+                               float *dx, float *room)
+{
+    const gckpti_pooling *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const float size = (float)s->o.size[0] * (float)s->o.size[1];
+    const int64_t n = s->channels;
+    for (int64_t q = 0; q < s->out[1]; q++) {
+        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, i % s->out[0], &h, &h_end);
+        int64_t first = gckpti_taps(s, 1, q, &w, &w_end), out = (i * s->out[1] + q) * n;
+        float *sum = dx ? room : y + out;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        if (dx) {
+            memcpy(room, t->call->grad_out + out, (size_t)n * sizeof *room);
+            k->divide(room, size, n);
+        }
+        for (; a < h_end; a++)
+            for (int64_t b = first; b < w_end; b++) {
+                int64_t at = ((i / s->out[0] * s->in[0] + h + a) * s->in[1] + w + b) * n;
+                k->add(dx ? dx + at : sum, dx ? room : x + at, n);
+            }
+        if (!dx)
+            k->divide(sum, size, n);
+    }
+}
+
+static void gckpti_average_pool_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    (void)worker;
+    gckpti_average_row(t, i, t->call->in[0].data, t->call->out, NULL, NULL);
+}
+
+static void gckpti_average_pool_image(void *context, int64_t b, int64_t worker)
+{
+    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
+    const gckpti_pooling *s = &t->s;
+    const int64_t image = s->in[0] * s->in[1] * s->channels;
+    gckpti_start(t->call->in[0].grad + b * image, image, t->call->in[0].accumulate);
+    for (int64_t p = 0; p < s->out[0]; p++)
+        gckpti_average_row(t, b * s->out[0] + p, NULL, NULL, t->call->in[0].grad,
+                           (float *)t->call->work + worker * s->channels);
+}
+
+GCKPTI_FN void gckpti_fast_average_pool_forward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 0, gckpti_average_pool_item);
+}
+
+GCKPTI_FN void gckpti_fast_average_pool_backward(const gckpt_call *call)
+{
+    gckpti_pool_run(call, 1, gckpti_average_pool_image);
+}
+
+/* ---- groupnorm, batchnorm: an item is a run of whole groups of channels, of one image in the
+ * forward, of all images in turn in the backward ---- */
+
+typedef struct {
+    const gckpt_call *call;
+    gckpti_channels s;
+    int64_t run, runs;            /* channels of an item; items an image */
+    const float *mean, *variance; /* of inference */
+} gckpti_channel_runs;
+
+static void gckpti_channel_items(const gckpt_call *call, int64_t images, const float *mean,
+                                 const float *variance,
+                                 void (*item)(void *context, int64_t i, int64_t worker))
+{
+    gckpti_channel_runs t = { call, gckpti_channels_of(call), 0, 0, mean, variance };
+    int64_t n = t.s.channels;
+    t.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+    t.run = gckpti_min(gckpti_multiple(t.run, t.s.m), n);
+    t.runs = (n + t.run - 1) / t.run;
+    images = images ? images : t.s.images;
+    gckpt_parallel(call, images * t.runs, 4 * gckpti_elements(&call->shape) / (images * t.runs),
+                   item, &t);
+}
+
+/* What an item works with: means and rstds of each channel lie behind two sums of `room`. */
+static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_runs *t, int64_t image,
+                                                  int64_t worker)
+{
+    const int64_t n = t->s.channels;
+    float *room = (float *)t->call->work + 4 * worker * n;
+    gckpti_channel_pass p = { t->call->in[0].data,
+                              NULL,
+                              room + 2 * n,
+                              room + 3 * n,
+                              t->s.gain,
+                              t->s.bias,
+                              room,
+                              room + n,
+                              NULL,
+                              t->s.places,
+                              n,
+                              0 };
+    if (p.x)
+        p.x += image * p.places * n;
+    return p;
+}
+
+/* Spreads statistics of the groups of channels first..end-1 over their channels. */
+static void gckpti_channel_spread(const gckpti_channel_runs *t, const float *mean,
+                                  const float *variance, int64_t first, int64_t end, float *means,
+                                  float *rstds)
+{
+    for (int64_t c = first; c < end; c += t->s.m) {
+        float rstd = variance ? gckpti_rsqrt(variance[c / t->s.m] + 1e-5f) : 0;
+        for (int64_t k = c; k < c + t->s.m; k++) {
+            means[k] = mean[c / t->s.m];
+            rstds[k] = rstd;
+        }
+    }
+}
+
+static void gckpti_channel_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t b = i / t->runs, first = i % t->runs * t->run, m = s->m;
+    const int64_t end = gckpti_min(first + t->run, s->channels);
+    gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+    float *means = p.s + 2 * p.channels, *rstds = p.s + 3 * p.channels,
+          *aux = (float *)t->call->aux;
+    float *mean = aux ? aux + b * s->groups : p.t; /* p.t: not used by these sums */
+    float *variance = aux ? aux + (s->images + b) * s->groups : p.s;
+    if (t->mean) {
+        gckpti_channel_spread(t, t->mean, t->variance, first, end, means, rstds);
+    } else {
+        p.mean = NULL;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            mean[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, NULL, first, end, means, rstds);
+        p.mean = means;
+        k->channel_sums(&p, first, end);
+        for (int64_t c = first; c < end; c += m)
+            variance[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
+        gckpti_channel_spread(t, mean, variance, first, end, means, rstds);
+    }
+    if (t->call->out) {
+        p.to = t->call->out + b * p.places * p.channels;
+        k->channel_out(&p, first, end);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_groupnorm_forward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 0, NULL, NULL, gckpti_channel_forward);
+}
+
+GCKPTI_FN void gckpti_fast_batchnorm_forward(const gckpt_call *call)
+{
+    if (call->training)
+        gckpti_fast_groupnorm_forward(call);
+    else
+        gckpti_channel_items(call, 0, call->in[1].data, call->in[2].data, gckpti_channel_forward);
+}
+
+/* Channels first..end-1 of a gradient. */
+static gckpt_arg gckpti_channel_arg(const gckpt_call *call, int i, int64_t first)
+{
+    gckpt_arg a = call->in[i];
+    a.grad = i && a.grad ? a.grad + first : NULL;
+    a.low = a.grad && a.low ? a.low + first : NULL;
+    return a;
+}
+
+static void gckpti_channel_backward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)t->call->attributes;
+    const gckpti_channels *s = &t->s;
+    const gckpti_kernels *k = gckpti_kernels_of(t->call);
+    const int64_t first = i * t->run, end = gckpti_min(first + t->run, s->channels), m = s->m;
+    const gckpt_arg dgain = gckpti_channel_arg(t->call, o->gain, first);
+    const gckpt_arg dbias = gckpti_channel_arg(t->call, o->bias, first), *dx = &t->call->in[0];
+    const float *aux = (const float *)t->call->aux;
+    if (dgain.grad)
+        gckpti_start(dgain.grad, end - first, dgain.accumulate);
+    if (dbias.grad)
+        gckpti_start(dbias.grad, end - first, dbias.accumulate);
+    for (int64_t b = 0; b < s->images; b++) {
+        gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
+        const int64_t image = b * p.places * p.channels;
+        float *sums = p.s, *products = p.t;
+        p.g = t->call->grad_out + image;
+        p.t = dx->grad || dgain.grad ? products : NULL;
+        if (p.t)
+            gckpti_channel_spread(t, aux + b * s->groups, aux + (s->images + b) * s->groups, first,
+                                  end, sums + 2 * p.channels, sums + 3 * p.channels);
+        k->channel_sums(&p, first, end);
+        gckpti_channels_add(&dbias, sums + first, end - first);
+        gckpti_channels_add(&dgain, products + first, end - first);
+        if (!dx->grad)
+            continue;
+        for (int64_t c = first; c < end; c += m) {
+            const float *gain = s->gain ? s->gain + c : NULL;
+            float mean = gckpti_channels_sum(sums + c, gain, m) / s->n;
+            float product = gckpti_channels_sum(products + c, gain, m) / s->n;
+            for (int64_t j = c; j < c + m; j++)
+                sums[j] = mean, products[j] = product;
+        }
+        p.to = dx->grad + image;
+        p.accumulate = dx->accumulate;
+        k->channel_dx(&p, first, end);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_groupnorm_backward(const gckpt_call *call)
+{
+    gckpti_channel_items(call, 1, NULL, NULL, gckpti_channel_backward);
+}
+
+GCKPTI_FN void gckpti_fast_batchnorm_backward(const gckpt_call *call)
+{
+    gckpti_batchnorm_measured(call);
+    gckpti_fast_groupnorm_backward(call);
+}
+#endif

@@ -1,0 +1,178 @@
+#include "cpu/own.h"
+
+#if GCKPTI_HAS_FAST
+/* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
+#ifndef GCKPTI_ROOMS
+#ifndef GRADCKPT_FILE
+#define GRADCKPT_FILE "gradckpt.h"
+#endif
+#ifdef __has_include
+#if !__has_include(GRADCKPT_FILE)
+#error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
+#endif
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
+#pragma GCC push_options
+#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
+#endif
+#if GCKPTI_FMA
+#define GCKPTI_ISA 0
+#include GRADCKPT_FILE
+#endif
+#ifdef __aarch64__
+#define GCKPTI_ISA 1
+#include GRADCKPT_FILE
+#endif
+#if GCKPTI_X86
+#define GCKPTI_ISA 2
+#include GRADCKPT_FILE
+#define GCKPTI_ISA 3
+#include GRADCKPT_FILE
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
+#pragma GCC pop_options
+#endif
+#endif
+
+/* Ties, infinities, NaN and subnormals, rounded. */
+static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
+                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
+    float x[25];
+    uint16_t narrow[25];
+    int same = 1;
+    for (int i = 0; i < 25; i++)
+        x[i] = gckpti_float(numbers[i % 9]);
+    kernels->narrow(x, narrow, 25);
+    for (int i = 0; i < 25; i++)
+        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
+    return same;
+}
+
+/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
+ * a zero in the end: instructions that round, order or flush in another way would show here. */
+static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
+                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
+    uint16_t a[8 * 16];
+    uint32_t b[8 * 16];
+    float c[8 * 16];
+    const float least = gckpti_float(0x00800000u);
+    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
+    int same = 1;
+    if (!kernels->tile)
+        return 1;
+    for (int p = 0; p < 8; p++)
+        for (int i = 0; i < 16; i++) {
+            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
+            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
+            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
+        }
+    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
+    kernels->tile(&t);
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 16; j++) {
+            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
+            for (int p = 0; p < 8; p++) {
+                uint32_t y = b[16 * p + j];
+                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
+                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
+            }
+            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
+        }
+    return same;
+}
+
+/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
+static int gckpti_products_agree(const gckpti_kernels *kernels)
+{
+    enum { M = 9, N = 49, K = 17 };
+    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
+    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N, NULL };
+    int same = 1;
+    for (int i = 0; i < N * K; i++) {
+        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
+        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
+    }
+    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
+    for (int i = 0; i < M; i++) {
+        float row[N];
+        memcpy(row, b, sizeof row);
+        gckpti_chains(a + i * K, 1, b, K, N, K, row);
+        same = same && !memcmp(row, c + i * N, sizeof row);
+    }
+    return same;
+}
+
+/* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
+ * show here: then the plain kernels run. */
+GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
+{
+    enum { N = 45 };
+    float x[N], fast[3][N], plain[3][N], squares[2];
+    const gckpt_rates a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    gckpt_pass p;
+    gckpt_call c;
+    memset(&p, 0, sizeof p);
+    memset(&c, 0, sizeof c);
+    c.kernels = kernels;
+    c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
+    c.in[0].data = x;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i * 37 % 23 - 11) / 7.0f;
+    c.out = plain[0];
+    gckpti_softmax_forward(&c);
+    c.out = plain[1];
+    gckpti_gelu_forward(&c);
+    c.out = fast[0];
+    kernels->softmax_forward(&c, 0);
+    c.out = fast[1];
+    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
+    memcpy(fast[2], x, sizeof x);
+    kernels->divide(fast[2], 3.0f, N);
+    for (int i = 0; i < N; i++)
+        plain[2][i] = x[i] / 3.0f;
+    int same = !memcmp(fast, plain, sizeof fast);
+    memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
+    memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
+    p.gradient = x, p.squares = squares, p.count = 3.0f, p.rates = a;
+    p.values = fast[0], p.state[0] = fast[1], p.state[1] = fast[2];
+    squares[0] = kernels->update(&p, NULL, 0, N, 1);
+    p.values = plain[0], p.state[0] = plain[1], p.state[1] = plain[2];
+    squares[1] = gckpti_plain_update_block(&p, NULL, 0, N, 1);
+    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
+           gckpti_narrow_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
+           !memcmp(squares, squares + 1, sizeof *squares);
+}
+
+/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
+GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
+{
+    const gckpti_kernels *kernels = NULL;
+    (void)isa; /* where there is none */
+#if GCKPTI_FMA
+    if (isa == GCKPT_ISA_C)
+        kernels = &gckpti_kernels_any;
+#endif
+#ifdef __aarch64__
+    if (isa == GCKPT_ISA_NEON)
+        kernels = &gckpti_kernels_neon;
+#elif GCKPTI_X86
+    if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        kernels = &gckpti_kernels_avx2;
+    if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma")) {
+        kernels = &gckpti_kernels_avx512;
+#if GCKPTI_BF16
+        if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
+            return &gckpti_kernels_bf16;
+#endif
+    }
+#endif
+    return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
+}
+#endif

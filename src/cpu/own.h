@@ -1,0 +1,80 @@
+#pragma once
+#include "cpu/cpu.h"
+
+/* What the files of cpu share; no other folder uses it. */
+
+/* ---- cpu/plain.c ---- */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
+
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+} gckpti_converting;
+
+typedef struct { /* a pass, and what an instruction set has for it */
+    const gckpt_pass *pass;
+    void (*add)(float *to, const float *from, int64_t n);
+    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    int64_t each; /* blocks of an item */
+} gckpti_passing;
+
+/* ---- cpu/products.c ---- */
+#if GCKPTI_HAS_FAST
+typedef struct {
+    const gckpt_call *call;
+    const gckpti_product *t;
+    int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
+    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
+    float *pack;
+    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
+} gckpti_products;
+
+#endif
+
+/* ---- cpu/rows.c ---- */
+#if GCKPTI_HAS_FAST
+enum { GCKPTI_COLUMNS = 64 };
+#endif
+
+#if GCKPTI_HAS_FAST
+GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
+#endif
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* cpu/plain.c */
+GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes);
+GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
+                               void (*body)(void *context, int64_t i), void *context);
+GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
+GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
+                                          int64_t n, int update);
+GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s);
+GCKPTI_FN void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass);
+GCKPTI_FN const char *gckpti_cpu_finish(void *context);
+
+/* cpu/items.c */
+GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*item)(const gckpt_call *call, int64_t i));
+GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
+                               void (*row)(const gckpt_call *call, int64_t r));
+
+/* cpu/products.c */
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s);
+GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                   int64_t a_next, int64_t b_next, float *pack);
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);
+
+/* cpu/rows.c */
+
+/* cpu/kernels.c */
+GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels);
+GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
+
+/* cpu/backend.c */
+GCKPTI_FN void gckpti_fast_add(const gckpt_call *call, float *to, const float *from, int64_t n);
+extern const gckpt_backend gckpti_backend_fast;
+#endif

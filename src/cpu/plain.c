@@ -1,0 +1,240 @@
+#include "cpu/own.h"
+
+GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+}
+
+/* body(context, 0..): an item for every GCKPTI_JOB of n floats. */
+GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
+                               void (*body)(void *context, int64_t i), void *context)
+{
+    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
+}
+
+GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
+}
+
+typedef struct { /* to += from, or if that is NULL, to = word */
+    unsigned char *to;
+    const float *from;
+    uint32_t word;
+    int64_t n;
+} gckpti_filling;
+
+/* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
+static void gckpti_cpu_clear(void *to, int64_t n, int far)
+{
+    float *x = (float *)to;
+#if GCKPTI_X86
+    if (far && (uintptr_t)x % 16 == 0) {
+        for (; n >= 4; n -= 4, x += 4)
+            _mm_stream_ps(x, _mm_setzero_ps());
+        _mm_sfence();
+    }
+#endif
+    (void)far;
+    memset(x, 0, (size_t)n * sizeof *x);
+}
+
+static void gckpti_cpu_fill_item(void *context, int64_t i)
+{
+    const gckpti_filling *f = (const gckpti_filling *)context;
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
+    void *to = f->to + 4 * at;
+    if (f->from)
+        gckpti_add_into((float *)to, f->from + at, n);
+    else if (!f->word)
+        gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
+    for (int64_t k = 0; f->word && k < n; k++)
+        memcpy(f->to + 4 * (at + k), &f->word, 4);
+}
+
+GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    gckpti_filling f = { (unsigned char *)to, NULL, word, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+}
+
+GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    void *at = to;
+    gckpti_filling f = { (unsigned char *)at, from, 0, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+}
+
+/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
+ * of 8 elements, drawn when `fresh` or when they begin. */
+static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
+                                       uint32_t word[4])
+{
+    const gckpt_call *call = s->call;
+    uint64_t at = (uint64_t)i;
+    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
+    if (fresh || at % 8 == 0)
+        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
+    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
+}
+
+/* Item `item` of a conversion, element by element. */
+static void gckpti_cpu_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpt_conversion *c = s->c;
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
+    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    uint32_t word[4] = { 0, 0, 0, 0 };
+    for (int64_t i = first; i < end; i++) {
+        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
+            float wide = gckpti_from_bf16(c->from[i]);
+            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
+            continue;
+        }
+        uint16_t half =
+            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
+        if (c->kind == GCKPT_NARROW)
+            c->to[i] = half;
+        else
+            c->x[i] = gckpti_from_bf16(half);
+    }
+}
+
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
+}
+
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ *             (Loshchilov & Hutter 2019)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
+static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
+                               const gckpt_rates *a)
+{
+    for (int64_t k = 0; k < n; k++) {
+        float d = g[k] * a->scale;
+        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
+        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
+        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
+        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
+    }
+}
+
+/* The optimisers, by the formulas above, on a block whose gradient is g. */
+static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
+{
+    const gckpt_rates *a = &p->rates;
+    float *w = p->values + at, *m = p->state[0];
+    switch (p->optimiser) {
+    case GCKPT_ADAMW: gckpti_plain_adamw(w, g, m + at, p->state[1] + at, n, a); break;
+    case GCKPT_MOMENTUM:
+        m += at;
+        for (int64_t k = 0; k < n; k++) {
+            m[k] = gckpti_fma(p->momentum, m[k], g[k] * a->scale);
+            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
+        }
+        break;
+    default:
+        for (int64_t k = 0; k < n; k++)
+            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
+        break;
+    }
+}
+
+/* Elements at..at+n-1 of a pass; more: its last accumulator, from there on, which is still to be
+ * added, or NULL. Returns the square sum. The plain one always divides where the gradient lies. */
+GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
+                                          int64_t n, int update)
+{
+    float *g = p->gradient + at;
+    if (more)
+        gckpti_add_into(g, more, n);
+    for (int64_t k = 0; k < n && p->count > 0; k++)
+        g[k] /= p->count;
+    if (update)
+        gckpti_update_values(p, g, at, n);
+    return p->squares ? gckpti_dot(g, g, n) : 0.0f;
+}
+
+static void gckpti_cpu_update_item(void *context, int64_t i)
+{
+    const gckpti_passing *s = (const gckpti_passing *)context;
+    const gckpt_pass *p = s->pass;
+    const int64_t size = GCKPT_UPDATE_BLOCK;
+    const int update = p->update && !(p->unless && *p->unless);
+    for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
+        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
+        const float *last = NULL;
+        for (int u = 0; u < p->adds; u++) {
+            const void *more = (const char *)p->base + p->more[u];
+            if (last)
+                s->add(p->gradient + at, last, n);
+            last = (const float *)more + at;
+        }
+        float squares = s->block(p, last, at, n, update);
+        if (p->squares)
+            p->squares[b] = squares;
+    }
+}
+
+GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
+{
+    int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
+    if (!GCKPTI_LEAN && n > 4)
+        gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
+    else
+        for (int64_t i = 0; i * s->each < n; i++)
+            gckpti_cpu_update_item(s, i);
+}
+
+GCKPTI_FN void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    gckpti_passing s = { pass, gckpti_add_into, gckpti_plain_update_block, 0 };
+    gckpti_cpu_pass(call, &s);
+}
+
+GCKPTI_FN const char *gckpti_cpu_finish(void *context)
+{
+    (void)context;
+    return NULL;
+}
+
+#define GCKPTI_CONVERT (GCKPTI_LEAN ? NULL : gckpti_cpu_convert)
+GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
+                                                         NULL,
+                                                         0,
+                                                         1,
+                                                         NULL,
+                                                         NULL,
+                                                         gckpti_cpu_copy,
+                                                         gckpti_cpu_copy,
+                                                         gckpti_cpu_copy,
+                                                         NULL,
+                                                         NULL,
+                                                         gckpti_cpu_fill,
+                                                         gckpti_cpu_add,
+                                                         GCKPTI_CONVERT,
+                                                         gckpti_plain_update,
+                                                         gckpti_cpu_finish,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL,
+                                                         NULL };
+/* clang-format on */

@@ -1,0 +1,208 @@
+#include "cpu/own.h"
+
+#if GCKPTI_HAS_FAST
+/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+
+typedef struct {
+    const gckpt_call *call;
+    void (*kernel)(const gckpt_call *piece, int kind);
+    int kind;
+} gckpti_pieces;
+
+/* The kernel sees a call of one axis, with pointers to where the piece begins. */
+static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_pieces *s = (const gckpti_pieces *)context;
+    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
+    gckpt_call c = *s->call;
+    (void)worker;
+    c.shape = gckpt_shape1(gckpti_min(n, GCKPTI_ELEMENTS));
+    c.out = c.out ? c.out + at : NULL;
+    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
+    for (int k = 0; k < c.inputs; k++) {
+        gckpt_arg *in = &c.in[k];
+        in->shape = c.shape;
+        in->data = in->data ? in->data + at : NULL;
+        in->grad = in->grad ? in->grad + at : NULL;
+    }
+    s->kernel(&c, s->kind);
+}
+
+/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+ * a sum over rows. */
+static int gckpti_elementwise(const gckpt_call *call, int kind,
+                              void (*kernel)(const gckpt_call *piece, int kind))
+{
+    gckpti_pieces s = { call, kernel, kind };
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
+    for (int i = 0; i < call->inputs; i++)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+            return 0;
+    if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
+        kernel(call, kind);
+        return 1;
+    }
+    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                   gckpti_piece_item, &s);
+    return 1;
+}
+
+/* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
+static void gckpti_add_backward_repeated(const gckpt_call *call)
+{
+    gckpt_call plain = *call;
+    for (int i = 0; i < 2; i++) {
+        gckpti_walk w;
+        gckpt_call c = *call;
+        int64_t n = gckpti_elements(&call->in[i].shape);
+        gckpti_broadcast_walk(&w, call);
+        if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
+            continue;
+        c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
+        c.in[1] = call->in[i];
+        gckpti_columns_run(&c, 0, 1);
+        plain.in[i].grad = NULL;
+    }
+    gckpti_add_backward(&plain);
+}
+
+#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
+    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_forward))                     \
+            gckpti_##name##_forward(call);                                                         \
+    }                                                                                              \
+    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
+                                gckpti_kernels_of(call)->elementwise_backward))                    \
+            backward(call);                                                                        \
+    }
+#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
+GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
+GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub)
+GCKPTI_ELEMENTWISE(mul)
+GCKPTI_ELEMENTWISE(div)
+GCKPTI_ELEMENTWISE(maximum)
+GCKPTI_ELEMENTWISE(minimum)
+#undef GCKPTI_ELEMENTWISE_WITH
+#undef GCKPTI_ELEMENTWISE
+
+/* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
+ * columns of all rows, so that each element's sum keeps its order ---- */
+enum { GCKPTI_EMBED_ITEM = 64 };
+
+static void gckpti_embed_row(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape);
+    const float *from = call->in[0].data + call->in[1].index[r] * n;
+    if (call->out)
+        memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
+    else
+        gckpti_kernels_of(call)->mixed->narrow(from, call->out_bf16 + r * n, n);
+}
+
+static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
+    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    gckpti_start(call->in[0].grad + first * n, rows * n, 0);
+}
+
+static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    float wide[GCKPTI_EMBED_ITEM];
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = call->grad_out ? call->grad_out + r * n + j : wide;
+        if (g == wide)
+            k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width);
+        k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
+    }
+}
+
+GCKPTI_FN void gckpti_fast_embed_forward(const gckpt_call *call)
+{
+    if (call->packed)
+        gckpti_embed_forward(call);
+    else
+        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
+}
+
+/* A table that is not added to is cleared first, in items of its own. */
+GCKPTI_FN void gckpti_fast_embed_backward(const gckpt_call *call)
+{
+    const gckpt_arg *table = &call->in[0];
+    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
+    if (!table->grad)
+        return;
+    if (!table->accumulate)
+        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
+                    gckpti_embed_clear);
+    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
+    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
+}
+
+/* ---- softmax and its logarithm: an item is a row ---- */
+GCKPTI_FN void gckpti_fast_softmax_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
+}
+
+GCKPTI_FN void gckpti_fast_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
+}
+
+GCKPTI_FN void gckpti_fast_log_softmax_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
+}
+
+GCKPTI_FN void gckpti_fast_log_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
+}
+
+/* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
+
+static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_columns *s = (const gckpti_columns *)context;
+    int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
+    (void)worker;
+    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
+}
+
+/* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
+ * what they are, 0, in nobody's memory. */
+GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
+{
+    const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
+    gckpti_columns s = { call, NULL, NULL, NULL, NULL };
+    if (gain)
+        s.gain = g->grad, s.gain_low = g->low;
+    if (bias)
+        s.bias = b->grad, s.bias_low = b->low;
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
+    if (s.gain)
+        gckpti_start(s.gain, n, g->accumulate);
+    if (s.bias)
+        gckpti_start(s.bias, n, b->accumulate);
+    if (s.gain || s.bias)
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
+                       &s);
+}
+
+GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
+{
+    gckpti_fast_matmul_backward(call);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+#endif

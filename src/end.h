@@ -1,0 +1,80 @@
+/* No private macro outlives the implementation. */
+#undef GCKPTI_ADDRESSABLE
+#undef GCKPTI_ALIGN
+#undef GCKPTI_BF16
+#undef GCKPTI_CONVERT
+#undef GCKPTI_CURVES
+#undef GCKPTI_CURVE_FLAGS
+#undef GCKPTI_ERF_MAX
+#undef GCKPTI_ERF_SPLIT
+#undef GCKPTI_EXP_MAX
+#undef GCKPTI_EXP_MIN
+#undef GCKPTI_FAST
+#undef GCKPTI_DATA
+#undef GCKPTI_FMA
+#undef GCKPTI_FN
+#undef GCKPTI_FNV_START
+#undef GCKPTI_GELU_C1
+#undef GCKPTI_GELU_C3
+#undef GCKPTI_HAS_FAST
+#undef GCKPTI_HEADER_MAX
+#undef GCKPTI_INFINITY
+#undef GCKPTI_INLINE
+#undef GCKPTI_LEAN
+#undef GCKPTI_LN2_HI
+#undef GCKPTI_LN2_LO
+#undef GCKPTI_LOG2E
+#undef GCKPTI_MAGIC
+#undef GCKPTI_NAMELESS
+#undef GCKPTI_NAN
+#undef GCKPTI_NONE
+#undef GCKPTI_OPS
+#undef GCKPTI_PAIRS
+#undef GCKPTI_PLAIN
+#undef GCKPTI_PLANS
+#undef GCKPTI_PLAN_MAGIC
+#undef GCKPTI_POSIX
+#undef GCKPTI_HEAP_WHOLE
+#undef GCKPTI_HUGE_PAGES
+#undef GCKPTI_TEAMS
+#undef GCKPTI_ROUND
+#undef GCKPTI_ROW
+#undef GCKPTI_ROW_WITH
+#undef GCKPTI_SQRT
+#undef GCKPTI_TANH_MAX
+#undef GCKPTI_TANH_SPLIT
+#undef GCKPTI_TEXT
+#undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_X86
+#undef GCKPTI_WORK_LIMIT
+#undef GCKPTI_SEARCHED
+#undef GCKPTI_TWICE
+#undef GCKPTI_REST
+#undef GCKPTI_NEVER
+
+#ifdef __cplusplus
+}
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT DEFAULT
+#if __clang_major__ >= 12
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"
+#pragma float_control(pop)
+#pragma clang diagnostic pop
+#endif
+#elif defined(__GNUC__)
+#pragma GCC pop_options
+#endif
+#ifdef GCKPT_SMALL
+#pragma pop_macro("int64_t")
+#pragma pop_macro("INT64_MAX")
+#endif
+#ifdef GCKPT_NO_TEXT
+#undef gckpti_error
+#undef gckpti_fail
+#undef gckpti_graph_error
+#undef gckpti_tell_block
+#undef gckpt_fail
+#endif
+#endif /* GRADCKPT_IMPLEMENTATION */

@@ -1,0 +1,104 @@
+#pragma once
+#include "base/base.h"
+
+/* =================================================================================================
+ * >>graph: tensors, leaves, views, segments; gckpt_apply
+ *
+ * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
+ * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
+ * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
+ * depends on no input (parameters, constants, and functions of those).
+ *
+ * gckpt_graph has the tensors by number, in chunks of memory that never move, and the segments.
+ * gckpt_apply is how all ops come in; the first error of a graph stays (gckpti_fail).
+ * ============================================================================================== */
+
+/* ---- graph/tensor.c ---- */
+enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
+
+struct gckpt_tensor {
+    gckpt_graph *graph;
+    gckpt_tensor *base; /* whose bytes these are: itself unless a view */
+    const gckpt_op *op;
+    gckpt_tensor *in[GCKPT_MAX_INPUTS];
+    const void *attributes, *data; /* data: of constants */
+    const char *name;              /* or NULL */
+    size_t attribute_bytes, aux_bytes;
+    gckpt_shape shape;
+    gckpt_type type;
+    int id, kind, inputs;
+    gckpt_init init; /* of a parameter */
+    float momentum;  /* of a gckpt_running */
+    int running;     /* it is one */
+    int index;       /* of the parameter in the store */
+    int segment;     /* innermost, -1 none */
+    int batchless, keep, recompute;
+    int floats;       /* of a parameter: uses that cannot read it as it is stored */
+    int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
+    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
+};
+
+/* Ops that measure mix rows by statistics, which inference has from before. */
+enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
+
+typedef struct gckpti_chunk {
+    struct gckpti_chunk *next;
+    size_t size, used;
+} gckpti_chunk;
+
+typedef struct {
+    int parent, depth, ordinal; /* ordinal: among the outermost ones */
+} gckpti_segment;
+
+struct gckpt_graph {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpt_store *store;
+    gckpti_chunk *chunks;
+    gckpt_tensor **tensors;
+    size_t count, capacity;
+    gckpti_segment *segments;
+    size_t segment_count, segment_capacity;
+    int segment;            /* open now */
+    int outermost, deepest; /* segments without a parent; levels */
+    int params;             /* 1 + the greatest number in the store of those it has */
+    int64_t rows;           /* of every input; 0: no input yet */
+    int64_t cached, news;   /* positions its caches have room for, 0: it has none; a call adds */
+    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
+    int unmoved;            /* gckpt_positions is used */
+    size_t least;           /* bytes that would have sufficed, after E_BUDGET */
+};
+
+/* The first error of a graph stays. */
+GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
+
+/* gckpti_error of a text with %T. */
+GCKPTI_FN gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format,
+                                          ...);
+#ifdef GCKPT_NO_TEXT
+GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result);
+#define gckpti_fail(g, result, ...)                                                                \
+    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
+#define gckpt_fail(call, result, ...)                                                              \
+    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
+#define gckpti_graph_error(object, result, ...)                                                    \
+    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
+#endif
+
+/* ---- graph/segments.c ---- */
+/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
+ * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+enum { GCKPTI_CACHED = 1 << 22 };
+GCKPTI_FN int gckpti_is_cache(const gckpt_op *op);
+GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
+
+/* ---- graph/apply.c ---- */
+/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
+ * `factor`. */
+GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                         const void *attributes, int64_t factor, int threads,
+                                         int plain, gckpt_precision precision, gckpt_graph *report,
+                                         gckpt_call *call);
+
+/* Whether an op hands in running statistics. */
+GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);

@@ -1,0 +1,14 @@
+#pragma once
+#include "graph/graph.h"
+
+/* What the files of graph share; no other folder uses it. */
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* graph/tensor.c */
+GCKPTI_FN const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
+GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n);
+GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n);
+GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
+                                          gckpt_type type);
+#endif

@@ -1,0 +1,31 @@
+/* The kernels of one instruction set where the files of src/ are compiled by themselves: once for each
+ * GCKPTI_ISA (kernels/vectors.c), empty for one that this compiler has not. */
+#include "num/num.h"
+#include "store/store.h"
+#include "ops/ops.h"
+#include "cpu/cpu.h"
+
+#if GCKPTI_HAS_FAST
+#if (GCKPTI_ISA == 0 && GCKPTI_FMA) || (GCKPTI_ISA >= 2 && GCKPTI_X86)
+#define GCKPTI_HAS_ISA 1
+#elif GCKPTI_ISA == 1 && defined(__aarch64__)
+#define GCKPTI_HAS_ISA 1
+#endif
+#endif
+#ifdef GCKPTI_HAS_ISA
+#include "kernels/vectors.c"
+#include "kernels/products.c"
+#include "kernels/row.c"
+#include "kernels/piece.c"
+#include "kernels/math.c"
+#include "kernels/curves.c"
+#include "kernels/rows.c"
+#include "kernels/bf16.c"
+#include "kernels/sums.c"
+#include "kernels/attention.c"
+#include "kernels/words.c"
+#include "kernels/online.c"
+#include "kernels/word_attention.c"
+#include "kernels/losses.c"
+#include "kernels/cells.c"
+#endif

@@ -1,0 +1,1 @@
+#ifdef GCKPTI_ISA

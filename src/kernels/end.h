@@ -1,0 +1,1 @@
+#endif /* GCKPTI_ISA */

@@ -1,0 +1,654 @@
+#pragma once
+#include "base/base.h"
+#include "num/num.h"
+#include "store/store.h"
+
+/* =================================================================================================
+ * >>ops: what each op is: shape rule, forward, backward, row, builder
+ *
+ * An op is one block: formula; shape rule (from in[].shape to shape, pure); forward; backward; the
+ * row that names them, with what each input's gradient reads (needs) and which bytes may coincide
+ * (flags); the public builder, which only passes inputs and attributes on: gckpt_apply handles NULL
+ * and whatever shape() refuses.
+ *
+ * A gradient element that is a product, g * slope, is stored rounded when it is the first
+ * contribution and is one fma when it is added: no product feeds an addition (manual, 5a and 5f).
+ *
+ * GCKPTI_OPS lists them all. The kernels here are plain C, and the definition of the numbers
+ * (manual, 5); those of cpu return the same bits faster. What this door shows besides are the
+ * pieces that these need, too: sizes of convolutions, tiles of attention, rows of losses.
+ * ============================================================================================== */
+
+/* ---- ops/op.c ---- */
+/* clang-format off */
+/* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
+ * kernels in cpu, too; plain(name) has not. */
+#define GCKPTI_OPS(fast, plain)                                                                    \
+    fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
+    fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
+    fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
+    fast(maximum) fast(minimum)                                                                    \
+    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
+    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
+    plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
+    fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
+    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
+    fast(gather) fast(gru) fast(lstm)                                                              \
+    fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
+/* clang-format on */
+
+/* The flag of this header's own rows. */
+#define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
+enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
+#undef GCKPTI_OWN
+
+#ifdef GCKPTI_ROOMS
+#define GCKPTI_DECLARE(name)                                                                       \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call);                                \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call);                               \
+    extern GCKPTI_DATA const gckpt_op gckpti_op_##name;
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_DECLARE)
+#undef GCKPTI_DECLARE
+#endif
+
+#if GCKPTI_HAS_FAST /* in cpu */
+#define GCKPTI_DECLARE(name)                                                                       \
+    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call);                           \
+    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call);
+#define GCKPTI_NOTHING(name)
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
+#undef GCKPTI_NOTHING
+#undef GCKPTI_DECLARE
+#endif
+
+/* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
+enum { GCKPTI_LATE = 1 << 21 };
+
+/* As GCKPT_TAKES_BF16, but of all inputs, and only the processor's own kernels: those of backends
+ * get f32 copies. No bit is left: this and the next two are bits of indices as inputs 4 to 6, of
+ * which such ops have none, and a user's may; gckpti_own_flag tells. */
+enum { GCKPTI_NARROW = 1 << 30 };
+
+/* Of ops that work element by element where no input is repeated, or row by row: in bf16 plans the
+ * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
+ * workspace; fast ones take bf16 where they sum over rows. */
+enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
+
+/* What the gradients of a product are worth: each as much as the forward, and no op has more than
+ * two that are. */
+GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward);
+
+GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
+{
+    *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
+}
+
+GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
+{
+    gckpti_put(d, a / b, accumulate);
+}
+
+/* ---- ops/curves.c ---- */
+/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
+GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
+
+/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
+ * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
+ * Hendrycks & Gimpel 2016. */
+#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
+#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
+
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+ *   = fma(x s, 1 - s, s). Elfwing 2017. */
+GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
+
+/* abs: slope 1 or -1, 0 at 0 and NaN */
+GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
+
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
+ * where e is 1 or 2, x x x where it is 3. */
+GCKPTI_INLINE float gckpti_power(float x, float e)
+{
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
+}
+
+/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
+ * bf16 plans y is rounded, and may lie between low and high where x does not.) */
+typedef struct {
+    float low, high;
+} gckpti_clamp;
+
+/* ---- ops/broadcast.c ---- */
+typedef struct {
+    int n;
+    int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
+    int64_t at[2]; /* where the present run begins */
+} gckpti_walk;
+
+GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w);
+
+/* The next axis, going outwards. */
+GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1);
+
+/* To the next run of size[0] elements; 0 at the end. */
+GCKPTI_FN int gckpti_walk_next(gckpti_walk *w);
+
+/* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
+GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
+
+/* Input i's gradient: d[j * step] gets sign * g[j] (exact), or g[j] * other[j * so], in each run.
+ * Without a low part nothing is repeated, so steps are 1. */
+GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
+                                         const float *other);
+
+/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
+ * product of part() and what it leaves in *factor, 1 at first. */
+static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
+                                        float (*part)(float g, float own, float other,
+                                                      float *factor))
+{
+    const gckpt_arg *in = &call->in[i];
+    const float *g = call->grad_out;
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
+    if (in->low && !in->accumulate)
+        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
+    do {
+        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
+        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
+        for (int64_t j = 0; j < n; j++) {
+            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
+            if (low)
+                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
+            else
+                gckpti_put_product(&d[j], u, factor, in->accumulate);
+        }
+        g += n;
+    } while (gckpti_walk_next(&w));
+}
+
+GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
+{
+    (void)a, (void)factor;
+    return g / b;
+}
+
+GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
+{
+    *factor = a / b / b;
+    return -g;
+}
+
+/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+ * a < b; g where they do not compare.  minimum: the same with < for >. */
+GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
+
+GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
+{
+    *factor = own == other ? 0.5f : 1.0f;
+    return own < other ? 0.0f : g;
+}
+
+GCKPTI_INLINE float gckpti_part_less(float g, float own, float other, float *factor)
+{
+    return gckpti_part_greater(g, other, own, factor);
+}
+
+/* Over the output; at[0] follows x, which forward reads and backward adds to. */
+GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call);
+
+/* ---- ops/axis.c ---- */
+typedef struct {
+    int64_t outer, size, inner;
+} gckpti_axis_split;
+
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                            int axis) /* negative: from the last*/;
+
+/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
+GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                                 int64_t blocks, int64_t n, int accumulate);
+
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
+typedef struct {
+    uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
+    int axis;
+    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
+} gckpti_slice;
+
+GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
+{
+    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
+}
+
+GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                    int64_t to)
+{
+    if (out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
+
+/* ---- ops/chains.c ---- */
+enum {
+    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
+    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
+#ifndef GCKPT_NO_FAST
+    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
+#else
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
+    GCKPTI_LOSS_ROWS_MOST = 1
+#endif
+};
+
+/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
+enum {
+    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
+    GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
+    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
+    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
+    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
+    GCKPTI_GATHERED = 64,   /* rows of a at a time of a convolution's dw: a pixel's channels */
+    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB: on the stack */
+    GCKPTI_MIXED_ROWS = 256, /* of bf16 plans: rows of c that share a packed panel of b; links at */
+    GCKPTI_MIXED_LINKS = 256 /* a time */
+};
+
+GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
+
+/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
+ * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
+GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
+
+/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
+
+/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
+ * rows x GCKPTI_NC columns rest, if there are more links. */
+GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
+
+/* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
+ * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
+ * less: in a bf16 plan rows of what is narrow. */
+GCKPTI_FN int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d);
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
+
+/* A gradient's chains start at what it holds, or at +0. */
+GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate);
+
+/* ---- ops/products.c ---- */
+typedef struct {
+    int64_t matrices, m, n, k;
+} gckpti_sizes;
+
+GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */;
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
+
+GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
+{
+    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+}
+
+GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
+{
+    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
+                              c);
+}
+
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
+
+/* In bf16 plans: element by element. */
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+
+/* arg's values from `at` on. */
+GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
+                                         int64_t step, int64_t next);
+GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */;
+
+/* c (m,n) = a b, or +=; of t there are a and b. */
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+                                 int64_t m, int64_t n, int64_t k, float *c, int accumulate);
+
+/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
+ * links do, and a's) chain after chain. */
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t);
+
+/* Forward of matmul and linear: out = a b + bias. */
+GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run);
+
+/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
+GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
+
+/* ---- ops/norms.c ---- */
+typedef struct {
+    int center, gain, bias;
+} gckpti_norm; /* gain, bias: which input, 0: none */
+
+/* d; rmsnorm has c = mean = 0. */
+GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
+
+/* ---- ops/attention.c ---- */
+typedef struct {
+    int heads;
+    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
+} gckpti_attention;
+
+/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_sight;
+
+/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
+
+/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
+GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+                                        float *rest);
+
+/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
+ * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
+GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest);
+GCKPTI_FN void gckpti_attention_start(const gckpt_call *call);
+
+/* ---- ops/rotary.c ---- */
+typedef struct {
+    int heads;
+    float base;
+    int first; /* left out where it is 0, as in a slice */
+} gckpti_rotary;
+
+/* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
+ * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
+GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
+
+/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
+ * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
+{
+    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
+    p -= (uint64_t)r.quadrant << 62;
+    uint64_t size = p >> 63 ? 0 - p : p;
+    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
+    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
+    r.hi = p >> 63 ? -r.hi : r.hi;
+    return r;
+}
+
+#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
+
+/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
+GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
+{
+    const double turn = 18446744073709551616.0;
+    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
+        return 0;
+    x -= turn * (double)(uint64_t)(x / turn); /* exact */
+    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
+    return half + (uint64_t)(half ? x - 0.5 * turn : x);
+}
+
+/* ---- ops/classes.c ---- */
+/* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
+GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
+
+/* What the loss and the gradient of a row of logits depend on. */
+typedef struct gckpti_classes {
+    float max, log_sum;
+    const float *targets; /* of the classes; NULL: that of each is `other` */
+    float other, mass;    /* mass: the sum of all */
+    float scale;
+    int accumulate;
+} gckpti_classes;
+
+/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
+ * there or a product; each row looks at its own (forward) or turns them into their gradient
+ * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
+typedef struct {
+    gckpti_product_run product; /* of linear_cross_entropy */
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker),
+                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
+    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    float (*exp)(float x), (*log)(float x);
+} gckpti_loss_kernels;
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_loss_kernels by;
+    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
+                                       v in all */
+    int64_t counted;                /* rows that are not left out */
+    const int32_t *targets;         /* of all rows; NULL: */
+    const float *soft;              /* (.., V) */
+    const float *weights;           /* NULL: none */
+    int64_t share;                  /* rows to a weight */
+    float smoothing;
+    const float *x;         /* the block's logits (rows,n) */
+    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    uint16_t *d_bf16;
+    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    int accumulate;
+    /* A row's, while its classes go by; then log of the sum, and the loss. */
+    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
+} gckpti_loss;
+
+/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
+ * are soft or smoothed. */
+GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
+                               float max, float log_sum);
+
+/* The logits are the input: a chunk is all classes. */
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                       int backward);
+
+/* An op's kernels, both by one function: run(call, .., backward). */
+#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }  \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
+
+/* ---- ops/linear_loss.c ---- */
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                              int backward);
+
+/* ---- ops/errors.c ---- */
+typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+
+typedef struct gckpti_errors {
+    const gckpt_call *call;
+    gckpti_error_kind kind;
+    int64_t n, share;             /* elements of an entry of axis 0; elements to a weight */
+    const float *x, *y, *weights; /* y, weights: NULL: none */
+    float delta;
+} gckpti_errors;
+
+GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind);
+
+/* The factor a of an element, and b. */
+GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float y, float delta,
+                                         float *b)
+{
+    float d = x - y, size = gckpti_abs(d);
+    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    *b = linear ? size - 0.5f * delta : d;
+    if (kind == GCKPTI_BINARY)
+        *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+        return 1.0f;
+    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
+}
+
+/* dx */
+GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
+{
+    float d = x - y;
+    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
+        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
+    if (kind == GCKPTI_BINARY)
+        return gckpti_sigmoid(x) - y;
+    return d < -delta ? -delta : d > delta ? delta : d;
+}
+
+GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
+{
+    return e->weights ? e->weights[i / e->share] : 1.0f;
+}
+
+/* What plain and fast kernels differ in. */
+typedef struct {
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+    float (*forward)(const gckpti_errors *e, int64_t row);
+    void (*backward)(const gckpti_errors *e, int64_t row);
+} gckpti_error_kernels;
+
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
+                                gckpti_error_kernels by, int backward);
+
+/* ---- ops/pools.c ---- */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+/* A pool's sizes: of x and y, rows and columns; channels. */
+typedef struct gckpti_pooling {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+} gckpti_pooling;
+
+GCKPTI_FN gckpti_pooling gckpti_pooling_of(const gckpt_call *call);
+
+/* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
+GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
+                              int64_t *end);
+
+/* ---- ops/channels.c ---- */
+typedef struct {
+    int groups;     /* 0: batchnorm */
+    int gain, bias; /* which input, 0: none */
+} gckpti_channel_norm;
+
+typedef struct {
+    int64_t images, places, channels, groups, m;
+    float n; /* values of a group in an image */
+    const float *gain, *bias;
+} gckpti_channels;
+
+GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call);
+
+/* The sum over m channels: of s, or with gain of gain s. */
+GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m);
+
+/* Adds n sums to a gradient. */
+GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n);
+
+/* What was measured, times rows, to the running statistics; then as groupnorm. */
+GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call);
+
+/* ---- ops/conv.c ---- */
+typedef struct { /* [0]: rows, [1]: columns */
+    gckpt_window window;
+    int64_t rows, image[2], places[2], taps[2];
+    int64_t c, o, group_c, group_o;
+} gckpti_conv_sizes;
+
+/* One axis. Of a source of `size`, result i and tap k read i * step + k * tap + first; result i is
+ * number at + i * each of its side, tap k is tap tap_at + k * tap_each of w. */
+typedef struct {
+    int64_t size, results, taps;
+    int64_t step, tap, first;
+    int64_t at, each, tap_at, tap_each;
+} gckpti_reach;
+
+enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
+
+/* The tap's number in w. */
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                                  int64_t kx);
+
+/* n chains, a link each: d[i] += x[i] y[i]; x NULL: of zeros. */
+typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
+
+/* One kind, and of UP one phase. Of dw, `from` is the image, w the places, out dw. */
+typedef struct {
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    int kind, accumulate;
+    const float *from, *start, *w;
+    float *out;
+    gckpti_multiply_add run;
+} gckpti_conv;
+
+/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end);
+
+/* dw, place after place; of groups of one channel, those from c on, n of them. */
+GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n);
+
+/* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
+typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
+GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
+
+/* dx, dw. */
+GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+
+/* ---- ops/gather.c ---- */
+/* Entry b of axis 0, forward and backward. */
+GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
+GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
+
+/* ---- ops/recurrent.c ---- */
+typedef struct {
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+} gckpti_sequence;
+
+/* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
+ * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
+ * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
+typedef struct gckpti_cell {
+    int64_t units;
+    const float *p, *a, *g, *out, *h, *c;
+    float *state, *aux, *d, *da, *dp;
+    int accumulate;
+} gckpti_cell;
+
+GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call);
+
+/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
+GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows);
+GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows);
+
+/* State of row b before the first step. */
+GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state);
+
+/* Step t of row b, forward. */
+GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                     int64_t t, float *state, const float *a);
+
+/* The same, backward. zero: H of them. */
+GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
+                                       int64_t t, const float *zero, float *d, float *da);
+
+/* What begins at +0, or goes on through the rows. */
+GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
+
+/* dh0 and dc0 of row b. */
+GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);

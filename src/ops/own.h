@@ -1,0 +1,116 @@
+#pragma once
+#include "ops/ops.h"
+
+/* What the files of ops share; no other folder uses it. */
+
+/* ---- ops/op.c ---- */
+/* Of a row: what only planning calls. */
+typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
+typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
+
+#if GCKPTI_LEAN
+#define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
+#else
+#define GCKPTI_PLANS(type, function) function
+#endif
+
+/* The gckpt_op of an op (one that is not listed does not compile): its kernels are
+ * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
+ * gradient reads. */
+/* clang-format off */
+#define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+    GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
+        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
+        gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
+        { __VA_ARGS__ }, (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                     \
+        GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
+#define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
+    GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
+/* clang-format on */
+#define GCKPTI_PLAIN(name) NULL, NULL
+
+#if GCKPTI_HAS_FAST
+#define GCKPTI_FAST(name) gckpti_fast_##name##_forward, gckpti_fast_##name##_backward
+#else
+#define GCKPTI_FAST(name) NULL, NULL
+#endif
+
+/* ---- ops/curves.c ---- */
+/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
+GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
+
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
+GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
+
+/* ---- ops/broadcast.c ---- */
+typedef struct {
+    int n, axes[GCKPT_MAX_DIMS];
+} gckpti_permute;
+
+/* ---- ops/chains.c ---- */
+GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
+{
+    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+}
+
+/* ---- ops/conv.c ---- */
+typedef struct {
+    gckpt_window window;
+    int transposed;
+} gckpti_conv2d;
+
+/* ---- ops/gather.c ---- */
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
+/* ---- ops/recurrent.c ---- */
+typedef struct {
+    int gates;       /* 3: gru, 4: lstm */
+    int bias, start; /* which input; of two the first; 0: none */
+} gckpti_recurrent;
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* ops/op.c: for each element of the first input */
+GCKPTI_FN uint64_t gckpti_flops_1(const gckpt_call *call);
+GCKPTI_FN uint64_t gckpti_flops_3(const gckpt_call *call);
+GCKPTI_FN uint64_t gckpti_flops_8(const gckpt_call *call);
+GCKPTI_FN uint64_t gckpti_flops_13(const gckpt_call *call);
+GCKPTI_FN uint64_t gckpti_flops_20(const gckpt_call *call);
+
+/* ops/curves.c */
+extern const gckpt_op gckpti_op_detach;
+
+/* ops/axis.c */
+GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                        int moves);
+GCKPTI_FN int gckpti_moves_fit(gckpt_graph *g);
+
+/* ops/chains.c */
+GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+GCKPTI_FN void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k);
+
+/* ops/embed.c */
+GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
+
+/* ops/products.c */
+GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call);
+GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
+
+/* ops/classes.c */
+GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets);
+GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
+                                          const gckpt_shape *all);
+GCKPTI_FN void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count);
+GCKPTI_FN void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                              void (*body)(void *context, int64_t i, int64_t worker),
+                              void *context);
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product);
+GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
+GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
+GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows);
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l);
+
+/* ops/conv.c */
+GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call);
+GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call);
+#endif

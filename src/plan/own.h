@@ -1,0 +1,110 @@
+#pragma once
+#include "plan/plan.h"
+
+/* What the files of plan share; no other folder uses it. */
+
+/* ---- plan/planner.c ---- */
+/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
+
+/* ---- plan/mixed.c ---- */
+enum { GCKPTI_INSTRUCTION_WORK = 16384 };
+
+/* ---- plan/place.c ---- */
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
+
+typedef struct {
+    size_t height;  /* at its first instruction */
+    int begin, end; /* its last instruction knows the first, the first knows the last */
+} gckpti_level;
+
+typedef struct {
+    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    uint32_t turn;  /* earliest end, the first turn */
+} gckpti_branch;
+
+typedef struct {
+    gckpt_buffer *buffer;
+    size_t offset; /* of this round; the block has the best */
+    uint32_t turn;
+} gckpti_candidate;
+
+typedef struct {
+    size_t n, length, alignment, work; /* work: nodes and levels looked at */
+    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
+    size_t under;        /* bytes of what lives all the time; n, goal and offsets are without it */
+    gckpti_level *level; /* by instruction */
+    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
+    gckpti_candidate *candidates; /* in Z-order */
+    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
+    gckpti_keyed *keys;  /* to sort, and as many to spare */
+} gckpti_skyline;
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* plan/types.c */
+extern const gckpti_picking gckpti_picked;
+extern const gckpti_caching gckpti_cached;
+extern const gckpti_ranking gckpti_ranked;
+
+/* plan/leaves.c */
+GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
+                                    const char *name);
+
+/* plan/scratch.c */
+GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
+
+/* plan/planner.c */
+GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t);
+
+/* plan/mixed.c */
+GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow);
+GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i);
+GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i);
+GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward);
+GCKPTI_FN gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
+                                       gckpt_call *call);
+
+/* plan/model.c */
+GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t);
+GCKPTI_FN void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed);
+GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
+GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed);
+GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
+
+/* plan/gradients.c */
+GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target);
+GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id);
+
+/* plan/makers.c */
+GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p);
+
+/* plan/schedule.c */
+GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
+                                   int sources);
+GCKPTI_FN int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v,
+                                const gckpti_span *of);
+GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s);
+GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item);
+
+/* plan/draft.c */
+GCKPTI_FN int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d);
+GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d);
+GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d);
+GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d);
+
+/* plan/live.c */
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind);
+GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes);
+
+/* plan/place.c */
+GCKPTI_FN size_t gckpti_place_all(gckpti_skyline *s);
+GCKPTI_FN void gckpti_first_turns(gckpti_skyline *s, int order);
+GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
+                                 size_t n, size_t alignment);
+GCKPTI_FN size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
+                              size_t alignment);
+#endif

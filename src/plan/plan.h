@@ -1,0 +1,671 @@
+#pragma once
+#include "base/base.h"
+#include "store/store.h"
+
+/* =================================================================================================
+ * >>plan: the model of a request, schedules, drafts, layout, plans
+ *
+ * From a request to a plan each step is a function of the one before:
+ *   model     (gckpti_make_model) what planning knows of one variant of a request (forms of ops,
+ *             an order of backwards), made once and then only read. A unit is an op that every plan
+ *             runs (or a parameter that is staged: copied into the arena); links say which units
+ *             its forward and its backward read. A backward's place in the order is its rank. So
+ *             which gradients there are, which share memory and how long they live, counted in
+ *             ranks, is known here already.
+ *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
+ *             backward. Makers (store-all, memory-poor, segments, the user, a file, search)
+ *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
+ *             forward nobody reads, so that a recompute stops by itself at the last value that is
+ *             needed.
+ *   draft     (gckpti_make_draft) what a schedule comes to. Each forward makes a new version of its
+ *             unit's results, and each use reads the latest: a version and its uses are a span.
+ *             From these: instructions, the buffers they use as operands, how long each buffer
+ *             lives, the bytes live at each instruction (the greatest is the bound), the work.
+ *             A value may take over the buffer of one that dies where it begins.
+ *   place     (gckpti_place) an offset for each buffer.
+ *   encode    (gckpti_encode) the plan: constant data that points to no graph.
+ * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
+ * the model, what is proven about it (search), and two drafts, the latest and the best so far.
+ *
+ * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
+ * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
+ * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
+ * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
+ * it is a sum over rows (5e).
+ * ============================================================================================== */
+
+/* ---- plan/types.c ---- */
+#if GCKPTI_LEAN
+typedef unsigned char gckpti_byte;
+typedef int16_t gckpti_id;
+typedef uint16_t gckpti_nth;
+#endif
+#if !(GCKPTI_LEAN)
+typedef int gckpti_byte, gckpti_id;
+typedef size_t gckpti_nth;
+#endif
+#define GCKPTI_NAMELESS ((gckpti_nth)GCKPTI_NONE)
+
+typedef struct {
+    const gckpt_op *op;
+    const void *data; /* of constants */
+    size_t aux_bytes;
+    gckpt_shape shape;                      /* with all rows of the micro-batch */
+    gckpti_nth attributes, attribute_bytes; /* first of the plan's words */
+    gckpti_nth name; /* offset into the plan's names; GCKPTI_NAMELESS: none */
+    gckpti_id base;
+    gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
+    gckpti_id in[GCKPT_MAX_INPUTS];
+    gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
+} gckpti_node;
+
+/* What else is known of a node; nothing of it runs, but for offloading. */
+typedef struct {
+    gckpt_cost cost;
+    size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
+    uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
+} gckpti_told;
+
+typedef struct {
+    int64_t elements;
+    uint32_t init[3];  /* bits of gckpt_init */
+    uint32_t momentum; /* of a gckpt_running, bits */
+    gckpti_nth name;
+    gckpti_id node;
+    gckpti_id place;    /* in the store it was planned with */
+    gckpti_id measured; /* not trained but measured by so many ops; 0: neither */
+    gckpti_byte trained;
+    gckpti_byte external; /* its values are the program's */
+    gckpti_byte storage;  /* gckpt_storage */
+} gckpti_plan_param;
+
+GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q);
+
+typedef struct {
+    unsigned char kind;  /* gckpt_kind */
+    unsigned char first; /* the first forward of its tensor */
+    /* bit i: input i's gradient is added to; is cleared before. REDUCE: `accumulate` is 1 where
+     * each rank needs its share of the sum only. */
+    unsigned char accumulate, zero;
+    gckpti_id id;        /* tensor; UPDATE: parameter of the plan */
+    gckpti_id uses;      /* accumulators to add up first */
+    gckpti_nth operands; /* where its offsets begin: gckpti_operands_of */
+} gckpti_ins;
+
+/* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
+ * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's (or its shard); it
+ * has uses - 1 `more` accumulators. An input's gradient that has a `total` is scratch, to be added
+ * to that. REDUCE: `gradient` is the first accumulator of the tensor's uses in the body, where the
+ * sum is in the end; `more` are the others, then the sums of leaves that wait (gckpti_levels);
+ * `work`: room for what another rank sends; `shard`: where this rank's share of the sum goes, NONE:
+ * it stays where it is. Of what is reduced, UPDATE and BACKWARD add up the epilogue's uses only. */
+typedef struct {
+    size_t out, aux, work, gradient, shard;
+    struct {
+        size_t value, gradient, total;
+    } in[GCKPT_MAX_INPUTS];
+    const size_t *more;
+} gckpti_operands;
+
+/* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
+ * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
+ * RELOAD: out, aux; REDUCE: work, gradient, shard, more, waiting sums. */
+GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
+                                  gckpti_operands *o);
+
+/* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
+typedef struct {
+    int form;  /* of the ops that have several (gckpti_take_form) */
+    int order; /* of backwards; 0: reverse order of creation */
+    int near;  /* nothing is offloaded, though the request allows it */
+} gckpti_variant;
+
+typedef struct {
+    int id;
+    uint32_t weight; /* bits of a float */
+    int regulariser;
+    int64_t unit;     /* elements of input 0 that count as one, or 1 */
+    gckpt_cost built; /* of the op that was built, if not of the one that runs */
+} gckpti_plan_term;
+
+typedef struct {
+    int id, gradient;
+    size_t offset;
+} gckpti_plan_pick;
+
+/* What an executor does about picks; reached only from plans that have some. */
+typedef struct {
+    void (*bind)(gckpt_exec *e);
+    gckpt_result (*check_collected)(gckpt_exec *e, int64_t rows);
+    void (*collect_rows)(gckpt_exec *e);
+    void (*add_uses)(gckpt_exec *e);
+} gckpti_picking;
+
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
+
+/* What an executor does about caches; likewise. */
+typedef struct {
+    gckpt_result (*make)(gckpt_exec *e);
+    gckpt_result (*check)(gckpt_exec *e, int64_t rows);
+} gckpti_caching;
+
+GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
+
+/* What an executor does about leaves and other ranks; likewise. */
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_ranks_call;
+
+typedef struct {
+    void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
+    gckpt_result (*bind)(gckpt_exec *e);
+    int64_t (*rows)(gckpt_exec *e, int64_t rows);
+    int64_t (*batches)(const gckpt_exec *e, int64_t rows);
+    gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
+    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                         gckpt_result result);
+    int (*round)(gckpt_exec *e);
+    gckpt_result (*next)(gckpt_exec *e);
+    gckpt_result (*end)(gckpt_exec *e);
+    int (*skips)(gckpt_exec *e, const gckpti_ins *ins);
+    gckpt_result (*failed)(gckpt_exec *e, gckpt_result result);
+    gckpt_result (*meet)(gckpt_exec *e, gckpt_result result);
+    void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
+    int (*gather)(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
+    void (*share)(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+    void (*updated)(gckpt_exec *e, const gckpti_param *q);
+    void (*squares)(gckpt_exec *e);
+    void (*leave)(gckpt_exec *e);
+} gckpti_ranking;
+
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result);
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
+                                float *to);
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
+GCKPTI_FN void gckpti_leave(gckpt_exec *e);
+
+/* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
+ * of these types is a change of GCKPT_PLAN_FORMAT. */
+struct gckpt_plan {
+    gckpti_object object;
+    int format, contract; /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */
+    gckpti_allocator memory;
+    void *block;          /* this; NULL: a constant of the program */
+    uint64_t hash, check; /* gckpt_plan_hash; the same of what runs */
+    gckpti_variant variant;
+    gckpt_mode mode;
+    gckpt_optimiser optimiser;
+    int looped, update_in_backward, threads, made_for, state_slots;
+    gckpt_precision precision;
+    int64_t rows, batch;
+    size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
+    double recompute;
+    uint64_t work, least_work, proven_work, offload_work;
+    size_t proven_bytes, offloaded; /* offloaded: bytes of slower memory */
+    const gckpti_node *nodes;
+    const gckpti_told *told; /* by node; NULL, as `live` and `lives`: left out (GCKPT_SMALL) */
+    const gckpti_plan_param *params;
+    const gckpti_ins *list;
+    const size_t *live;     /* bytes live while an instruction runs */
+    const size_t *operands; /* of all instructions */
+    const gckpti_plan_term *terms;
+    const gckpti_plan_pick *picks;
+    const gckpt_buffer *lives; /* buffers, by end */
+    const uint32_t *words;     /* attributes */
+    const char *names;
+    size_t node_count, param_count, length, operand_count, term_count, pick_count, life_count,
+        word_count, name_bytes;
+    size_t inputs;
+    int body, epilogue;            /* where these parts of the list begin */
+    int mixer;                     /* node that mixes rows, or -1 */
+    const gckpti_packing *packing; /* NULL: no parameter is packed */
+    const gckpti_picking *picking; /* NULL: there are no picks */
+    const gckpti_caching *caching; /* NULL: there are no caches */
+    const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
+    int leaves, ranks;
+    gckpt_shard shard;
+    uint64_t link_work;
+};
+
+/* Sums that wait in the binary counter of so many leaves, a power of two. */
+GCKPTI_FN int gckpti_levels(int leaves);
+
+/* ---- plan/leaves.c ---- */
+/* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
+GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf);
+
+/* What the rows of a step of `rows` rows are cut into leaves as. */
+GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
+
+/* How many of a step's rows a leaf has. */
+GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
+
+/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
+enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
+
+/* Leaves are part of what bits depend on. */
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
+GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
+
+/* ---- plan/scratch.c ---- */
+typedef struct gckpti_piece {
+    struct gckpti_piece *next;
+    size_t size, used; /* of what lies behind this */
+} gckpti_piece;
+
+typedef struct {
+    gckpti_allocator *memory;
+    int *failed; /* set when there is no memory */
+    gckpti_piece *first, *now;
+    size_t ahead; /* the next piece has as many bytes, at least */
+} gckpti_scratch;
+
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
+
+/* n items of `size` bytes, all 0, or NULL. */
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size);
+
+/* The same as n items that lie elsewhere. */
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
+
+/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
+ * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
+ * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
+
+/* ---- plan/planner.c ---- */
+/* What brings a value into the arena: an op whose results somebody reads, or a staged parameter. In
+ * an order in which inputs come before users, those of the prologue first. */
+typedef struct {
+    int id;
+    int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
+    int read, reads;        /* links[read..]: units whose values the backward reads */
+    int rank;               /* of its backward; -1: none */
+    int target;             /* target[target..]: where its backward puts gradients, by input */
+    int64_t out, aux, work; /* bytes of its results; of its forward's workspace; rounded up */
+    uint64_t cost;          /* of the forward */
+    int reduce, reduces;    /* reduction[reduce..]: behind its backward */
+    unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
+    unsigned char reads_aux;        /* the backward does */
+    unsigned char fixed;            /* computed once: pins, side effects, the prologue */
+    unsigned char effect;           /* the first forward stays, read or not */
+    unsigned char recompute;        /* gckpt_recompute: computed anew for the backwards */
+    unsigned char fetched;          /* its last value is read at the end */
+    unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
+    unsigned char offloads;         /* what it leaves may be offloaded */
+} gckpti_unit;
+
+/* A REDUCE: sums of leaves of a tensor's gradient, behind the last backward of the body that adds
+ * to it. Numbers of gradients, or -1. */
+typedef struct {
+    int id;
+    int waits; /* the first of p->levels sums that wait */
+    int work;  /* room for another rank's part, of all that are behind one backward */
+    int shard; /* this rank's share of the sum, if that leaves the rest */
+} gckpti_reduction;
+
+/* Memory of a gradient. Backwards have a fixed order, their ranks, so all but its place in a
+ * schedule is known before there is one. */
+typedef struct {
+    int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
+    int first, last; /* ranks of the backwards that write it first and use it last */
+    int resident;    /* it lives through the whole step */
+    /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
+     * a list that begins at `storage`, by the rank they begin at. Of a gradient: */
+    int storage, sharer;    /* where its list begins, itself if it is alone; the next in it */
+    int tail, alive, until; /* of the one that begins it: last; first still used; their last use */
+    gckpt_buffer_kind kind;
+    size_t size;
+} gckpti_gradient;
+
+/* Where the backward of a unit puts the gradient of an input; with a total it is scratch to be
+ * added to that. Numbers of gradients, or -1. */
+typedef struct {
+    int unit, gradient, total;
+    int next; /* target for the gradient of the same tensor, as the contract adds them, or -1 */
+} gckpti_target;
+
+/* One version of a unit's results, from its forward to its last uses; -1: none. */
+typedef struct {
+    int unit, start, value_end, aux_end;
+    int source, sources; /* of the schedule's sources: spans whose bytes the value may take over */
+    int home;            /* the span of the forward that it reloads, or itself */
+    int far;             /* GCKPTI_VALUE, ..: what is offloaded behind it */
+} gckpti_span;
+
+/* A schedule, and which versions its items make and read (gckpti_find_spans). What a reload brings
+ * back is offloaded right behind the last forward before it: that is no item. */
+typedef struct {
+    int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
+    gckpti_span *span;
+    int spans, *source;
+    int *at;                  /* by position: the span that begins there, or -1 */
+    uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
+    int64_t *live, peak;      /* bytes at each position, when the search has evaluated it */
+    int64_t far;              /* likewise: bytes of slower memory */
+    int *value_end, *aux_end; /* likewise, by position of a forward: last uses, or -1 */
+} gckpti_schedule;
+
+/* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
+ * it points to. */
+typedef struct {
+    gckpti_scratch scratch;
+    gckpti_schedule s;
+    int *place; /* the instruction of each item of the schedule, and of its end */
+    gckpti_ins *ins;
+    size_t *live;                  /* bytes, by instruction */
+    size_t length, body, epilogue; /* instructions; where these parts begin */
+    gckpt_buffer *buffers;         /* in the order they begin */
+    size_t buffer_count;
+    size_t *operands; /* numbers of buffers */
+    size_t operand_count;
+    int *value, *aux, *gradient; /* buffers, by span and by gradient; -1: none */
+    int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
+    size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
+    double most, recompute; /* most: the bound, even when this machine cannot address it */
+    uint64_t work, least_work, moved; /* moved: of copies to slower memory and back */
+    size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
+} gckpti_draft;
+
+typedef struct {
+    uint64_t key;
+    int item; /* what the key stands for */
+} gckpti_keyed;
+
+typedef struct {
+    int segment, low, at; /* entries low to at of the body, yet to be written */
+} gckpti_segment_part;
+
+typedef struct gckpti_planner {
+    struct gckpti_planner *next; /* of the request's next variant, or NULL */
+    gckpt_graph *g;
+    const gckpt_tensor **tensors; /* the graph's, or what runs instead */
+    const gckpt_plan_desc *desc;
+    const gckpt_term *terms;
+    gckpti_variant variant;
+    uint64_t least_work; /* of a step that computes nothing twice, whatever the variant */
+    int term_count, n, threads, plain, looped, inference;
+    int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
+    size_t alignment;
+    gckpti_allocator *memory;
+    int failed; /* out of memory somewhere */
+    gckpti_scratch scratch;
+    /* the model */
+    unsigned char *active, *rounding; /* by id: GCKPTI_WANTED, ..; GCKPTI_ROUNDED, .. */
+    size_t *work_forward, *work_backward;
+    gckpt_cost *cost, *model;              /* model: by the model, whatever desc.costs say */
+    const gckpt_cost *built, *built_model; /* the same of the graph as it was built, if it is not */
+    int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
+    gckpti_unit *unit;
+    int units, prologue; /* prologue: the first units, computed once a step */
+    int pinned;          /* how many have gckpt_recompute */
+    int offloads;        /* whether some may be offloaded, */
+    int64_t far;         /* to so many bytes */
+    int *of;             /* unit of a tensor id, or -1 */
+    int *links, link_count;
+    int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
+    int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
+    gckpti_gradient *gradient;
+    int gradients;
+    gckpti_target *target;
+    int targets;
+    int leaves, levels;                      /* of a step; sums of a rank's own that may wait */
+    gckpti_reduction *reduction;             /* in the order of their backwards */
+    int reductions, *reduction_of;           /* by id, or -1 */
+    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by rank */
+    struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
+    int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
+    int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
+    int offered;    /* some op has this form */
+    /* what passes over a schedule note of units: forwards still to come and what is read behind
+     * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
+     * result let go, what to compute again */
+    int *left, *latest, *queue;
+    unsigned char *behind, *computed, *stale;
+    /* what a maker writes: the body of a schedule */
+    gckpti_segment_part *inside; /* gckpti_make_segments: the segments it is in */
+    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
+    int *made;
+    size_t made_length, made_capacity;
+    gckpti_draft draft, best; /* the latest; the one to keep */
+    gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
+    double most;              /* of store-all; 0: not drafted yet */
+} gckpti_planner;
+
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
+
+/* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
+ * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
+GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
+
+/* ---- plan/mixed.c ---- */
+enum {
+    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
+    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
+    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
+};
+
+/* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
+enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
+
+/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision);
+GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
+
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
+
+/* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
+ * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
+ * written to its end. */
+typedef struct {
+    size_t value[1 + GCKPT_MAX_INPUTS], gradient[1 + GCKPT_MAX_INPUTS]; /* offsets, or NONE */
+    size_t bytes;
+    int portions; /* no copies, but the kernel is to run in portions */
+} gckpti_copies;
+
+/* Floats of an operand's portion, of all (at most six; three if they are rows), and of a row. */
+enum {
+    GCKPTI_PORTION = 2048,
+    GCKPTI_PORTION_ROOM = 6 * GCKPTI_PORTION,
+    GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
+};
+
+GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
+
+/* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
+ * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
+ * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
+ * the processor: all) leaves only what is rounded by chance to the executor. */
+GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
+                                const int64_t *n, int64_t row, int made_for,
+                                gckpt_precision precision, int backward, unsigned reads,
+                                unsigned wanted, gckpti_copies *c);
+
+/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
+ * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
+ * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
+enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped);
+
+/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
+GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
+
+/* Parts of what a forward leaves, as they are read and offloaded. */
+enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
+GCKPTI_FN int gckpti_parts(int value_end, int aux_end);
+GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts);
+
+/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
+ * than one of all their bytes. */
+GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
+
+/* Of an offload or a reload of such parts of a unit. */
+GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
+
+/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
+ * backward there is. */
+GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
+
+/* ---- plan/forms.c ---- */
+enum { GCKPTI_FORMS = 5 }; /* form 0 is the graph as it was built */
+
+/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
+ * its last. */
+GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
+
+/* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
+ * or fewer bytes. */
+GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
+
+/* ---- plan/model.c ---- */
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
+ * parameter or on what is picked. Which backwards run: those of which an input gets one. */
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
+
+/* A parameter that is updated: trained or measured. */
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
+
+/* Asks op t for its workspace at this thread count and its work. */
+GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
+
+/* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
+#define GCKPTI_SEARCHED 17592186044416.0
+
+/* ---- plan/order.c ---- */
+enum { GCKPTI_ORDER_COUNT = 3 };
+
+/* All units; what losses and fetches ask of them; the ranks of their backwards. */
+GCKPTI_FN void gckpti_model_units(gckpti_planner *p);
+
+/* ---- plan/gradients.c ---- */
+/* All gradients, by rank: targets, sums, what shares bytes. */
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+
+/* ---- plan/makers.c ---- */
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
+GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
+GCKPTI_FN void gckpti_lower(int *to, int value);
+
+/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
+ * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
+ * effects stay where they are, and losses that updates wait for. */
+GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
+
+/* Those from number *next on that the backward of rank r needs. */
+GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
+
+/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
+ * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
+ * any order of backwards. */
+GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
+
+/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
+ * segments in turn. A segment at the very end of what was just computed is still there. group as
+ * for gckpti_child, for order 0; or n > 0: uniform. */
+GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group);
+
+/* ---- plan/schedule.c ---- */
+/* Whether an item of a schedule is a reload; the unit of an item. */
+GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item);
+
+static inline int gckpti_unit_of(const gckpti_planner *p, int item)
+{
+    return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
+}
+
+/* The units whose values an item of a schedule reads. */
+static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
+{
+    const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
+    *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
+    return p->links + (item < 0 ? u->read : u->in);
+}
+
+/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
+GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
+                            gckpti_schedule *s);
+
+/* ---- plan/live.c ---- */
+/* Drafts the body of a schedule: p->draft, all but offsets. */
+GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
+
+/* The draft of one mode. */
+GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group);
+
+/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result);
+
+/* ---- plan/place.c ---- */
+/* Places the draft's buffers. */
+GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group);
+
+/* Makes the draft the best one; what that was may be overwritten. */
+GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
+
+/* ---- plan/encode.c ---- */
+/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
+ * its bytes. What is one block already may overlap it, further back. */
+GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
+
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
+ * is added to what there is. Returns their sum. */
+GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
+
+/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
+GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan);
+
+/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
+ * without memory. */
+GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d);
+
+/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+GCKPTI_FN int gckpti_counted(const gckpt_op *op);
+
+/* The plan of a draft that is placed, written where it stays; NULL without memory. */
+GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode);
+
+/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
+ * segments. */
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
+
+/* Long graphs try one group for each number of segments. */
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
+
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);

@@ -1,0 +1,54 @@
+#pragma once
+#include "ranks/ranks.h"
+#include "base/base.h"
+#include "store/store.h"
+#include "files/files.h"
+
+/* What the files of ranks share; no other folder uses it. */
+
+/* ---- ranks/load.c ---- */
+#ifndef GCKPT_NO_STDIO
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+#endif
+
+/* ---- ranks/save.c ---- */
+#ifndef GCKPT_NO_STDIO
+typedef struct {
+    gckpt_store *store;
+    const char *path;
+    gckpti_saving part;  /* this rank's */
+    gckpti_loader index; /* rank 0: the one that is there */
+    size_t index_bytes;
+    char *text;             /* of it */
+    gckpti_rank_files old;  /* its files */
+    gckpti_rank_file *next; /* rank 0: those of all ranks now */
+    int64_t number;         /* of this save */
+    int damaged;            /* what is there is no index, or cannot be read */
+} gckpti_rank_save;
+
+#endif
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* ranks/crew.c */
+GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p);
+GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q);
+GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
+GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e);
+GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows);
+
+/* ranks/load.c */
+GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path);
+GCKPTI_FN void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory);
+GCKPTI_FN int gckpti_load_index(gckpti_loader *l);
+GCKPTI_FN int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum);
+
+/* ranks/save.c */
+GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank);
+GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s,
+                                              const char *path);
+GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x);
+GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x);
+GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x);
+#endif

@@ -1,0 +1,294 @@
+#pragma once
+#include "base/base.h"
+#include "store/store.h"
+#include "cpu/cpu.h"
+#include "plan/plan.h"
+
+/* =================================================================================================
+ * >>run: an executor: runs a plan over one arena, steps, streams
+ *
+ * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
+ * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
+ * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
+ * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
+ * backend has them, but through gckpti_on_host, which copies where it must.
+ *
+ * gckpt_exec is bound to a store, an arena and a backend (bind, host, backend, memory, open). An
+ * instruction is run by gckpti_run_instruction (call, mixed, portions, instruction, update);
+ * gckpti_advance goes through the list, for a step, a stream or pieces of one (feeds, advance,
+ * step, stream). Debug aids look on (finite, paint). Where a step goes by leaves or ranks, and
+ * only there, what it does besides is called through plan->ranking; exchanges between ranks are
+ * here (exchange), what they are for in ranks.
+ * ============================================================================================== */
+
+/* ---- run/exchange.c ---- */
+enum { GCKPTI_ALIKE = 7 };
+
+/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
+ * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
+ * values that all have whole. */
+typedef struct {
+    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
+    uint64_t alike[GCKPTI_ALIKE];
+    char text[GCKPTI_TEXT];
+} gckpti_meeting;
+
+/* A sum over all ranks, or what brings shares together, level by level: partners differ in bit
+ * `bit`. */
+typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
+
+typedef struct {
+    gckpti_tree_kind kind;
+    float *x, *work; /* n floats; room for what comes and is added to them */
+    /* count of them, from first on, are this rank's after this level; of GATHER before it */
+    int64_t n, first, count;
+    int bit; /* 0: nothing is under way */
+} gckpti_tree;
+
+/* This rank and what it has under way with the others. */
+typedef struct {
+    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_backend *on;   /* where floats lie */
+    int rank, ranks;
+    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    unsigned char *out, *in; /* room on the host */
+    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
+    size_t bytes;
+    uint64_t sent;
+    gckpti_tree tree;
+    gckpti_meeting told, heard;
+} gckpti_peers;
+
+GCKPTI_FN void gckpti_break(gckpti_peers *s);
+
+/* Merges each rank's bytes with those of all others. */
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
+                                void (*merge)(void *mine, const void *heard, size_t bytes));
+GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
+
+/* What both have heard so far: the failure of the lowest rank that failed, else the first thing in
+ * which they differ. */
+GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
+GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                                 float *work);
+
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
+
+/* ---- run/exec.c ---- */
+enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+
+typedef struct { /* what a loss's kernels add to, in the backend's memory */
+    double sum;
+    int64_t count;
+} gckpti_loss_total;
+
+typedef struct {
+    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
+    gckpt_precision precision;      /* that they compute in */
+    const void *data;               /* of a leaf or cache: its values, where the backend has them */
+} gckpti_exec_node;
+
+typedef struct {
+    int index;     /* in the store */
+    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
+    int had;       /* state arrays before this executor was made */
+    size_t square; /* its first block's in exec->squares */
+} gckpti_exec_param;
+
+typedef struct {
+    int node;                         /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed;        /* the program's rows, or copies of them, from feed_row on */
+    unsigned char *copy, *on_backend; /* desc.copy_feeds; a micro-batch in memory of its own */
+} gckpti_exec_input;
+
+typedef struct {
+    int ready;   /* the instruction it is complete with; the plan's length: the end of the step */
+    float *to;   /* gckpt_collect; NULL: it is not collected */
+    size_t size; /* floats that are there */
+} gckpti_exec_pick;
+
+typedef struct {
+    gckpti_loss_total seen; /* a copy */
+    int64_t expected;       /* counted from the feeds; -1: it was not */
+} gckpti_exec_term;
+
+/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
+ * largest of those that other ranks run at this time has micro-batches, one at least; those that
+ * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
+ * meeting of all. */
+typedef struct {
+    gckpti_peers peers;
+    int64_t rows;       /* of the step, those of all ranks */
+    int64_t first, end; /* this rank's */
+    int64_t stop;       /* end of those of this leaf that are here */
+    int leaf;           /* number of this rank's that is run */
+    int round;          /* rounds of it that are done */
+    int in_body;        /* 1: rounds still run; 0: the step is behind them */
+    int again;          /* a round of this step is done: the prologue is not run again */
+    int last;           /* this round is the last of its leaf */
+    int hollow;         /* it has no rows */
+    int over;           /* a meeting has ended the call; until the next one begins */
+    int squared;        /* square sums are */
+    int same;           /* values that all have whole were compared */
+    int meetings;       /* how often all met */
+    int reducing;       /* a REDUCE is under way, */
+    float *shard;       /* and its share goes here in the end; NULL: it stays */
+    uint64_t listed;    /* hash of what is run */
+    gckpti_loss_total *totals, *heard;
+    size_t room; /* bytes of peers.out, and of peers.in */
+} gckpti_crew;
+
+struct gckpt_exec {
+    gckpti_object object;
+    gckpti_allocator memory;
+    const gckpt_plan *plan; /* its own copy, or a constant of the program */
+    gckpt_store *store;
+    gckpt_exec_desc desc;
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    gckpt_isa isa;
+    const void *kernels; /* of that instruction set, for the processor's backends */
+    gckpti_runner runner;
+    int team; /* threads of a run */
+    /* memory: tables and copies are the host's, arena and side the backend's */
+    unsigned char *arena;
+    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, copies_size, side_size, caches_size;
+    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+    gckpti_exec_input *inputs;
+    gckpti_exec_term *terms;
+    gckpti_exec_pick *picked; /* by pick of the plan */
+    gckpti_crew *crew;        /* NULL: one leaf and one rank */
+    uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    unsigned char *borrowed,
+        *picks;                /* own memory: copies of what the host looks at, of the picks */
+    gckpti_loss_total *losses; /* by term and leaf */
+    gckpt_loss_scale *scales;  /* the same, of this micro-batch */
+    float *squares;            /* square sums by block, of all parameters */
+    size_t square_count;
+    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
+    gckpt_exec *caches_of;
+    unsigned char *caches;
+    int64_t capacity, news;       /* positions of each; those that a call adds */
+    int64_t position, cache_rows; /* what they hold: positions, of so many rows of the batch */
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
+    /* this step */
+    int state;
+    uint64_t step, packs; /* the store's when it began */
+    gckpt_hyper hyper;
+    float clip_scale;
+    double grad_norm;
+    uint64_t unbiased;              /* 0, or the update's number that these are of: */
+    double rest[2];                 /* 1 - beta^number */
+    int pc, finished;               /* finished: it came to its end */
+    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
+    int accumulators_cleared;
+    int streamed;       /* rows stream in: nothing is known of those to come */
+    int counts_settled; /* what the losses counted was checked, or is promised: it may update */
+    int updating;       /* a parameter was changed, or the sums were divided */
+    int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
+    size_t next_death;  /* of plan->lives */
+    int repeats;        /* the backend may repeat micro-batches, */
+    int repeating;      /* and is asked to: this run is not in pieces; */
+    int recording;      /* it had none, and is told at this one's end */
+    int painted_steps;  /* GCKPT_DEBUG_MEASURE */
+    size_t touched;
+};
+
+/* What it runs on. */
+static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
+{
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+}
+
+/* NULL: one leaf and one rank. */
+static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
+{
+    return GCKPTI_LEAN ? NULL : p->ranking;
+}
+
+static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
+
+/* ---- run/bind.c ---- */
+/* The next piece of a block that begins at base; NULL while its size is only counted. */
+GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
+
+/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
+GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
+
+/* The same, to become that of an op. */
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
+
+/* ---- run/host.c ---- */
+/* n floats as the host can read them: where they are, or a copy until the next one. */
+GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
+
+/* ---- run/backend.c ---- */
+/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
+ * ops that are linked now, and for this build? */
+GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
+
+/* ---- run/open.c ---- */
+GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
+                                  size_t times);
+GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
+
+/* ---- run/call.c ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot);
+GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset);
+GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
+
+/* ---- run/instruction.c ---- */
+/* Until all that was asked of the backend is done. */
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
+
+/* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
+GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
+
+/* ---- run/update.c ---- */
+/* The gradients an update finds: sums in their accumulators, or divided already. */
+typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
+
+/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpti_gradients_are are);
+
+/* ---- run/feeds.c ---- */
+/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
+
+/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
+ * that instructions before `end` add to, with their low parts, start at +0. */
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
+
+/* ---- run/advance.c ---- */
+/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
+typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
+
+/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
+ * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c);
+
+/* As gckpti_advance, but many instructions, with a team. */
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent);
+
+/* ---- run/step.c ---- */
+/* Where there are other ranks, a step cannot be left. */
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
+
+/* Everything before the first instruction of a step that ends before its updates; */
+GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                              int64_t rows);
+
+/* and its end, when all micro-batches have run, or failed with `result`. */
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
+                                            gckpt_report *report);
+
+/* ---- run/values.c ---- */
+/* The rank whose share has element `at`. */
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);

@@ -1,0 +1,156 @@
+#pragma once
+#include "search/search.h"
+#include "base/base.h"
+
+/* What the files of search share; no other folder uses it. */
+
+/* ---- search/cuts.c ---- */
+/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
+ * aux; has it run before; only once. */
+enum {
+    GCKPTI_READ = 1,
+    GCKPTI_HELD = 2,
+    GCKPTI_READ_AUX = 4,
+    GCKPTI_HELD_AUX = 8,
+    GCKPTI_RAN = 16,
+    GCKPTI_STAYS = 32
+};
+
+enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
+
+/* ---- search/search.c ---- */
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* A schedule that is kept: the best found under a rung's limit, or a seed. */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
+
+/* ---- search/stages.c ---- */
+enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
+#define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
+#define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
+enum { GCKPTI_LEVELS = 4 };
+/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
+typedef struct {
+    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
+    int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
+    uint64_t cost;
+    int level, flipped; /* where its levels begin; whether others were made of it */
+    int dropped;        /* in steps another is as good */
+} gckpti_option;
+
+typedef struct {
+    int first, end, back, back_end; /* units; ranks of their backwards */
+    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
+    int option, options; /* of the owner */
+    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
+    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
+    uint64_t cost, least; /* work of that; of its cheapest option */
+} gckpti_stage;
+
+typedef struct {
+    gckpti_search *s;
+    gckpti_scratch scratch;
+    gckpti_stage stage[GCKPTI_STAGES + 1];
+    int n, borders;    /* stages; borders that there were */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
+    gckpti_option *option;
+    int options, levels;
+    unsigned char *level, *trial; /* by unit of the stage: of options; of the one that is tried */
+    unsigned char *has, *wants;   /* by unit: results that are there; that backwards read */
+    int *runs;                    /* by unit: so far */
+    int *item, length, room;      /* a stage's list */
+    int *row, rows;               /* [a * (n + 1) + b - a]: the row of stages a to b */
+    int *first;                   /* by row: the fewest steps that do */
+    uint64_t *cost;               /* [row * (steps + 1) + m]: least work in m steps */
+    int steps;
+    int64_t step;
+} gckpti_chain;
+
+/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
+ * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
+enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* search/cuts.c */
+GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t);
+GCKPTI_FN void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t);
+GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls);
+GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table);
+GCKPTI_FN int gckpti_cut_within(const gckpti_kept_list *v, int64_t room);
+GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut);
+GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut);
+
+/* search/bound.c */
+GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room);
+GCKPTI_FN const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at);
+GCKPTI_FN const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap);
+GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at);
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch);
+
+/* search/search.c */
+GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length);
+GCKPTI_FN void gckpti_search_sizes(gckpti_search *s);
+GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t);
+GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit);
+GCKPTI_FN void gckpti_step(gckpti_search *s, int x);
+GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit);
+GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x);
+
+/* search/squeeze.c */
+GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
+GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
+GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
+GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all);
+GCKPTI_FN void gckpti_accept(gckpti_search *s);
+GCKPTI_FN int gckpti_spent(gckpti_search *s);
+GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact);
+
+/* search/polish.c */
+GCKPTI_FN void gckpti_try_without(gckpti_search *s, const int *move, int n);
+GCKPTI_FN void gckpti_find_repeats(gckpti_search *s, int64_t limit);
+GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact);
+
+/* search/slots.c */
+GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t);
+GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot);
+GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count);
+GCKPTI_FN int gckpti_take_made(gckpti_search *s);
+GCKPTI_FN void gckpti_settle(gckpti_search *s);
+GCKPTI_FN void gckpti_seed(gckpti_search *s);
+
+/* search/stages.c */
+extern const unsigned char gckpti_stage_levels[GCKPTI_LEVELS];
+GCKPTI_FN int gckpti_find_borders(gckpti_search *s);
+GCKPTI_FN int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest);
+GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most);
+GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c);
+
+/* search/options.c */
+GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level);
+GCKPTI_FN int gckpti_as_good(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b);
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work);
+
+/* search/chain.c */
+GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most);
+
+/* search/offers.c */
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context);
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot);
+GCKPTI_FN void gckpti_find_seeds(gckpti_search *s);
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact);
+
+/* search/again.c */
+GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again);
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact);
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot);
+GCKPTI_FN void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t);
+GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+                                 const gckpti_cut_table *cuts);
+
+/* search/ladder.c */
+GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most);
+GCKPTI_FN void gckpti_solve(gckpti_search *s, int k);
+#endif

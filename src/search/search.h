@@ -1,0 +1,213 @@
+#pragma once
+#include "base/base.h"
+#include "plan/plan.h"
+
+/* =================================================================================================
+ * >>search: what no schedule can do without; the least work for every budget
+ *
+ * Of a model (plan) it makes schedules. gckpti_bound holds what is proven: for every instant the
+ * minimal cuts, or their hull, of work against bytes (cuts, bound). gckpti_search holds a ladder
+ * of rungs, byte limits from store-all's down to the least that is proven; a rung is solved once,
+ * when a budget asks for it: by cuts made into schedules (again), else by seeds (slots, stages,
+ * options, chain, offers) that are squeezed below the limit (squeeze) and polished (polish).
+ * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
+ * is told in search/search and search/cuts.
+ * ============================================================================================== */
+
+/* ---- search/cuts.c ---- */
+enum {
+    GCKPTI_OPEN = 6,
+    GCKPTI_INSTANTS = 8,
+    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
+    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
+    GCKPTI_ALL_CUTS = 16384,
+    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
+    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
+};
+
+typedef struct {
+    unsigned char opens,
+        own; /* bits of values that only repeated forwards read: inputs', its own */
+    unsigned char flags;
+} gckpti_cut_unit;
+
+/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
+ * it is offloaded, in part at least). */
+typedef struct {
+    int64_t bytes;
+    uint64_t work;
+    uint32_t from;
+} gckpti_kept;
+
+typedef struct {
+    gckpti_kept *cut; /* by rising bytes and falling work */
+    int n;
+} gckpti_kept_list;
+
+/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
+typedef struct {
+    gckpti_kept_list last;
+    uint32_t *from;
+    size_t *first;
+} gckpti_cut_table;
+
+typedef struct {
+    int rank;
+    int64_t gradients; /* bytes of them and of the workspace, then */
+    gckpti_cut_unit *unit;
+    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
+    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
+    int tried, tried_cheap;
+} gckpti_instant;
+
+typedef struct gckpti_bound {
+    const gckpti_planner *p;
+    gckpti_scratch *scratch;
+    gckpti_instant instant[GCKPTI_INSTANTS];
+    size_t room;          /* of a pool */
+    int instants, hulls;  /* hulls: lists have their hulls' cuts; */
+    int cheap;            /* copies count for 2^-cheap of their work */
+    int64_t least;        /* bytes that no schedule can do without */
+    int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
+    uint64_t work;        /* of a step that computes nothing twice */
+    gckpti_kept *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
+    unsigned char *again; /* of the cut that was asked for last: GCKPTI_AGAIN, GCKPTI_FAR or 0 */
+    int64_t items;        /* cuts looked at */
+} gckpti_bound;
+
+/* ---- search/bound.c ---- */
+/* The same, and by all cuts of the instant that decides. */
+GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
+
+/* Opens the bounds of a planner's model and of its other variants', if nobody has. */
+GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
+
+/* The work of a micro-batch that no schedule of the model within `arena` bytes can do without;
+ * UINT64_MAX: there is none. */
+GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena);
+
+/* The bytes of an arena that no schedule of the model can do without. */
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b);
+
+/* ---- search/search.c ---- */
+enum {
+    GCKPTI_STAGES = 257, /* most stages of the chain programme */
+    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_FINE = 1024,
+    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
+    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
+    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
+    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
+    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
+    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
+    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
+    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
+    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
+    GCKPTI_SHAKES = 4,      /* this often */
+    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
+    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
+    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
+};
+
+typedef struct gckpti_slot {
+    int *item, length;
+    int64_t limit, peak;
+    uint64_t extra, bound;     /* bound: proven for the limit */
+    size_t arena;              /* 0 until it is laid out; then */
+    uint64_t moved;            /* work of copies to slower memory and back */
+    int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
+    struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
+} gckpti_slot;
+
+/* What was found of a cut's schedule; 0: nothing yet. */
+typedef struct {
+    int64_t peak;
+    size_t arena;
+} gckpti_known;
+
+/* A gap between two uses of a value, at `from` and `to`, to be closed by computing its unit again
+ * before the second, with its closure; or the repeated forward at `to`, to be taken out. `start` is
+ * the forward that the value is from; or the one before. */
+typedef struct {
+    uint64_t key; /* the least is tried first */
+    int unit, start, from, to;
+    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
+    uint64_t cost;       /* of that */
+    int64_t penalty;     /* excess that keeping its inputs adds */
+    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
+} gckpti_move;
+
+/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
+typedef struct {
+    int64_t out, aux;       /* bytes */
+    int value_end, aux_end; /* last uses */
+    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
+    int start, from;        /* its forward; the use before, or start */
+    int runs;               /* forwards before the position */
+    int touched;            /* moves chosen so far compute or read it */
+    int held;               /* of the prologue, and every micro-batch reads its value */
+    int64_t seen;           /* the stamp of the last closure that has seen it */
+} gckpti_note;
+
+typedef struct {
+    gckpti_planner *p;
+    gckpti_scratch scratch;
+    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
+    int64_t *gradient_at, *gradient_between;
+    int64_t grain; /* common divisor of all sizes */
+    int effects;   /* there are units whose first forward stays */
+    gckpti_schedule now, next;
+    gckpti_note *note;   /* by unit */
+    int64_t stamp;       /* closures so far */
+    int first_backward;  /* its position in the present schedule; */
+    int turn;            /* behind the last forward before it that is no repeated one */
+    int64_t *excess_sum; /* bytes over the limit before a position */
+    int *excess_count;   /* positions with excess before it */
+    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
+    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
+    int *set, sets;   /* of moves: closures; or what goes too */
+    int cut;          /* one that was used would be larger, or the search ended early */
+    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
+    int leaves;
+    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
+    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
+    int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
+    gckpti_move *move, *sorted;
+    uint64_t worst;       /* moves with a greater key are not kept; */
+    int wide;             /* is no limit */
+    gckpti_keyed *key;    /* to sort with */
+    gckpti_keyed *insert; /* key: position << 32 | unit */
+    int *chosen;          /* moves */
+    int moves;
+    gckpti_bound *bound;
+    uint64_t enough;             /* so little above the bound is good enough */
+    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
+    gckpti_known *known[GCKPTI_INSTANTS];
+    gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
+    int slots, seeds, hunting, whole;
+    unsigned deciders;     /* bits of instants that decide for some budget */
+    int late;              /* some forwards come late: a cut may then repeat less than it says */
+    int64_t items, looked; /* counted so far, for gckpti_spent; */
+    int64_t attempt;       /* and when one attempt of several began, or -1 */
+    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
+    int attempts;                    /* so that nothing is twice */
+    int barred;                      /* a unit whose gaps stay open; -1: none */
+} gckpti_search;
+
+/* ---- search/choose.c ---- */
+/* Drafts and places a slot's schedule: slot->arena, p->draft. */
+GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
+
+/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
+ * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
+ * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
+ * bound is not. */
+GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
+
+/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
+ * it is not. */
+GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
+
+/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);

@@ -1,0 +1,26 @@
+#pragma once
+#include "store/store.h"
+
+/* What the files of store share; no other folder uses it. */
+
+/* In gradckpt.h they stand in order. */
+#ifdef GCKPTI_ROOMS
+/* store/params.c */
+GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot);
+
+/* store/packed.c */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+
+/* store/mirror.c */
+GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q);
+GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q);
+
+/* store/names.c */
+GCKPTI_FN int *gckpti_names_like(const gckpt_store *s, const char *name);
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
+
+/* store/values.c */
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
+#endif

@@ -1,0 +1,282 @@
+#pragma once
+#include "base/base.h"
+
+/* =================================================================================================
+ * >>store: parameters and optimiser state, however they are stored
+ *
+ * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
+ * and state lie, and what is known about them. Values are raw, memory without meaning, until a
+ * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales
+ * (gckpti_packing, reached only where something packs). Where a backend has memory of its own, a
+ * gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
+ * block (gckpti_share, gckpti_own). Notes are pairs of texts that go into files.
+ * ============================================================================================== */
+
+/* ---- store/params.c ---- */
+typedef struct {
+    /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
+    gckpt_parameter p;
+    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place, */
+    gckpt_storage next_storage; /* stored as this */
+    unsigned char convolution;  /* one reads it: its axes have an order that files may not have */
+    unsigned char unsaid;       /* a file filled it that does not say which order it has */
+    int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
+    int next;  /* the next older one of the list that this name is in; -1: none */
+    unsigned char external;  /* values belong to the user */
+    unsigned char locked;    /* external and not writable: stays frozen */
+    unsigned char raw;       /* values have memory, but what stands there are not yet they */
+    unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
+    gckpt_init init;         /* what values that are not made will be */
+    uint64_t updates;        /* that the state has seen, for Adam's bias correction */
+} gckpti_param;
+
+/* A parameter's copy in a backend's own memory, while executors have one. */
+typedef struct {
+    const gckpt_backend *backend; /* NULL: there is none */
+    float *array[5];              /* values, then state */
+    int newest;                   /* GCKPTI_BOTH, .. */
+} gckpti_mirror;
+
+enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
+
+/* An executor on a backend with memory of its own, in its store's list. */
+typedef struct gckpti_binding {
+    gckpt_store *store; /* NULL: freed, or none */
+    const gckpt_backend *backend;
+    struct gckpti_binding *next;
+} gckpti_binding;
+
+struct gckpti_factors;
+
+/* What packed values need; reached only where something packs them, or a plan that has some. */
+typedef struct {
+    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
+    void (*unpack_piece)(const gckpti_param *q, int64_t at, int64_t n, float *x);
+    void (*draw)(const gckpt_store *s, gckpti_param *q);
+    /* what reads a parameter as it is stored: elements at..at+n-1; a product whose b that is */
+    void (*read)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+    void (*product)(const struct gckpti_factors *t);
+} gckpti_packing;
+
+/* A parameter that an op reads as it is stored: call->packed. */
+typedef struct gckpti_stored {
+    gckpt_unpacking u;
+    const gckpti_packing *packing;
+} gckpti_stored;
+
+/* Operands of a product (ops/products), in floats, in bf16, or as they are stored. */
+typedef struct gckpti_factor {
+    const float *f32;
+    const uint16_t *bf16;        /* one of the two, */
+    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
+    const gckpti_stored *stored; /* or this, of one matrix */
+} gckpti_factor;
+
+typedef struct gckpti_factors {
+    int64_t batch, m, n, k;
+    gckpti_factor a, b;
+    const float *start;
+    int accumulate;
+    float *c;
+    uint16_t *c_bf16; /* one of the two; rows of n */
+    void *room;       /* scratch of the fast kernels: call->work */
+} gckpti_factors;
+
+GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call);
+
+struct gckpt_store {
+    gckpti_object object;
+    gckpti_allocator memory;
+    uint64_t seed, step;
+    const gckpti_packing *packing; /* NULL: all values are floats */
+    uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
+    gckpti_param *params;
+    size_t count, capacity;
+    size_t elements;        /* of all values but external ones, however they are stored */
+    gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
+    size_t mirror_count;
+    gckpti_binding *bindings; /* those who need them */
+    int rank, ranks;          /* of gckpt_store_ranks */
+    gckpt_shard shard;
+    char **notes; /* each "KEY\0VALUE\0" in a block of its own */
+    size_t note_count, note_capacity;
+};
+
+/* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
+ * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
+ * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
+ * held. */
+GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first);
+
+/* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
+ * has; what is no longer than a block is whole on every rank. */
+GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                   int64_t elements);
+
+/* Whether a parameter of so many elements is cut at all: updated, and its state held, by shares. */
+GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
+
+/* Whether a parameter's values (slot below 0) or states are cut: elements p.first on, p.count of
+ * them, are in memory then, with room for the largest share. Neither values that are the program's
+ * nor packed ones are. */
+GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
+
+/* How many of them are this rank's own, and which is the first. */
+GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
+
+/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
+GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
+/* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
+ * four), scales of I8's rows, and, in its metadata, whose state it is. */
+static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
+                                               "#state4", "#state5", "#state6", "#state7",
+                                               "#state8", "#state9", "#scale",  "#updates" };
+
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* Where the suffix begins that ends the name; NULL: it does not. */
+GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix);
+
+/* The slot that the name of a tensor is for, and the length of its parameter's. */
+GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length);
+GCKPTI_FN int gckpti_is_utf8(const char *text);
+
+/* Why a file cannot have a parameter of this name; NULL: it can. */
+GCKPTI_FN const char *gckpti_name_problem(const char *name);
+/* What a file says of itself beside notes. */
+static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
+                                                    "optimiser" };
+
+enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+
+#ifdef GCKPT_NO_STDIO
+/* a device's weights come from this library, and its flash is short */
+enum { GCKPTI_ASKS_AXES = 0 };
+#else
+enum { GCKPTI_ASKS_AXES = 1 };
+#endif
+
+/* Says of a file, with "HWIO", that convolutions can read its weights; with another value, or where
+ * the file is not this library's and has no such key, that is not known. */
+static const char gckpti_axes_key[] = "convolution_axes";
+
+#define GCKPTI_AXES_PROBLEM                                                                        \
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
+    "desc.convolutions = GCKPT_AXES_HWIO once it, and what is behind a Flatten, is permuted "      \
+    "(docs/from-pytorch.md)"
+GCKPTI_FN int gckpti_note_reserved(const char *key);
+
+/* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
+ * that reads or writes them asks here. */
+GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
+
+/* ---- store/packed.c ---- */
+/* Name (in files, too) and bytes of an element, by gckpt_storage. */
+static const struct {
+    const char *name;
+    int bytes;
+} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
+GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
+
+/* Elements that share a scale; all of them where there is none. */
+GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
+GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
+
+/* Bytes of all values, stored as p says. */
+GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
+
+/* Bytes in memory of array i: values, as they are stored, or state i - 1. */
+GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
+GCKPTI_FN int gckpti_is_made(const gckpti_param *q);
+
+/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
+GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
+GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
+
+/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
+
+/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
+ * 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
+
+/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
+ * float is written over it. No scales: 1. */
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+
+/* On the host, to nowhere yet. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
+
+/* Gives state arrays back until `slots` are left. */
+GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
+
+/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
+GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots);
+
+/* ---- store/mirror.c ---- */
+/* One of the two copies was changed. */
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest);
+
+/* Brings the newest values and state to the host. */
+GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
+
+/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
+GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
+
+/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
+GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
+
+/* When the last executor with a backend goes, the parameters leave it. */
+GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
+
+/* ---- store/names.c ---- */
+GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
+
+/* Takes the newest parameters away until `count` are left. */
+GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
+
+/* ---- store/notes.c ---- */
+GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
+
+/* Appends one, even if there is one with this key. 0: out of memory. */
+GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
+
+/* Those from `first` on take the place of older ones with their keys. */
+GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first);
+
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init);
+
+/* ---- store/values.c ---- */
+enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
+ * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
+GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n);
+
+/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
+#ifdef GCKPTI_ROOMS
+extern const gckpti_packing gckpti_packed;
+#endif
+/* Draws all raw values. */
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
+
+/* Gives all raw values back, newest first, as a block wants it. */
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
+
+/* ---- store/calls.c ---- */
+/* Bytes of optimiser state. */
+GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);

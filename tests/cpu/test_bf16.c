@@ -1,0 +1,1668 @@
+/* test_bf16.c - bf16 plans: conversions; one step against arithmetic written out here; the same
+ * bits for every plan, split of the batch and thread count; exact bytes; close to fp32; rounding by
+ * chance that is right on average. */
+#include "num/num.h"
+#include "store/store.h"
+#include "ops/ops.h"
+#include "cpu/own.h"
+#include "plan/plan.h"
+#include "edge.h"
+#include "rig.h"
+#include <math.h>
+
+#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
+    UINTPTR_MAX < UINT64_MAX
+#define FAST 0
+#else
+#define FAST 1
+#endif
+
+/* Of the small GPT below, on every machine: a change is a change of the contract (manual, 5l). */
+#define GOLDEN            UINT64_C(0x6e723063331fcb55)
+#define GOLDEN_STOCHASTIC UINT64_C(0x3cd14e131953d425)
+
+/* ---- conversions ---- */
+
+/* The nearest of the two neighbours, found by distance, ties to the even one. */
+static uint16_t nearest(float x)
+{
+    const uint32_t u = bits_of(x), down = u & 0xffff0000u, up = down + 0x10000u;
+    double below = fabs((double)x - (double)float_of(down));
+    double above = up << 1 == 0xff000000u ? ldexp(1, 128) - fabs((double)x)
+                                          : fabs((double)x - (double)float_of(up));
+    return (uint16_t)((above < below || (above == below && (up >> 16 & 1) == 0) ? up : down) >> 16);
+}
+
+static void test_conversions(void)
+{
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float x = gckpt_from_bf16((uint16_t)h);
+        const uint16_t back = gckpt_to_bf16(x);
+        CHECK(bits_of(x) == h << 16 || (x != x && (h & 0x7fff) > 0x7f80));
+        if ((h & 0x7fff) > 0x7f80)
+            CHECK_MSG(back == (h | 0x40), "NaN %04x came back as %04x", h, back);
+        else if (!(h & 0x7f80))
+            CHECK_MSG(back == (h & 0x8000), "subnormal %04x became %04x", h, back);
+        else
+            CHECK_MSG(back == h, "%04x came back as %04x", h, back);
+    }
+    uint32_t random = 1;
+    for (int i = 0, end = check_tries(300000); i < end; i++) {
+        random = random * 1664525u + 1013904223u;
+        uint32_t u = random ^ random >> 15;
+        u = i % 4 == 0 ? (u & 0xffff0000u) | 0x8000u : i % 4 == 1 ? (u & 0xfffffff0u) : u;
+        if ((u & 0x7f800000u) == 0 || (u & 0x7f800000u) == 0x7f800000u)
+            continue;
+        CHECK_MSG(gckpt_to_bf16(float_of(u)) == nearest(float_of(u)), "%08x became %04x", u,
+                  gckpt_to_bf16(float_of(u)));
+    }
+    CHECK(gckpt_to_bf16(float_of(0x7f7fffffu)) == 0x7f80 && gckpt_to_bf16(-INFINITY) == 0xff80);
+    CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
+}
+
+/* ---- a link in integers (manual, 5l): a b + c exactly, in units of 2^-300, then 24 bits of it as if
+ * exponents had no lower limit; what is less than 2^-126 then is a zero ---- */
+enum { INTEGER_WORDS = 20 };
+typedef struct {
+    uint32_t w[INTEGER_WORDS]; /* the lowest first */
+} integer;
+
+static integer shifted(uint32_t m, uint32_t by)
+{
+    integer x = { { 0 } };
+    x.w[by / 32] = m << by % 32;
+    x.w[by / 32 + 1] = by % 32 ? m >> (32 - by % 32) : 0;
+    return x;
+}
+
+/* x + y, or x - y. */
+static integer combined(const integer *x, const integer *y, int minus)
+{
+    integer z;
+    uint64_t carry = (uint64_t)minus;
+    for (int i = 0; i < INTEGER_WORDS; i++) {
+        carry += (uint64_t)x->w[i] + (minus ? ~y->w[i] : y->w[i]);
+        z.w[i] = (uint32_t)carry;
+        carry >>= 32;
+    }
+    return z;
+}
+
+static int bit(const integer *x, int i) { return (int)(x->w[i / 32] >> i % 32 & 1); }
+
+static float exact_link(float a, float b, float c)
+{
+    const uint32_t u[3] = { bits_of(a), bits_of(b), bits_of(c) };
+    uint32_t e[3], m[3];
+    for (int i = 0; i < 3; i++) {
+        e[i] = u[i] >> 23 & 255, m[i] = e[i] ? (u[i] & 0x7fffff) | 0x800000 : 0;
+        if (e[i] == 255)
+            return fmaf(a, b, c);
+    }
+    const uint32_t sign = (u[0] ^ u[1]) >> 31, other = u[2] >> 31;
+    const integer p = shifted((m[0] >> 16) * (m[1] >> 16), e[0] + e[1] + 32);
+    const integer q = shifted(m[2], e[2] + 150);
+    integer sum = combined(&p, &q, sign != other);
+    int negative = (int)sign, top = 32 * INTEGER_WORDS - 1;
+    if (sign != other && bit(&sum, top)) { /* q is the larger one */
+        sum = combined(&q, &p, 1);
+        negative = (int)other;
+    }
+    while (top >= 0 && !bit(&sum, top))
+        top--;
+    if (top < 0)
+        return sign && other ? -0.0f : 0.0f;
+    double kept = 0;
+    int half = 0, rest = 0;
+    for (int i = top; i >= 0; i--)
+        if (i > top - 24)
+            kept = 2 * kept + bit(&sum, i);
+        else if (i == top - 24)
+            half = bit(&sum, i);
+        else
+            rest |= bit(&sum, i);
+    if (top < 23)
+        kept = ldexp(kept, 23 - top);
+    kept += half && (rest || fmod(kept, 2) > 0);
+    kept = ldexp(kept, top - 23 - 300);
+    kept = kept < ldexp(1, -126) ? 0 : kept >= ldexp(1, 128) ? (double)INFINITY : kept;
+    return (float)(negative ? -kept : kept);
+}
+
+/* NULL: not here. GCKPT_ISA_COUNT: those of AVX-512 without bf16 instructions. */
+static const void *kernels_or_without(int isa)
+{
+#if FAST
+    if (isa < GCKPT_ISA_COUNT)
+        return gckpti_kernels_for((gckpt_isa)isa);
+#ifdef __x86_64__
+    return gckpti_kernels_for(GCKPT_ISA_AVX512) ? &gckpti_kernels_avx512 : NULL;
+#endif
+#endif
+    (void)isa;
+    return NULL;
+}
+
+/* Links at random, most of them around the least normal number, where an fma rounds to fewer bits
+ * than are told apart here; by every instruction set. */
+static void test_links(void)
+{
+    enum { N = 48 };
+    const int rounds = check_tries(60);
+    int coarse = 0; /* whose fma tells another end */
+    for (int round = 0; round < rounds; round++) {
+        static float want[N * N], start[N * N], got[N * N];
+        uint16_t a[N], b[N];
+        const uint32_t depth = 133 + below(20), first = 20 + below(88); /* product: 2^-depth, .. */
+        for (int i = 0; i < N; i++) {
+            a[i] = (uint16_t)(below(2) << 15 | first << 7 | below(128));
+            b[i] = (uint16_t)(below(2) << 15 | (254 - depth - first + below(3)) << 7 | below(128));
+            if (round % 10 == 9) /* any, and subnormal ones */
+                a[i] = (uint16_t)(below(65536) & (i % 3 ? 0xffff : 0x807f)),
+                b[i] = (uint16_t)(below(65536) & (i % 4 ? 0xffff : 0x807f));
+        }
+        for (int i = 0; i < N * N; i++) {
+            const float x = gckpt_from_bf16(a[i / N]), y = gckpt_from_bf16(b[i % N]);
+            const double p = fabs((double)x * (double)y);
+            const uint32_t away = p < ldexp(1, -126) ? (uint32_t)ldexp(p, 149) : 0;
+            const uint32_t sign = below(8) ? ~(bits_of(x) ^ bits_of(y)) >> 31 : below(2);
+            start[i] = float_of(sign << 31 | (0x800000 + away + (below(4) ? 0 : below(3))));
+            if (round % 10 == 8)
+                start[i] = float_of(below(1 << 16) << 16 | below(1 << 16));
+            const float c = fabsf(start[i]) < ldexpf(1, -126) ? copysignf(0, start[i]) : start[i];
+            want[i] = exact_link(x, y, c);
+            coarse += want[i] == 0 && fabsf(fmaf(x, y, c)) == ldexpf(1, -126);
+        }
+        for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
+            gckpt_call call = { .threads = 1, .precision = GCKPT_BF16 };
+            gckpti_factors t = { .batch = 1, .m = N, .n = N, .k = 1, .accumulate = 1, .c = got };
+            t.a.bf16 = a, t.a.row = t.a.step = 1, t.b.bf16 = b, t.b.row = t.b.step = 1;
+            memcpy(got, start, sizeof got);
+            call.kernels = kernels_or_without(isa);
+            if (isa == GCKPT_ISA_PLAIN)
+                gckpti_mixed_plain(&call, &t);
+#if FAST
+            else if (call.kernels)
+                gckpti_mixed_fast(&call, &t);
+#endif
+            else
+                continue;
+            for (int i = 0; i < N * N; i++)
+                CHECK_MSG(bits_of(got[i]) == bits_of(want[i]) || (got[i] != got[i] && want[i] != want[i]),
+                          "kernels %d: %04x %04x %08x became %08x, not %08x", isa, a[i / N],
+                          b[i % N], bits_of(start[i]), bits_of(got[i]), bits_of(want[i]));
+        }
+    }
+    CHECK_MSG(coarse > 33 * rounds, "%d links at the edge", coarse);
+}
+
+static void test_edge(void)
+{
+    for (int i = 0; i < 2 * GCKPT_ISA_COUNT; i++) {
+        const gckpt_isa isa = (gckpt_isa)(i % GCKPT_ISA_COUNT);
+        if (gckpt_isa_available(isa))
+            edge_ends(NULL, isa, i >= GCKPT_ISA_COUNT);
+    }
+}
+
+/* ---- one step, written out ----
+ * h = x w + b, a = relu(h), m = a h, o = m v + c, loss (o - y)^2; SGD. */
+enum { R = 5, I = 7, H = 37, O = 3 };
+static float half_of(float x) { return gckpt_from_bf16(gckpt_to_bf16(x)); }
+
+/* A chain over n links of rounded factors, s and t apart. */
+static float chain(float d, const float *a, int s, const float *b, int t, int n)
+{
+    for (int p = 0; p < n; p++)
+        d = fmaf(half_of(a[p * s]), half_of(b[p * t]), d);
+    return d;
+}
+
+typedef struct {
+    float w[I * H], b[H], v[H * O], c[O];
+} weights;
+
+static void descend(float *w, const float *g, int n, float lr, int count)
+{
+    for (int i = 0; i < n; i++)
+        w[i] = fmaf(-lr, g[i] / (float)count, w[i]);
+}
+
+/* A sum over rows (manual, 5e). */
+static float with_low(const float *x, int step, int n)
+{
+    float sum = 0, low = 0;
+    for (int i = 0; i < n; i++) {
+        const float y = x[i * step] - low, s = sum + y;
+        low = (s - sum) - y;
+        sum = s;
+    }
+    return sum;
+}
+
+static void written_out(weights *p, const float *x, const float *y, float lr)
+{
+    float h[R * H], a[R * H], m[R * H], o[R * O], dm[R * H], dh[R * H], go[R * O];
+    weights g;
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < H; j++) {
+            const int at = r * H + j;
+            h[at] = half_of(chain(p->b[j], x + r * I, 1, p->w + j, H, I));
+            a[at] = h[at] > 0 ? h[at] : 0;
+            m[at] = half_of(a[at] * h[at]);
+        }
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < O; j++) {
+            o[r * O + j] = half_of(chain(p->c[j], m + r * H, 1, p->v + j, O, H));
+            go[r * O + j] = half_of(2 * (o[r * O + j] - y[r * O + j]));
+        }
+    for (int at = 0; at < R * H; at++) {
+        dm[at] = half_of(chain(0, go + at / H * O, 1, p->v + at % H * O, 1, O));
+        const float da = half_of(dm[at] * h[at]);
+        dh[at] = half_of(dm[at] * a[at]);
+        dh[at] = half_of(dh[at] + (h[at] > 0 ? da : 0));
+    }
+    for (int i = 0; i < H * O; i++)
+        g.v[i] = chain(0, m + i / O, H, go + i % O, O, R);
+    for (int i = 0; i < I * H; i++)
+        g.w[i] = chain(0, x + i / H, I, dh + i % H, H, R);
+    for (int j = 0; j < O; j++)
+        g.c[j] = with_low(go + j, O, R);
+    for (int j = 0; j < H; j++)
+        g.b[j] = with_low(dh + j, H, R);
+    descend(p->w, g.w, I * H, lr, R * O);
+    descend(p->b, g.b, H, lr, R * O);
+    descend(p->v, g.v, H * O, lr, R * O);
+    descend(p->c, g.c, O, lr, R * O);
+}
+
+static void test_written_out(void)
+{
+    const gckpt_init init = { 0.5f, 0, 0 };
+    float x[R * I], y[R * O];
+    for (int i = 0; i < R * I; i++)
+        x[i] = sinf((float)i) * 2;
+    for (int i = 0; i < R * O; i++)
+        y[i] = cosf((float)i);
+    for (int debug = 0; debug < 2; debug++) {
+        weights mine;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *tx = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(R, I));
+        gckpt_tensor *ty = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(R, O));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(I, H), init);
+        gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(H), init);
+        gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(H, O), init);
+        gckpt_tensor *c = gckpt_param(g, "c", gckpt_shape1(O), init);
+        gckpt_tensor *h = gckpt_linear(tx, w, b);
+        gckpt_tensor *m = gckpt_mul(gckpt_relu(h), h);
+        gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m, v, c), ty), 1, 0 };
+        gckpt_plan_desc desc = { .optimiser = GCKPT_SGD, .precision = GCKPT_BF16 };
+        gckpt_exec_desc exec = { .debug = debug ? GCKPT_DEBUG_PLAIN : 0 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &exec);
+        CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+        const gckpt_feed feeds[2] = { { gckpt_id(tx), x }, { gckpt_id(ty), y } };
+        float *const at[4] = { mine.w, mine.b, mine.v, mine.c };
+        gckpt_parameter q;
+        for (int i = 0; i < 4; i++) {
+            gckpt_store_get(s, i, &q);
+            memcpy(at[i], q.values, (size_t)q.elements * sizeof(float));
+        }
+        for (int step = 0; step < 3; step++) {
+            gckpt_hyper hyper = { .lr = 0.25f };
+            CHECK(gckpt_step(e, feeds, 2, R, &hyper, NULL) == GCKPT_OK);
+            written_out(&mine, x, y, 0.25f);
+            for (int i = 0; i < 4; i++) {
+                gckpt_store_get(s, i, &q);
+                CHECK_MSG(!memcmp(at[i], q.values, (size_t)q.elements * sizeof(float)),
+                          "step %d: \"%s\" differs from what is written out (plain %d)", step,
+                          q.name, debug);
+            }
+        }
+        rig_free(e, p, g, s);
+    }
+}
+
+/* ---- two losses of one h, written out: h = x w, cross-entropy of h v' and (h - z)^2; SGD ----
+ * The backward of the one made later starts the gradient of h, the other adds to it. */
+enum { MOST_ROWS = 1030, MOST_H = MOST_ROWS * 8, MOST_V = 1100 * 37, MOST_D = MOST_ROWS * 40 };
+typedef struct {
+    int rows, c, classes, entropy_first; /* first: made first, so it adds */
+    float x[MOST_ROWS * 3], z[MOST_H], w[3 * 37], v[MOST_V], dh[MOST_H];
+    int32_t target[MOST_ROWS];
+} two_losses;
+
+static void two_written_out(two_losses *p, float lr)
+{
+    static float h[MOST_H], d[MOST_D], gv[MOST_V];
+    const int rows = p->rows, c = p->c, n = p->classes;
+    float gw[3 * 37];
+    int count = 0;
+    for (int r = 0; r < rows; r++)
+        count += p->target[r] >= 0;
+    const float scale = (float)(0.5 * count / (rows * c));
+    for (int r = 0; r < rows; r++) {
+        float *logit = d + r * n, max = 0, sum = 0;
+        for (int j = 0; j < c; j++)
+            h[r * c + j] = half_of(chain(0, p->x + r * 3, 1, p->w + j, c, 3));
+        for (int k = 0; k < n; k++)
+            logit[k] = chain(0, h + r * c, 1, p->v + k * c, 1, c);
+        for (int k = 0; k < n; k += 1024)
+            gckpti_online(logit + k, NULL, n - k < 1024 ? n - k : 1024, k == 0, &max, &sum);
+        for (int k = 0; k < n; k++)
+            logit[k] = p->target[r] < 0 ? 0
+                                        : gckpti_exp((logit[k] - max) - gckpti_log(sum)) -
+                                              (k == p->target[r] ? 1.0f : 0.0f);
+        for (int j = 0; j < c; j++) {
+            const float square = 2 * (h[r * c + j] - p->z[r * c + j]);
+            float start = p->entropy_first ? half_of(square * scale) : 0;
+            start = half_of(chain(start, logit, 1, p->v + j, c, n));
+            p->dh[r * c + j] = p->entropy_first ? start : half_of(fmaf(square, scale, start));
+        }
+    }
+    for (int i = 0; i < n * c; i++)
+        gv[i] = chain(0, d + i / c, n, h + i % c, c, rows);
+    for (int i = 0; i < 3 * c; i++)
+        gw[i] = chain(0, p->x + i / c, 3, p->dh + i % c, c, rows);
+    descend(p->v, gv, n * c, lr, count);
+    descend(p->w, gw, 3 * c, lr, count);
+}
+
+/* Of one split, on one kind of kernels: `which`. Returns the hash; `p` NULL: rounded by chance. */
+static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, int which)
+{
+    const gckpt_init init = { 0.4f, 0, 0 };
+    const int rows = start->rows, c = start->c;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(micro, 3));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(micro));
+    gckpt_tensor *z = gckpt_input(g, "z", GCKPT_F32, gckpt_shape2(micro, c));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(3, c), init);
+    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(start->classes, c), init);
+    gckpt_tensor *h = gckpt_linear(x, w, NULL);
+    gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 0.5f, 0 } };
+    for (int i = 0; i < 2; i++)
+        if (i == !start->entropy_first)
+            terms[0].loss = gckpt_linear_cross_entropy(h, v, y);
+        else
+            terms[1].loss = gckpt_mean_squared_error(h, z);
+    const gckpt_pick pick = { h, 1 };
+    gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
+                             .optimiser = GCKPT_SGD,
+                             .batch = rows,
+                             .fetch = &pick,
+                             .fetches = which & 1,
+                             .plain = which >= 4 };
+    gckpt_exec_desc how = { .isa = which & 2 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+    gckpt_hyper hyper = { .lr = 0.25f };
+    gckpt_plan *plan = gckpt_plan_new(g, terms, 2, &desc);
+    gckpt_exec *e = gckpt_exec_new(plan, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    const gckpt_feed feeds[3] = { { gckpt_id(x), start->x },
+                                  { gckpt_id(y), start->target },
+                                  { gckpt_id(z), start->z } };
+    const int from = (rows - 1) / micro * micro; /* the last micro-batch */
+    gckpt_parameter q[2];
+    gckpt_store_get(s, 0, &q[0]);
+    gckpt_store_get(s, 1, &q[1]);
+    if (p) {
+        memcpy(p->w, q[0].values, (size_t)q[0].elements * sizeof(float));
+        memcpy(p->v, q[1].values, (size_t)q[1].elements * sizeof(float));
+    }
+    for (int step = 0; step < 2; step++) {
+        CHECK_MSG(gckpt_step(e, feeds, 3, rows, &hyper, NULL) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+        if (!p)
+            continue;
+        two_written_out(p, 0.25f);
+        CHECK_MSG(!memcmp(p->w, q[0].values, (size_t)q[0].elements * sizeof(float)) &&
+                      !memcmp(p->v, q[1].values, (size_t)q[1].elements * sizeof(float)),
+                  "two losses, %d rows by %d, case %d: not what is written out", rows, micro,
+                  which);
+        const float *f = which & 1 ? gckpt_fetch(e, gckpt_id(h), 1) : p->dh + from * c;
+        CHECK_MSG(!memcmp(f, p->dh + from * c, (size_t)((rows - from) * c) * sizeof(float)),
+                  "two losses, %d rows by %d, case %d: another gradient", rows, micro, which);
+    }
+    const uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, plan, g, s);
+    return hash;
+}
+
+static void test_two_losses(int wide)
+{
+    static const int sizes[2][3] = { { 6, 37, 1100 }, { MOST_ROWS, 8, 40 } };
+    static const int split[2][3] = { { 6, 4, 1 }, { MOST_ROWS, 515, 400 } };
+    static two_losses p, start;
+    for (int i = 0; i < 4; i++) {
+        const int *size = sizes[i / 2];
+        uint64_t chance = 0;
+        start.rows = size[0], start.c = size[1], start.classes = size[2];
+        start.entropy_first = i % 2 == 0;
+        for (int k = 0; k < size[0]; k++)
+            start.target[k] = k % 5 == 2 ? -1 : k * 389 % size[2];
+        for (int k = 0; k < size[0] * 3; k++)
+            start.x[k] = sinf((float)k) * 2;
+        for (int k = 0; k < size[0] * size[1]; k++)
+            start.z[k] = cosf((float)k) * 40;      /* gradients as large as the other loss's */
+        const int step = wide ? 1 : i % 2 ? 7 : 5; /* together they meet each split and case */
+        for (int k = 0; k < 18; k += step) {
+            p = start;
+            two_trained(&start, &p, split[i / 2][k / 6], k % 6);
+            const uint64_t hash = two_trained(&start, NULL, split[i / 2][k / 6], k % 6);
+            chance = k ? chance : hash;
+            CHECK_MSG(hash == chance, "two losses, by chance: %d rows by %d, case %d: other bits",
+                      size[0], split[i / 2][k / 6], k % 6);
+        }
+    }
+}
+
+/* ---- products: every instruction set against the plain definition, down to subnormals ---- */
+#if FAST && defined(__x86_64__)
+/* kind 0: usual numbers; 1: products near the least normal one; 2: that small themselves */
+static float number(int kind)
+{
+    const uint32_t u = below(1 << 24), exponent = kind == 1 ? 58 + u % 14 : 1 + u % 20;
+    if (kind == 0)
+        return ((float)(u % 2001) - 1000) / 333;
+    return u % 7 ? float_of(below(2) << 31 | exponent << 23 | (u & 0x7fffff)) : -0.0f;
+}
+
+static void test_products(void)
+{
+    enum { MOST = 3 * 130 * 2300, PAST = 512 };
+    static float f32[3][MOST], bias[200], c32[2][280 * 200], room[90000 + PAST];
+    static uint16_t half[3][MOST], c16[2][280 * 200];
+    /* rows read where they are: one link is left, the others fit at once, 8 rows less one, all of
+     * the scratch is taken */
+    static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
+                                          { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
+                                          { 48, 180, 513 }, { 64, 60, 417 }, { 33, 50, 259 } };
+    const int drawn = check_tries(600);
+    for (int i = 0; i < 609 + 18; i++) {
+        if (i >= drawn && i < 600)
+            continue;
+        const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
+        const int large = i >= 600; /* the scratch is `room`, else the stack */
+        const int odd = i >= 606;   /* odd rows of bf16, read where they are but for the end */
+        const uint32_t m = of      ? of[0]
+                           : large ? (i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
+                                   : 1 + below(37);
+        const uint32_t n = of ? of[1] : large ? 90 + below(110) : 1 + below(130);
+        const uint32_t k = of      ? of[2]
+                           : large ? 790 + (below(100) | (uint32_t)odd)
+                                   : 1 + below(i % 40 ? 90 : 700);
+        const uint32_t batch = large ? 1 : 1 + below(3);
+        const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
+        const uint32_t which = odd ? (any & ~1u) | 4 : any;
+        const uint32_t count[3] = { m * k, n * k, m * n };
+        void *whole[2]; /* factors to the byte, so that sanitizers see what is read beyond them */
+        for (uint32_t j = 0; j < 3; j++)
+            for (uint32_t at = 0; at < batch * count[j]; at++) {
+                f32[j][at] = number(j == 2 && i % 3 ? 2 : i % 3);
+                half[j][at] = gckpt_to_bf16(f32[j][at]);
+            }
+        for (uint32_t j = 0; j < n; j++)
+            bias[j] = number(i % 3);
+        for (int j = 0; j < 2; j++) {
+            const size_t size = (size_t)(batch * count[j]) * (which >> j & 1 ? 4 : 2);
+            whole[j] = malloc(size);
+            memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
+        }
+        gckpt_call call = { .threads = 1 };
+        gckpti_factors t = { .batch = batch,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .a.f32 = which & 1 ? whole[0] : NULL,
+                             .a.bf16 = which & 1 ? NULL : whole[0],
+                             .b.f32 = which & 2 ? whole[1] : NULL,
+                             .b.bf16 = which & 2 ? NULL : whole[1],
+                             .a.row = which & 4 ? k : 1,
+                             .a.step = which & 4 ? 1 : m,
+                             .a.next = m * k,
+                             .b.row = which & 8 ? k : 1,
+                             .b.step = which & 8 ? 1 : n,
+                             .b.next = n * k,
+                             .accumulate = (which & 16) != 0 };
+        t.start = !t.accumulate && i % 2 ? bias : NULL;
+        t.room = room;
+        CHECK(!large || gckpti_mixed_room(m, n, k) <= 90000);
+        const gckpti_kernels *kernels[4];
+        kernels[0] = NULL;
+        kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
+        kernels[2] = gckpti_kernels_for(GCKPT_ISA_AVX512);
+        kernels[3] = kernels[2] ? &gckpti_kernels_avx512 : NULL; /* without bf16 instructions */
+        for (int v = 0; v < 4; v++) {
+            const int at = v > 0;
+            call.kernels = kernels[v];
+            memcpy(c32[at], f32[2], sizeof c32[at]);
+            memcpy(c16[at], half[2], sizeof c16[at]);
+            t.c = which & 32 ? c32[at] : NULL;
+            t.c_bf16 = which & 32 ? NULL : c16[at];
+            for (int64_t past = 0; past < PAST; past++)
+                room[gckpti_mixed_room(m, n, k) + past] = 77;
+            if (v == 0)
+                gckpti_mixed_plain(&call, &t);
+            else if (kernels[v])
+                gckpti_mixed_fast(&call, &t);
+            CHECK_MSG(v == 0 || !kernels[v] ||
+                          (which & 32 ? !memcmp(c32[0], c32[1], 4 * batch * m * n)
+                                      : !memcmp(c16[0], c16[1], 2 * batch * m * n)),
+                      "product %d: %u x %u x %u, kernels %d, case %u", i, m, n, k, v, which);
+            for (int64_t past = 0; past < PAST; past++)
+                CHECK_MSG(room[gckpti_mixed_room(m, n, k) + past] == 77,
+                          "product %d: %u x %u x %u, kernels %d: past its scratch", i, m, n, k, v);
+        }
+        free(whole[0]), free(whole[1]);
+    }
+}
+
+/* What a linear layer's kernels use of their workspace is no more than what it asks for, whichever
+ * of its sizes is small. */
+static void test_workspace(void)
+{
+    enum { M = 640, WIDE = 785, NARROW = 10, PAST = 65536 };
+    static uint16_t x[M * WIDE], dx[M * WIDE], g[M * WIDE], out[M * WIDE];
+    static float w[WIDE * NARROW], dw[WIDE * NARROW];
+    for (int i = 0; i < 8; i++) {
+        const int wide = i & 4 ? WIDE : WIDE - 1; /* links that fill no pair are packed */
+        const int turned = i & 1, n = i & 2 ? wide : NARROW, k = i & 2 ? NARROW : wide;
+        gckpt_call call = { .threads = 1, .inputs = 2, .precision = GCKPT_BF16 };
+        call.attributes = &turned;
+        call.kernels = gckpti_kernels_for(GCKPT_ISA_AVX2);
+        call.in[0].shape = gckpt_shape2(M, k);
+        call.in[1].shape = turned ? gckpt_shape2(n, k) : gckpt_shape2(k, n);
+        CHECK(gckpti_op_linear.shape(&call) == GCKPT_OK);
+        call.in[0].bf16 = x, call.in[0].grad_bf16 = dx;
+        call.in[1].data = w, call.in[1].grad = dw;
+        call.out_bf16 = out;
+        for (int backward = 0; backward < 2 && call.kernels; backward++) {
+            const size_t size = (backward ? call.work_backward : call.work_forward) / 4;
+            float *work = (float *)calloc(size + PAST, sizeof *work);
+            float past = 0;
+            call.work = work;
+            for (size_t at = 0; at < PAST; at++)
+                work[size + at] = 1;
+            call.grad_out_bf16 = backward ? g : NULL;
+            (backward ? gckpti_fast_linear_backward : gckpti_fast_linear_forward)(&call);
+            for (size_t at = 0; at < PAST; at++)
+                past += work[size + at];
+            CHECK_MSG(past == PAST, "workspace: %s of %d x %d, %s, goes past its %lu floats",
+                      backward ? "backward" : "forward", k, n, turned ? "transposed" : "as it is",
+                      (unsigned long)size);
+            free(work);
+        }
+    }
+}
+
+/* ---- attention, written out: chains of bf16 factors, exponentials and sums in floats ---- */
+enum { AT = 70, AD = 6, AH = 2, AC = AD * AH, AN = 2 * AT * AC };
+typedef struct {
+    float q[AN], k[AN], v[AN], g[AN], out[AN], aux[2 * AH * AT], dq[AN], dk[AN], dv[AN];
+} heads;
+
+static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
+
+/* Chain of n links a[i] b[i * step], both rounded. */
+static float rounded_chain(float start, const float *a, int a_step, const float *b, int b_step,
+                           int n)
+{
+    for (int i = 0; i < n; i++) {
+        const float x = half_of(a[i * a_step]), y = half_of(b[i * b_step]), c = flushed(start);
+        start = fmaf(x, y, c);
+        if (fabsf(start) <= 1.17549435e-38f)
+            start = exact_link(x, y, c);
+    }
+    return start;
+}
+
+/* The first nq queries of a row; causal: the last of them sees all keys. */
+static void attention_written_out(heads *h, int nq, int causal)
+{
+    const float scale = 1 / sqrtf((float)AD);
+    memset(h->dq, 0, sizeof h->dq);
+    memset(h->dk, 0, sizeof h->dk);
+    memset(h->dv, 0, sizeof h->dv);
+    for (int i = 0; i < 2 * AH * nq; i++) {
+        const int t = i % nq, head = i / nq % AH, at = (i / nq / AH * nq + t) * AC + head * AD;
+        const int first = i / nq / AH * AT * AC + head * AD, seen = causal ? AT - nq + t + 1 : AT;
+        float p[AT], max = 0, sum = 0, out[AD] = { 0 }, delta[AD];
+        for (int j = 0; j < seen; j += 64) {
+            const int n = seen - j < 64 ? seen - j : 64;
+            for (int e = j; e < j + n; e++)
+                p[e] = rounded_chain(0, h->q + at, 1, h->k + first + e * AC, 1, AD) * scale;
+            const float factor = gckpti_online(p + j, p + j, n, j == 0, &max, &sum);
+            for (int e = 0; e < AD; e++)
+                out[e] = rounded_chain(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AC + e,
+                                       AC, n);
+        }
+        for (int e = 0; e < AD; e++)
+            h->out[at + e] = out[e] / sum;
+        h->aux[i] = max + gckpti_log(sum);
+        for (int e = 0; e < AD; e++)
+            delta[e] = h->g[at + e];
+        const float d = gckpti_dot(delta, h->out + at, AD);
+        for (int j = 0; j < seen; j++) {
+            const int key = first + j * AC;
+            const float s = rounded_chain(0, h->q + at, 1, h->k + key, 1, AD) * scale;
+            float w = gckpti_exp(s - h->aux[i]);
+            const float dp = rounded_chain(0, h->g + at, 1, h->v + key, 1, AD);
+            const float ds = w * (dp - d) * scale;
+            for (int e = 0; e < AD; e++) {
+                h->dv[key + e] = rounded_chain(h->dv[key + e], &w, 1, h->g + at + e, 1, 1);
+                h->dq[at + e] = rounded_chain(h->dq[at + e], &ds, 1, h->k + key + e, 1, 1);
+                h->dk[key + e] = rounded_chain(h->dk[key + e], &ds, 1, h->q + at + e, 1, 1);
+            }
+        }
+    }
+}
+
+/* wide: factors that are not bf16 yet, which only the plain kernels take. */
+static void test_attention(void)
+{
+    static heads want, got;
+    static float work[1 << 16];
+    for (int i = 0; i < 32 * GCKPT_ISA_COUNT; i++) {
+        static const int queries[4] = { AT, AT - 3, 7, 1 };
+        const int causal = i & 1, wide = i >> 1 & 1, small = i >> 2 & 1, nq = queries[i >> 3 & 3];
+        const int isa = i / 32;
+        const gckpti_attention o = { AH, causal };
+        gckpt_call call;
+        if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa))
+            continue;
+        for (int at = 0; at < AN; at++) {
+            float *x[4] = { want.q, want.k, want.v, want.g };
+            for (int w = 0; w < 4; w++) {
+                /* or values so small that a new maximum makes outputs subnormal */
+                x[w][at] = number(!small || !w ? 0 : i >> 3 & 1 ? (w == 2 ? 2 : 0) : 1);
+                x[w][at] = wide ? x[w][at] : half_of(x[w][at]);
+            }
+        }
+        attention_written_out(&want, nq, causal);
+        got = want;
+        memset(&call, 0, sizeof call);
+        call.inputs = 3;
+        call.attributes = &o;
+        call.precision = GCKPT_BF16;
+        call.threads = 1;
+        call.kernels = gckpti_kernels_for((gckpt_isa)isa);
+        call.work = work;
+        call.rounded = wide ? GCKPT_IN(0) : GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT;
+        call.shape = gckpt_shape3(2, AT, AC);
+        for (int w = 0; w < 3; w++)
+            call.in[w].shape = call.shape;
+        call.shape.d[1] = call.in[0].shape.d[1] = nq;
+        call.in[0].data = want.q, call.in[1].data = want.k, call.in[2].data = want.v;
+        call.out = got.out, call.aux = got.aux;
+        (isa == GCKPT_ISA_PLAIN ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
+        call.grad_out = want.g;
+        call.in[0].grad = got.dq, call.in[1].grad = got.dk, call.in[2].grad = got.dv;
+        (isa == GCKPT_ISA_PLAIN ? gckpti_attention_backward
+                                : gckpti_fast_attention_backward)(&call);
+        CHECK_MSG(!memcmp(want.out, got.out, sizeof got.out), "attention %d: out", i);
+        CHECK_MSG(!memcmp(want.aux, got.aux, sizeof got.aux), "attention %d: aux", i);
+        CHECK_MSG(!memcmp(want.dq, got.dq, sizeof got.dq), "attention %d: dq", i);
+        CHECK_MSG(!memcmp(want.dk, got.dk, sizeof got.dk), "attention %d: dk", i);
+        CHECK_MSG(!memcmp(want.dv, got.dv, sizeof got.dv), "attention %d: dv", i);
+    }
+}
+
+/* ---- attention by every instruction set against the plain kernels: any operand in f32 or bf16,
+ * numbers of all kinds, gradients that start at -0 ---- */
+enum { KT = 140, KC = 80, KN = KT * KC };
+typedef struct {
+    float f32[8][KN]; /* q, k, v, out, its gradient, dq, dk, dv */
+    uint16_t half[8][KN];
+    float aux[2 * KT];
+} attended;
+
+static uint16_t odd_number(int kind)
+{
+    static const uint16_t odd[12] = { 0,      0x8000, 0x8000, 0x3f80, 0xbf80, 0x7f80,
+                                      0xff80, 0x7fc0, 1,      0x80,   0x8081, 0x4049 };
+    if (kind == 0 || (kind == 2 && below(64)))
+        return gckpti_to_bf16(number(0));
+    return odd[below(kind == 1 ? 5 : 12)];
+}
+
+/* Forward and backward on the memory of `a`. narrow: bits of what is bf16. */
+static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
+                          int64_t c, unsigned narrow, unsigned wanted, int accumulate)
+{
+    static float work[1 << 17];
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.inputs = 3, call.attributes = o, call.precision = GCKPT_BF16, call.threads = 1;
+    call.plain = isa == GCKPT_ISA_PLAIN;
+    call.kernels = call.plain ? NULL : kernels_or_without(isa);
+    for (int i = 0; i < 3; i++) {
+        call.in[i].shape = gckpt_shape3(1, i ? s : t, c);
+        call.in[i].accumulate = accumulate;
+        call.in[i].data = narrow >> i & 1 ? NULL : a->f32[i];
+        call.in[i].bf16 = narrow >> i & 1 ? a->half[i] : NULL;
+    }
+    CHECK(gckpti_op_attention.shape(&call) == GCKPT_OK);
+    CHECK(call.work_forward <= sizeof work && call.work_backward <= sizeof work);
+    memset(work, 0xff, sizeof work);
+    call.work = work, call.aux = a->aux;
+    call.out = narrow >> 3 & 1 ? NULL : a->f32[3],
+    call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
+    (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
+    memset(work, 0xff, sizeof work);
+    call.grad_out = narrow >> 4 & 1 ? NULL : a->f32[4];
+    call.grad_out_bf16 = narrow >> 4 & 1 ? a->half[4] : NULL;
+    for (int i = 0; i < 3; i++)
+        if (wanted >> i & 1) {
+            call.in[i].grad = narrow >> (5 + i) & 1 ? NULL : a->f32[5 + i];
+            call.in[i].grad_bf16 = narrow >> (5 + i) & 1 ? a->half[5 + i] : NULL;
+        }
+    (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
+}
+
+/* The same numbers in both forms. kind 3 and 4: values of -2^-126, and 3: of -0, gradients of 2^-30
+ * that come in: chains that end at -0, at which links that are not there would be seen. */
+static void attended_draw(attended *a, int kind)
+{
+    for (int i = 0; i < 8; i++)
+        for (int at = 0; at < KN; at++) {
+            a->half[i][at] = i < 5 ? odd_number(kind < 3 ? kind : 0) : kind ? 0x8000 : odd_number(0);
+            if (kind > 2 && i == 2)
+                a->half[i][at] = kind == 3 && below(2) ? 0x8000 : 0x8080;
+            if (kind > 2 && i == 4)
+                a->half[i][at] = (uint16_t)(0x3080 + below(64));
+            a->f32[i][at] = gckpti_from_bf16(a->half[i][at]);
+            if ((a->half[i][at] & 0x7fff) > 0x7f80) /* any NaN is one in bf16 */
+                a->f32[i][at] = float_of(below(2) ? 0x7fffffff : 0x7f800001);
+        }
+}
+
+static int attended_same(const attended *a, const attended *b)
+{
+    int same = 1;
+    for (int i = 3; i < 8; i++)
+        for (int at = 0; at < KN; at++) {
+            float x = a->f32[i][at], y = b->f32[i][at];
+            float v = gckpti_from_bf16(a->half[i][at]), w = gckpti_from_bf16(b->half[i][at]);
+            same = same && (!memcmp(&x, &y, sizeof x) || (x != x && y != y)) &&
+                   (!memcmp(&v, &w, sizeof v) || (v != v && w != w));
+        }
+    return same;
+}
+
+static int64_t d_of(int kind) { return kind < 4 ? 1 + below(KC / 2) : 33 + below(KC / 2 - 33); }
+
+static void test_attention_kernels(void)
+{
+    static attended start, want, got;
+    for (int i = 0; i < 84; i++) {
+        if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24 */
+            continue;
+        const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i < 60 ? i % 3 : 3 + i % 2;
+        const int64_t t = 1 + below(i % 5 ? KT : 9), c = many * d_of(kind), d = c / many;
+        const int64_t s = !causal ? 1 + below(KT) : t + (i % 2 ? 0 : below((uint32_t)(KT - t + 1)));
+        const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
+        const gckpti_attention o = { many, causal };
+        const int more = i % 7 < 3 || kind > 2;
+        attended_draw(&start, kind);
+        want = start;
+        run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, narrow, wanted, more);
+        for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
+            if (!kernels_or_without(isa))
+                continue;
+            got = start;
+            run_attention(&got, &o, isa, t, s, c, narrow, wanted, more);
+            CHECK_MSG(attended_same(&want, &got),
+                      "attention kernels %d, problem %d: %d queries, %d keys, many of %d", isa, i,
+                      (int)t, (int)s, (int)d);
+        }
+    }
+}
+
+/* What a query does not see does not count: keys and values that are NaN or infinite from the last
+ * but `bad` on change no query before them, and no gradient of a key before them but through
+ * queries that see them. */
+static void test_attention_unseen(void)
+{
+    static attended want, got;
+    enum { T = 75, D = 40 };
+    const gckpti_attention o = { 1, 1 };
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        for (int bad = 1; bad < 20 && gckpt_isa_available((gckpt_isa)isa); bad += 3) {
+            const size_t clean = (T - (size_t)bad) * D;
+            attended_draw(&want, 0);
+            memset(want.half[4] + clean, 0, (size_t)bad * D * sizeof *want.half[4]);
+            got = want;
+            for (size_t at = clean; at < T * D; at++) {
+                got.half[1][at] = below(2) ? 0x7fc0 : 0xff80;
+                got.half[2][at] = below(2) ? 0x7fc0 : 0x7f80;
+            }
+            run_attention(&want, &o, isa, T, T, D, 0xff, 1, 0);
+            run_attention(&got, &o, isa, T, T, D, 0xff, 1, 0);
+            for (int i = 3; i < 6; i += 2)
+                CHECK_MSG(!memcmp(want.half[i], got.half[i], clean * sizeof *got.half[i]),
+                          "attention kernels %d: %d keys out of sight count in %d", isa, bad, i);
+        }
+}
+#else
+static void test_products(void) {}
+static void test_workspace(void) {}
+static void test_attention(void) {}
+static void test_attention_kernels(void) {}
+static void test_attention_unseen(void) {}
+#endif
+
+/* ---- a small GPT with a bit of everything ---- */
+enum { BATCH = 4, T = 34, C = 32, V = 61 };
+
+static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
+{
+    const gckpt_init init = { 0.2f, 0.05f, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+static gckpt_tensor *attend(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *gain = weight(x, "ln.gain", C, 0), *bias = weight(x, "ln.bias", C, 0);
+    gckpt_tensor *w = weight(x, "qkv", C, 3 * C), *b = weight(x, "qkv.bias", 3 * C, 0);
+    gckpt_tensor *qkv = gckpt_linear(gckpt_layernorm(x, gain, bias), w, b);
+    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), 2, 0);
+    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), 2, 0);
+    gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * C, 3 * C);
+    gckpt_tensor *a = gckpt_name(gckpt_attention(q, k, v, 2, 1), "attended");
+    a = gckpt_linear_transposed(a, weight(x, "proj", C, C), NULL);
+    return gckpt_add(x, gckpt_dropout(a, 0.25f));
+}
+
+static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *a = gckpt_rmsnorm(x, weight(x, "rms.gain", C, 0)), *part[2];
+    gckpt_tensor *w = weight(x, "fc", C, 4 * C), *b = weight(x, "fc.bias", 4 * C, 0);
+    a = gckpt_linear(a, w, b);
+    part[0] = gckpt_gelu(gckpt_slice(a, 2, 0, 2 * C));
+    part[1] = gckpt_silu(gckpt_slice(a, 2, 2 * C, 4 * C));
+    a = gckpt_linear(gckpt_concat(part, 2, 2), weight(x, "out", 4 * C, C), NULL);
+    return gckpt_add(gckpt_scale(x, 0.75f), a);
+}
+
+static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *scores = gckpt_softmax(gckpt_scale(gckpt_matmul_transposed(x, x), 0.5f));
+    gckpt_tensor *h = gckpt_matmul(scores, x);
+    h = gckpt_mul(h, h);
+    h = gckpt_add(h, h);
+    return gckpt_add(h, gckpt_mul(x, weight(x, "gain", C, 0)));
+}
+
+typedef struct {
+    gckpt_plan_desc plan;
+    int64_t micro;
+    unsigned debug;
+    int steps, fetch, quarter; /* quarter: GCKPT_OPTIMAL's, of the frontier */
+    gckpt_isa isa;
+    /* results */
+    size_t bytes, arena;
+    double loss, loss_first;
+} trial;
+
+static uint64_t train(trial *o)
+{
+    static int32_t tokens[BATCH * T], targets[BATCH * T];
+    static float values[BATCH * C];
+    for (int i = 0; i < BATCH * T; i++) {
+        tokens[i] = (i * 37 + i / 7) % V;
+        targets[i] = i % 11 == 3 ? -1 : (tokens[i] * 5 + 1) % V;
+    }
+    for (int i = 0; i < BATCH * C; i++)
+        values[i] = (float)(i * 7 % 13 - 6) / 8;
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 1234 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(o->micro, T));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(o->micro, T));
+    gckpt_tensor *value = gckpt_input(g, "value", GCKPT_F32, gckpt_shape2(o->micro, C));
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
+    gckpt_tensor *x = gckpt_embed(gckpt_scale(table, 1.25f), in);
+    x = gckpt_positions(x, weight(x, "places", T, C));
+    gckpt_tensor *start = x;
+    x = gckpt_checkpoint(attend, x, NULL);
+    x = gckpt_checkpoint(feed_forward, x, NULL);
+    x = gckpt_checkpoint(by_hand, x, NULL);
+    gckpt_tensor *guess = gckpt_sub(gckpt_mean(x, 1), value);
+    guess = gckpt_linear(guess, weight(x, "value.w", C, C), NULL);
+    gckpt_term terms[3];
+    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, target);
+    terms[1].loss = gckpt_mean_squared_error(guess, value);
+    terms[2].loss = gckpt_sum_loss(gckpt_mul(table, table));
+    for (int i = 0; i < 3; i++) {
+        terms[i].weight = i == 0 ? 1.0f : i == 1 ? 0.5f : 0.01f;
+        terms[i].regulariser = i == 2;
+    }
+    const gckpt_pick picks[4] = { { x, 0 }, { start, 1 }, { table, 1 }, { guess, 0 } };
+    gckpt_plan_desc desc = o->plan;
+    desc.batch = BATCH;
+    desc.fetch = o->fetch ? picks : NULL;
+    desc.fetches = o->fetch ? 4 : 0;
+    gckpt_plan *p = NULL;
+    if (desc.mode == GCKPT_OPTIMAL) {
+        gckpt_frontier *f = gckpt_frontier_new(g, terms, 3, &desc);
+        gckpt_point point = { 0, 0, 0, 0, 0 };
+        gckpt_frontier_get(f, (gckpt_frontier_points(f) - 1) * o->quarter / 4, &point);
+        p = gckpt_frontier_plan(f, point.bytes);
+        CHECK(p && gckpt_plan_bytes(p) == point.bytes);
+        gckpt_frontier_free(f);
+    } else {
+        p = gckpt_plan_new(g, terms, 3, &desc);
+    }
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec_desc ed = { .debug = o->debug, .isa = o->isa };
+    gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+    CHECK_MSG(p == NULL || e != NULL, "%s", gckpt_error_text(s));
+    const gckpt_feed feeds[3] = { { gckpt_id(in), tokens },
+                                  { gckpt_id(target), targets },
+                                  { gckpt_id(value), values } };
+    gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = 0.5f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    for (int step = 0; step < o->steps && e != NULL; step++) {
+        CHECK_MSG(gckpt_step(e, feeds, 3, BATCH, &hyper, &report) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+        o->loss_first = step ? o->loss_first : report.loss;
+    }
+    o->loss = report.loss;
+    o->bytes = gckpt_plan_bytes(p);
+    o->arena = gckpt_plan_arena(p);
+    if (o->debug & GCKPT_DEBUG_MEASURE)
+        CHECK_MSG(gckpt_bytes_measured(e) == o->bytes, "mode %d, micro %d: %zu planned, %zu used",
+                  (int)desc.mode, (int)o->micro, o->bytes, gckpt_bytes_measured(e));
+    for (int k = 0; k < 4 && o->fetch; k++) {
+        const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
+        CHECK(f != NULL && f[0] == f[0]);
+        for (int i = 0; f && i < C && k != 2; i++) /* a row of the smallest */
+            CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
+    }
+    uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static trial trial_of(gckpt_precision precision, gckpt_mode mode, int64_t micro, int threads)
+{
+    trial o = { .plan.precision = precision,
+                .plan.mode = mode,
+                .plan.threads = threads,
+                .micro = micro,
+                .steps = 4 };
+    return o;
+}
+
+static void test_same_bits(gckpt_precision precision, int quick)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
+                                        GCKPT_SQRT };
+    trial first = trial_of(precision, GCKPT_STORE_ALL, BATCH, 1);
+    const uint64_t hash = train(&first);
+    const uint64_t golden = precision == GCKPT_BF16 ? GOLDEN : GOLDEN_STOCHASTIC;
+    CHECK_MSG(hash == golden, "golden hash: %016llx, expected %016llx", (unsigned long long)hash,
+              (unsigned long long)golden);
+    const unsigned all = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_RECOMPUTE;
+    for (int i = 0; i < (quick ? 2 : 24); i++) {
+        trial o = trial_of(precision, modes[i % 4], i / 4 % 3 == 2 ? BATCH : i / 4 % 3 + 1 + i / 12,
+                           1 + i % 3);
+        o.debug = i % 5 == 0 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : all;
+        o.plan.plain = i % 7 == 3;
+        o.plan.alignment = i % 4 == 1 ? 4 : 0;
+        o.fetch = i % 6 == 2;
+        CHECK_MSG(train(&o) == hash && o.loss == first.loss,
+                  "precision %d, mode %d, micro %d, threads %d, plain %d, fetch %d: other bits",
+                  (int)precision, (int)o.plan.mode, (int)o.micro, o.plan.threads, o.plan.plain,
+                  o.fetch);
+    }
+    for (int quarter = 0; quarter < 4 && !quick; quarter++) {
+        trial o = trial_of(precision, GCKPT_OPTIMAL, quarter % 2 ? BATCH : 2, 1);
+        o.quarter = quarter;
+        o.debug = all;
+        CHECK_MSG(train(&o) == hash, "quarter %d of the frontier: other bits", quarter);
+    }
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++) {
+        trial o = trial_of(precision, GCKPT_STORE_ALL, BATCH, 1);
+        o.isa = (gckpt_isa)isa;
+        if (gckpt_isa_available(o.isa))
+            CHECK_MSG(train(&o) == hash, "%s: other bits", gckpt_isa_name(o.isa));
+    }
+}
+
+static void test_close_to_fp32(void)
+{
+    trial wide = trial_of(GCKPT_FP32, GCKPT_STORE_ALL, BATCH, 1);
+    trial half = trial_of(GCKPT_BF16, GCKPT_STORE_ALL, BATCH, 1);
+    trial chance = trial_of(GCKPT_BF16_STOCHASTIC, GCKPT_STORE_ALL, BATCH, 1);
+    wide.steps = half.steps = chance.steps = 60;
+    CHECK(train(&wide) != train(&half));
+    train(&chance);
+    CHECK(half.loss < 0.5 * half.loss_first && chance.loss < 0.5 * chance.loss_first);
+    CHECK_MSG(fabs(half.loss_first - wide.loss_first) < 0.01 * wide.loss_first, "%g, fp32 %g",
+              half.loss_first, wide.loss_first);
+    CHECK_MSG(fabs(half.loss - wide.loss) < 0.05 * wide.loss_first, "%g, fp32 %g", half.loss,
+              wide.loss);
+    CHECK_MSG(fabs(chance.loss - wide.loss) < 0.05 * wide.loss_first, "%g, fp32 %g", chance.loss,
+              wide.loss);
+    CHECK_MSG(half.arena < wide.arena, "%zu bytes, fp32 %zu", half.arena, wide.arena);
+}
+
+/* ---- rounding by chance: the mean over many steps is the value; each draw is a neighbour ---- */
+static void test_chance(void)
+{
+    enum { N = 64, DRAWS = 4000 };
+    const gckpt_init zero = { 0, 0, 0 };
+    float x[N];
+    double mean[N] = { 0 };
+    for (int i = 0; i < N; i++)
+        x[i] = (i % 2 ? -1.0f : 1.0f) * (1.0f + (float)i / 37);
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N / 4, 4));
+    gckpt_tensor *sum = gckpt_add(in, gckpt_param(g, "w", gckpt_shape1(4), zero));
+    gckpt_term term = { gckpt_sum_loss(sum), 1, 0 };
+    gckpt_pick pick = { sum, 0 };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    const gckpt_feed feed = { gckpt_id(in), x };
+    gckpt_hyper hyper = gckpt_hyper_lr(0);
+    for (int step = 0; step < DRAWS; step++) {
+        CHECK(gckpt_step(e, &feed, 1, N / 4, &hyper, NULL) == GCKPT_OK);
+        const float *f = gckpt_fetch(e, gckpt_id(sum), 0);
+        for (int i = 0; f && i < N; i++) {
+            mean[i] += (double)f[i] / DRAWS;
+            CHECK(fabsf(f[i] - x[i]) < ldexpf(1, -7 + ilogbf(x[i])) && half_of(f[i]) == f[i]);
+        }
+    }
+    for (int i = 0; i < N; i++) { /* 5 standard deviations of at most half a unit */
+        const double unit = ldexp(1, -7 + ilogbf(x[i]));
+        CHECK_MSG(fabs(mean[i] - (double)x[i]) < 5 * unit / 2 / sqrt((double)DRAWS),
+                  "%g on average, not %g", mean[i], (double)x[i]);
+    }
+    rig_free(e, p, g, s);
+}
+
+/* What losses are written with: an op's value is that of fp32 from rounded inputs, rounded; its
+ * gradient, taken at rounded values, is close to fp32's. */
+enum { OPS = 13 };
+static gckpt_tensor *one_of(int i, gckpt_tensor *a, gckpt_tensor *b)
+{
+    switch (i) {
+    case 0: return gckpt_exp(a);
+    case 1: return gckpt_log(b);
+    case 2: return gckpt_sqrt(b);
+    case 3: return gckpt_abs(a);
+    case 4: return gckpt_reciprocal(b);
+    case 5: return gckpt_pow(a, 2);
+    case 6: return gckpt_pow(b, -1.5f);
+    case 7: return gckpt_clamp(a, -0.7f, 0.7f); /* nearest: 0.69921875 */
+    case 8: return gckpt_detach(a);
+    case 9: return gckpt_div(a, b);
+    case 10: return gckpt_maximum(a, b);
+    case 11: return gckpt_minimum(a, b);
+    default: return gckpt_log_softmax(a);
+    }
+}
+
+static void test_ops_of_losses(void)
+{
+    enum { N = 37, ROWS = 3, ALL = N * ROWS };
+    static float value[2][OPS][ALL], slope[2][2][ALL];
+    const gckpt_init one = { 0, 0, 1 };
+    float x[3][ALL];
+    for (int i = 0; i < 3 * ALL; i++)
+        x[i / ALL][i % ALL] = half_of(i < ALL ? sinf((float)i) * 3 : 1.5f + cosf((float)i));
+    for (int narrow = 0; narrow < 2; narrow++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in[3], *h[2], *sum = NULL;
+        gckpt_feed feeds[3];
+        gckpt_pick picks[OPS + 2];
+        static const char *const names[] = { "a", "b", "g" };
+        for (int i = 0; i < 3; i++) {
+            in[i] = gckpt_input(g, names[i], GCKPT_F32, gckpt_shape2(ROWS, N));
+            feeds[i] = (gckpt_feed){ gckpt_id(in[i]), x[i] };
+            if (i < 2)
+                h[i] = gckpt_mul(in[i], gckpt_param(g, "one", gckpt_shape1(1), one));
+        }
+        for (int i = 0; i < OPS; i++) {
+            picks[i] = (gckpt_pick){ one_of(i, h[0], h[1]), 0 };
+            sum = sum ? gckpt_add(sum, picks[i].tensor) : picks[i].tensor;
+        }
+        picks[OPS] = (gckpt_pick){ h[0], 1 }, picks[OPS + 1] = (gckpt_pick){ h[1], 1 };
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(sum, in[2])), 1, 0 };
+        gckpt_plan_desc desc = { .precision = narrow ? GCKPT_BF16 : GCKPT_FP32,
+                                 .fetch = picks,
+                                 .fetches = OPS + 2 };
+        gckpt_hyper still = gckpt_hyper_lr(0);
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        CHECK_MSG(gckpt_step(e, feeds, 3, ROWS, &still, NULL) == GCKPT_OK, "%s %s",
+                  gckpt_error_text(g), gckpt_error_text(e));
+        for (int i = 0; i < OPS + 2; i++) {
+            const float *f = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
+            if (CHECK(f != NULL))
+                memcpy(i < OPS ? value[narrow][i] : slope[narrow][i - OPS], f, sizeof x[0]);
+        }
+        rig_free(e, p, g, s);
+    }
+    for (int i = 0; i < OPS * ALL; i++)
+        CHECK_MSG(half_of(value[0][i / ALL][i % ALL]) == value[1][i / ALL][i % ALL],
+                  "op %d: %.9g in bf16, %.9g in fp32", i / ALL, (double)value[1][i / ALL][i % ALL],
+                  (double)value[0][i / ALL][i % ALL]);
+    for (int i = 0; i < 2 * ALL; i++) /* some ten contributions, each rounded, and all so far */
+        CHECK_MSG(fabsf(slope[0][i / ALL][i % ALL] - slope[1][i / ALL][i % ALL]) <
+                      0.05f * (2 + fabsf(slope[0][i / ALL][i % ALL])),
+                  "gradient %d: %.9g in bf16, %.9g in fp32", i, (double)slope[1][i / ALL][i % ALL],
+                  (double)slope[0][i / ALL][i % ALL]);
+}
+
+/* Each rounding is a coin of its own: an op's value and what it sends to its inputs, two ops in a
+ * row, steps, neighbours. All lie in the middle: 1.0625 squared, of exact factors. */
+static void test_coins(void)
+{
+    enum { N = 256, STEPS = 16, COINS = N * STEPS, STREAMS = 6, LAGS = 10 };
+    static const int lags[LAGS] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, N };
+    static unsigned char up[STREAMS][COINS];
+    const gckpt_init zero = { 0, 0, 0 };
+    const float exact = 1.0625f, middle = exact * exact;
+    float x[N];
+    for (int i = 0; i < N; i++)
+        x[i] = exact;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N / 8, 8));
+    gckpt_tensor *none = gckpt_param(g, "none", gckpt_shape1(8), zero), *factor[4];
+    gckpt_pick picks[STREAMS];
+    for (int i = 0; i < 4; i++) {
+        factor[i] = gckpt_add(in, none);
+        picks[2 + i] = (gckpt_pick){ factor[i], 1 };
+    }
+    for (int i = 0; i < 2; i++)
+        picks[i] = (gckpt_pick){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
+    gckpt_term term = { NULL, exact, 0 };
+    term.loss = gckpt_sum_loss(gckpt_add(picks[0].tensor, picks[1].tensor));
+    gckpt_hyper hyper = gckpt_hyper_lr(0);
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC,
+                             .fetch = picks,
+                             .fetches = STREAMS };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    const gckpt_feed feed = { gckpt_id(in), x };
+    for (int step = 0; step < STEPS; step++) {
+        CHECK(gckpt_step(e, &feed, 1, N / 8, &hyper, NULL) == GCKPT_OK);
+        for (int k = 0; k < STREAMS; k++) {
+            const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
+            for (int i = 0; f && i < N; i++) {
+                up[k][step * N + i] = f[i] > middle;
+                CHECK(fabsf(f[i] - middle) == ldexpf(1, -8));
+            }
+        }
+    }
+    for (int i = 0; i < STREAMS * STREAMS * LAGS; i++) { /* 5 standard deviations of sqrt(n) / 2 */
+        const int a = i / LAGS / STREAMS, b = i / LAGS % STREAMS, lag = lags[i % LAGS];
+        int same = 0, n = COINS - lag;
+        for (int k = 0; k < n; k++)
+            same += up[a][k] == up[b][k + lag];
+        CHECK_MSG(abs(2 * same - n) < 5 * sqrt((double)n) || (a == b && lag == 0),
+                  "roundings %d and %d, %d apart: %d of %d agree", a, b, lag, same, n);
+    }
+    rig_free(e, p, g, s);
+}
+
+/* ---- plans as files, gckpt_fit, inference, what is refused ---- */
+static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *h = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 16));
+    char name[2] = "a";
+    (void)user;
+    for (; *name < 'g'; ++*name)
+        h = gckpt_tanh(gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(16, 16), init), NULL));
+    terms[0].loss = gckpt_sum_loss(h);
+    terms[0].weight = 1;
+    return 1;
+}
+
+/* As many bytes, but fewer elements: a fetched gradient (floats) that must not take the place of the
+ * gradient that is passed on beside it. 0: slim + wide, 1: wide + slim, 2: slim - wide. */
+static uint64_t fetched(int which, int fetch)
+{
+    const gckpt_init init = { 0.3f, 0, 0 };
+    const float x[4] = { 1, -2, 3, 0.5f }, y[8] = { 1, 0, 2, 0, 3, 0, 4, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 1));
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(4, 2));
+    gckpt_tensor *wide = gckpt_linear(in, gckpt_param(g, "a", gckpt_shape2(1, 2), init), NULL);
+    gckpt_tensor *slim = gckpt_linear(in, gckpt_param(g, "b", gckpt_shape2(1, 1), init), NULL);
+    gckpt_tensor *both = which == 0   ? gckpt_add(slim, wide)
+                         : which == 1 ? gckpt_add(wide, slim)
+                                      : gckpt_sub(slim, wide);
+    gckpt_term term = { NULL, 1, 0 };
+    term.loss = gckpt_mean_squared_error(both, target);
+    const gckpt_pick picks[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = picks, .fetches = fetch };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
+    gckpt_hyper hyper = { .lr = 0.1f };
+    CHECK_MSG(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(g));
+    const float *one = fetch > 0 ? gckpt_fetch(e, gckpt_id(slim), 1) : NULL;
+    const float *o = fetch > 1 ? gckpt_fetch(e, gckpt_id(both), 0) : NULL;
+    const float *two = fetch > 2 ? gckpt_fetch(e, gckpt_id(wide), 1) : NULL;
+    for (int i = 0; o && i < 4; i++) {
+        const float a = half_of(2 * (o[2 * i] - y[2 * i]));
+        const float b = half_of(2 * (o[2 * i + 1] - y[2 * i + 1])), sign = which == 2 ? -1 : 1;
+        CHECK_MSG(one[i] == half_of(a + b), "fetched, case %d: %g, not %g", which, (double)one[i],
+                  (double)half_of(a + b));
+        CHECK(!two || (two[2 * i] == sign * a && two[2 * i + 1] == sign * b));
+    }
+    const uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_rest(void)
+{
+    size_t most[3] = { 0, 0, 0 };
+    for (int precision = 0; precision < 3; precision++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_term term = { NULL, 1, 0 };
+        gckpt_report report = { 0, 0, 0, 0 };
+        float x[64 * 16];
+        build(g, 64, &term, NULL);
+        for (int i = 0; i < 64 * 16; i++)
+            x[i] = cosf((float)i);
+        const gckpt_feed feed = { 0, x };
+        gckpt_plan_desc desc = { .precision = (gckpt_precision)precision, .mode = GCKPT_SQRT };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        file first = { 0 }, second = { 0 };
+        CHECK(gckpt_plan_write(p, file_write, &first) == GCKPT_OK);
+        gckpt_plan *q = gckpt_plan_read(g, file_read, &first, NULL);
+        CHECK_MSG(q != NULL, "%s", gckpt_error_text(g));
+        CHECK(gckpt_plan_write(q, file_write, &second) == GCKPT_OK && same_file(&first, &second));
+        free(first.bytes);
+        free(second.bytes);
+        CHECK(gckpt_plan_arena(p) == gckpt_plan_arena(q));
+        gckpt_exec *e = gckpt_exec_new(q, s, NULL);
+        gckpt_result result = gckpt_check_gradients(e, &feed, 1, 64, NULL);
+        CHECK(result == (precision ? GCKPT_E_ARG : GCKPT_OK));
+        CHECK(!precision || strstr(gckpt_error_text(e), "GCKPT_FP32"));
+        rig_free(e, q, NULL, NULL);
+        gckpt_plan_free(p);
+
+        desc.mode = GCKPT_INFERENCE;
+        p = gckpt_plan_new(g, &term, 1, &desc);
+        e = gckpt_exec_new(p, s, NULL);
+        CHECK(gckpt_forward(e, &feed, 1, 64, &report) == GCKPT_OK && report.count > 0);
+        rig_free(e, p, NULL, NULL);
+
+        desc.mode = GCKPT_AUTO;
+        desc.budget = 1;
+        CHECK(!gckpt_fit(s, build, NULL, 64, &desc, NULL) && gckpt_error(s) == GCKPT_E_BUDGET);
+        desc.budget = 40000;
+        p = gckpt_fit(s, build, NULL, 64, &desc, NULL);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= desc.budget, "%s", gckpt_error_text(s));
+        gckpt_plan_free(p);
+        desc.budget = 0;
+        desc.batch = 0;
+        gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &desc);
+        gckpt_point point = { 0, 0, 0, 0, 0 };
+        int n = gckpt_frontier_points(f);
+        CHECK(gckpt_frontier_get(f, n - 1, &point) == GCKPT_OK);
+        most[precision] = point.bytes;
+        p = gckpt_frontier_plan(f, 0);
+        CHECK(p && gckpt_plan_bytes(p) == point.bytes);
+        gckpt_plan_free(p);
+        gckpt_frontier_free(f);
+        desc.precision = (gckpt_precision)3;
+        CHECK(!gckpt_plan_new(g, &term, 1, &desc) && gckpt_error(g) == GCKPT_E_ARG);
+        rig_free(NULL, NULL, g, s);
+    }
+    CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
+}
+
+/* The loss's products add to a gradient that another user of x has begun: plain and fast, any split. */
+static void test_two_users(void)
+{
+    static const int rows[3] = { 32, 8, 5 };
+    float data[32 * 24];
+    int32_t target[32];
+    uint64_t first = 0;
+    for (int i = 0; i < 32 * 24; i++)
+        data[i] = (float)(i * 37 % 101 - 50) / 50.0f;
+    for (int i = 0; i < 32; i++)
+        target[i] = i * 97 % 1200;
+    for (int i = 0; i < 6; i++) {
+        const gckpt_init normal = { 0.3f, 0, 0 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows[i / 2], 24));
+        gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(rows[i / 2]));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(24, 40), normal);
+        gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(1200, 40), normal);
+        gckpt_tensor *h = gckpt_gelu(gckpt_linear(x, w, NULL));
+        gckpt_term terms[2] = { { gckpt_linear_cross_entropy(h, v, y), 1, 0 }, { NULL, 0.1f, 0 } };
+        gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = 32 };
+        gckpt_exec_desc how = { .isa = i % 2 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN };
+        gckpt_hyper hyper = { .lr = 0.01f };
+        terms[1].loss = gckpt_sum_loss(gckpt_mul(h, h));
+        gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        gckpt_feed feeds[2] = { { gckpt_id(x), data }, { gckpt_id(y), target } };
+        CHECK(e != NULL && gckpt_step(e, feeds, 2, 32, &hyper, NULL) == GCKPT_OK);
+        first = i ? first : gckpt_store_hash(s);
+        CHECK_MSG(gckpt_store_hash(s) == first, "two users: %d rows, %s", rows[i / 2],
+                  gckpt_isa_name(how.isa));
+        rig_free(e, p, g, s);
+    }
+}
+
+/* What goes over bf16 in portions, element by element or row by row (and rows that are too long for
+ * that), or itself (embed, cross_entropy), after a step: `how` is 0 with f32 copies, as backends get
+ * them; 1 plain; 2 AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
+static uint64_t portions(int how, gckpt_precision precision, int64_t width, int64_t micro)
+{
+    static const gckpt_backend copies = { .name = "copies" };
+    const gckpt_init normal = { 0.5f, 0, 0 }, one = { 0.2f, 0, 1 };
+    enum { ROWS = 6, WORDS = 5, IN = 3 };
+    float data[ROWS * WORDS * IN];
+    int32_t tokens[ROWS * WORDS], targets[ROWS * WORDS];
+    for (int i = 0; i < ROWS * WORDS * IN; i++)
+        data[i] = (float)(i * 37 % 101 - 50) / 50.0f;
+    for (int i = 0; i < ROWS * WORDS; i++)
+        tokens[i] = i * 5 % 7, targets[i] = i % 4 == 2 ? -1 : (int32_t)(i * 997 % width);
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(micro, WORDS, IN));
+    gckpt_tensor *gain = gckpt_param(g, "gain", gckpt_shape1(width), one);
+    gckpt_tensor *bias = gckpt_param(g, "bias", gckpt_shape1(width), normal);
+    gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(IN, width), normal), bias);
+    gckpt_tensor *t = gckpt_input(g, "t", GCKPT_I32, gckpt_shape2(micro, WORDS));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, WORDS));
+    h = gckpt_add(h, gckpt_embed(gckpt_param(g, "table", gckpt_shape2(7, width), normal), t));
+    gckpt_tensor *early = gckpt_cross_entropy(h, y); /* adds to the others' gradient of h */
+    gckpt_tensor *a = gckpt_gelu(gckpt_layernorm(h, gain, bias));
+    a = gckpt_add(h, gckpt_layernorm(a, NULL, NULL));
+    a = gckpt_mul(gckpt_softmax(a), gckpt_exp(gckpt_rmsnorm(a, gain)));
+    gckpt_tensor *b = gckpt_log_softmax(gckpt_sub(gckpt_scale(h, 0.7f), gckpt_relu(a)));
+    b = gckpt_div(b, gckpt_add(gckpt_sigmoid(h), gckpt_exp(gckpt_tanh(gckpt_maximum(a, h)))));
+    b = gckpt_add(gckpt_layernorm(b, NULL, bias), gckpt_detach(gckpt_silu(gckpt_pow(a, 3))));
+    gckpt_term terms[3] = { { early, 1, 0 }, { NULL, 0.1f, 0 }, { NULL, 0.5f, 0 } };
+    terms[1].loss = gckpt_sum_loss(gckpt_clamp(gckpt_mul(b, b), -9, 9));
+    terms[2].loss = gckpt_cross_entropy(h, y);
+    /* Fetched values and gradients are f32: beside what is not. */
+    const gckpt_pick pick = { h, width == 4100 };
+    const int fetches = width >= 2100;
+    gckpt_plan_desc desc = {
+        .precision = precision, .batch = ROWS, .fetch = &pick, .fetches = fetches
+    };
+    gckpt_exec_desc x_desc = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    const gckpt_feed feeds[3] = { { gckpt_id(x), data },
+                                  { gckpt_id(t), tokens },
+                                  { gckpt_id(y), targets } };
+    desc.threads = how == 4 ? 3 : 1;
+    desc.backend = x_desc.backend = how ? NULL : &copies;
+    if (how == 2 && gckpt_isa_available(GCKPT_ISA_AVX2))
+        x_desc.isa = GCKPT_ISA_AVX2;
+    gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &x_desc);
+    gckpt_report report = { 0, 0, 0, 0 };
+    CHECK_MSG(e && gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK, "%s %s",
+              gckpt_error_text(g), gckpt_error_text(e));
+    CHECK(report.loss > 0 && report.loss < 1e9);
+    const uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_portions(void)
+{
+    static const int64_t widths[5] = { 33, 700, 1100, 2100, 4100 };
+    for (int i = 0; i < 10; i++) {
+        const gckpt_precision precision = i / 5 ? GCKPT_BF16_STOCHASTIC : GCKPT_BF16;
+        const uint64_t want = portions(0, precision, widths[i % 5], 6);
+        for (int how = 1; how < 5; how++)
+            CHECK_MSG(portions(how, precision, widths[i % 5], how == 3 ? 4 : 6) == want,
+                      "portions of %d, way %d, precision %d: other bits", (int)widths[i % 5], how,
+                      (int)precision);
+    }
+}
+
+/* ---- what else differs in a bf16 plan: sums in portions, what depends on parameters only, values
+ * that are recomputed, ops with indices, copies ---- */
+static const gckpt_backend f32_copies = { .name = "copies" };
+
+/* 0: a gain of the batch; 1: the same, which is fetched; 2: as many elements in a bias as in what it
+ * is added to; 3: one gradient for two. `how`: as portions() has it. */
+static uint64_t sums(int how, int which)
+{
+    const gckpt_init normal = { 0.5f, 0, 0 };
+    enum { ROWS = 6, IN = 3 };
+    const int64_t width = which == 0 ? 33 : which == 1 ? 700 : 4100, micro = which == 2 ? 1 : ROWS;
+    float data[ROWS * IN];
+    for (int i = 0; i < ROWS * IN; i++)
+        data[i] = (float)(i * 37 % 101 - 50) / 50.0f;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(micro, IN)), *y, *gain = NULL;
+    gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(IN, width), normal), NULL);
+    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(width), normal);
+    if (which < 2)
+        y = gckpt_layernorm(h, gain = gckpt_mean(h, 0), b);
+    else if (which == 2)
+        y = gckpt_mul(gckpt_add(h, b), b);
+    else
+        y = gckpt_add(h, gckpt_linear(x, gckpt_param(g, "v", gckpt_shape2(IN, width), normal), b));
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, y)), 1, 0 };
+    const gckpt_pick picks[2] = { { gain, 0 }, { gain, 1 } };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = ROWS, .fetch = picks };
+    gckpt_exec_desc exec = { .isa = how == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    const gckpt_feed feed = { gckpt_id(x), data };
+    desc.fetches = which == 1 ? 2 : 0;
+    desc.backend = exec.backend = how ? NULL : &f32_copies;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &exec);
+    CHECK_MSG(e && gckpt_step(e, &feed, 1, ROWS, &hyper, NULL) == GCKPT_OK, "%s %s",
+              gckpt_error_text(g), gckpt_error_text(e));
+    uint64_t hash = gckpt_store_hash(s);
+    for (int i = 0; i < desc.fetches; i++) {
+        const float *f = gckpt_fetch(e, gckpt_id(gain), i);
+        for (int64_t j = 0; CHECK(f != NULL) && j < width; j++)
+            hash = hash * 31 + bits_of(f[j]);
+    }
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+/* Products of parameters alone are those of an f32 plan. */
+static void test_of_parameters(void)
+{
+    enum { N = 24 };
+    float values[3][N * N], x[N * N];
+    for (int i = 0; i < N * N; i++)
+        x[i] = sinf((float)i);
+    for (int i = 0; i < 3; i++) {
+        const gckpt_init normal = { 1, 0, 0 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N, N));
+        gckpt_tensor *a = gckpt_param(g, "a", gckpt_shape2(N, N), normal);
+        gckpt_tensor *w = gckpt_matmul(a, gckpt_param(g, "b", gckpt_shape2(N, N), normal));
+        gckpt_term term = { gckpt_sum_loss(gckpt_linear(in, w, NULL)), 1, 0 };
+        const gckpt_pick pick = { w, 0 };
+        gckpt_plan_desc desc = { .precision = i ? GCKPT_BF16 : GCKPT_FP32,
+                                 .fetch = &pick,
+                                 .fetches = 1,
+                                 .plain = i == 2 };
+        gckpt_hyper still = gckpt_hyper_lr(0);
+        const gckpt_feed feed = { gckpt_id(in), x };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        CHECK_MSG(e && gckpt_step(e, &feed, 1, N, &still, NULL) == GCKPT_OK, "%s",
+                  gckpt_error_text(g));
+        memcpy(values[i], gckpt_fetch(e, gckpt_id(w), 0), sizeof x);
+        CHECK_MSG(!memcmp(values[i], values[0], sizeof x), "of parameters, case %d: not f32's", i);
+        rig_free(e, p, g, s);
+    }
+}
+
+static gckpt_result as_input(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+
+static int drifts; /* no function of its input */
+static void drift(const gckpt_call *call)
+{
+    drifts++;
+    for (int64_t i = 0; i < count_of(&call->shape); i++)
+        call->out[i] = call->in[0].data[i] + (float)drifts;
+}
+
+/* Four values, and indices where this header's own rows have flags. */
+static void indexed(const gckpt_call *call)
+{
+    for (int64_t i = 0; i < count_of(&call->shape); i++) {
+        const int32_t sum = call->in[4].index[i] + 2 * call->in[5].index[i] +
+                            4 * call->in[6].index[i];
+        call->out[i] = call->in[0].data[i] + call->in[1].data[i] + call->in[2].data[i] +
+                       call->in[3].data[i] + (float)sum;
+    }
+}
+
+static void pass_on(const gckpt_call *call)
+{
+    for (int k = 0; k < call->inputs; k++)
+        for (int64_t i = 0; call->in[k].grad && i < count_of(&call->shape); i++)
+            call->in[k].grad[i] =
+                call->grad_out[i] + (call->in[k].accumulate ? call->in[k].grad[i] : 0);
+}
+
+static void test_ops_of_users(void)
+{
+    enum { ROWS = 16, N = 200 };
+    static gckpt_op op[2];
+    static int32_t index[3][ROWS * N];
+    const gckpt_init one = { 0, 0, 1 };
+    float x[ROWS];
+    double want = 0;
+    op[0].name = "drift", op[0].forward = drift, op[1].name = "indexed", op[1].forward = indexed;
+    op[1].flags = GCKPT_INDEX(4) | GCKPT_INDEX(5) | GCKPT_INDEX(6);
+    for (int i = 0; i < ROWS * N; i++) {
+        index[0][i] = i % 4, index[1][i] = i / 7 % 4, index[2][i] = i / 2048 + i % 2;
+        want += 4 + index[0][i] + 2 * index[1][i] + 4 * index[2][i];
+    }
+    for (int i = 0; i < ROWS; i++)
+        x[i] = 1;
+    for (int i = 0; i < 4; i++) { /* 2, 3: plain */
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in[7];
+        gckpt_feed feeds[4] = { { 0, x } };
+        static const char *const names[3] = { "i", "j", "k" };
+        gckpt_tensor *start = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 1)), *y;
+        in[0] = gckpt_linear(start, gckpt_param(g, "w", gckpt_shape2(1, N), one), NULL);
+        in[1] = in[2] = in[3] = in[0];
+        for (int k = 0; k < 3; k++) {
+            in[4 + k] = gckpt_input(g, names[k], GCKPT_I32, gckpt_shape2(ROWS, N));
+            feeds[1 + k] = (gckpt_feed){ gckpt_id(in[4 + k]), index[k] };
+        }
+        feeds[0].input = gckpt_id(start);
+        op[i % 2].shape = as_input, op[i % 2].backward = pass_on;
+        y = gckpt_apply(&op[i % 2], in, i % 2 ? 7 : 1, NULL, 0);
+        gckpt_term term = { gckpt_sum_loss(i % 2 ? y : gckpt_mul(y, y)), 1, 0 };
+        gckpt_plan_desc desc = { .precision = GCKPT_BF16,
+                                 .mode = GCKPT_MEMORY_POOR,
+                                 .plain = i > 1 };
+        gckpt_exec_desc how = { .debug = GCKPT_DEBUG_RECOMPUTE };
+        gckpt_hyper still = gckpt_hyper_lr(0);
+        gckpt_report report = { 0, 0, 0, 0 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        CHECK_MSG(e != NULL, "%s", gckpt_error_text(g));
+        const gckpt_result result = gckpt_step(e, feeds, i % 2 ? 4 : 1, ROWS, &still, &report);
+        if (i % 2)
+            CHECK_MSG(result == GCKPT_OK && report.loss * (double)report.count == want,
+                      "indices: %g, not %g: %s", report.loss * (double)report.count, want,
+                      gckpt_error_text(e));
+        else
+            CHECK_MSG(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "recompute"),
+                      "a value that drifts: %s", gckpt_error_text(e));
+        rig_free(e, p, g, s);
+    }
+}
+
+/* A backward has f32 copies of what it reads and writes, and of nothing else. */
+static void test_copies(void)
+{
+    const int narrow = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+    const int rounding[3] = { narrow, narrow, narrow };
+    const int64_t n[3] = { 64, 64, 64 };
+    gckpt_op op;
+    gckpti_copies c;
+    memset(&op, 0, sizeof op);
+    gckpti_copies_of(&op, 2, rounding, n, 64, 0, GCKPT_BF16, 1, GCKPT_IN(1), 1, &c);
+    CHECK(c.value[0] == SIZE_MAX && c.value[1] == SIZE_MAX && c.value[2] != SIZE_MAX);
+    CHECK(c.gradient[0] != SIZE_MAX && c.gradient[1] != SIZE_MAX &&
+          c.gradient[2] == SIZE_MAX && c.bytes == 3 * 64 * sizeof(float));
+    gckpti_copies_of(&op, 2, rounding, n, 64, 0, GCKPT_BF16, 1, GCKPT_OUT, 2, &c);
+    CHECK(c.value[0] != SIZE_MAX && c.value[1] == SIZE_MAX && c.value[2] == SIZE_MAX);
+}
+
+static void test_sums(void)
+{
+    for (int which = 0; which < 4; which++)
+        for (int how = 1; how < 3; how++)
+            CHECK_MSG(sums(how, which) == sums(0, which), "sums %d, way %d: other bits", which,
+                      how);
+}
+
+/* quick: the golden hashes and little else, for emulators; wide: two losses in every way. */
+int main(int argc, char **argv)
+{
+    const int quick = argc > 1 && !strcmp(argv[1], "quick"),
+              wide = argc > 1 && !strcmp(argv[1], "wide");
+    test_rest();
+    for (int i = 0; i < 9; i++)
+        CHECK_MSG(fetched(i / 3, 0) == fetched(i / 3, 1 + i % 3), "fetched, case %d: other bits",
+                  i);
+    test_conversions();
+    test_edge();
+    test_links();
+    test_written_out();
+    test_same_bits(GCKPT_BF16, quick);
+    test_same_bits(GCKPT_BF16_STOCHASTIC, quick);
+    if (!quick) {
+        test_products();
+        test_workspace();
+        test_attention();
+        test_attention_kernels();
+        test_attention_unseen();
+        test_close_to_fp32();
+        test_chance();
+        test_coins();
+        test_two_losses(wide);
+        test_two_users();
+        test_ops_of_losses();
+        test_portions();
+        test_sums();
+        test_of_parameters();
+        test_ops_of_users();
+        test_copies();
+    }
+    return check_report("bf16");
+}

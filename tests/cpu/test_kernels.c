@@ -1,0 +1,1275 @@
+/* test_kernels.c - every fast kernel of every instruction set this machine has, against the plain op
+ * that defines it: all bits are equal, and nothing is written beyond outputs and planned scratch.
+ *
+ *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases; 50, and of those at
+ *                                                              random check_tries(50)
+ *
+ * Sizes go past every edge: vectors, tiles, blocks of 64 keys, 384 links, 1024 classes, 256 rows.
+ * Each op runs with 1, 2 and 3 threads, the last worker first, on scratch full of NaN. A backward
+ * gets what its row of the op table says that it needs, and NULL for the rest. NaN equals NaN. */
+#include "base/base.h"
+#include "num/num.h"
+#include "ops/own.h"
+#include "cpu/own.h"
+#include "rig.h"
+#include <math.h>
+#include <string.h>
+
+#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
+    UINTPTR_MAX < UINT64_MAX
+int main(void)
+{
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        CHECK(!gckpt_isa_available((gckpt_isa)isa));
+    CHECK(gckpti_op_linear.forward_fast == NULL && gckpti_op_attention.backward_fast == NULL);
+    return check_report("kernels (none in this build)");
+}
+#else
+
+static int verbose, percent = 50, tries; /* tries: percent of what is drawn at random */
+static const char *only;
+static uint64_t state = 1; /* of all random numbers */
+
+/* gckpti_kernels_for tests what it gives each time. */
+static const gckpti_kernels *kernels_of(gckpt_isa isa)
+{
+    static const gckpti_kernels *have[GCKPT_ISA_COUNT];
+    static int known[GCKPT_ISA_COUNT];
+    if (!known[isa])
+        known[isa] = 1, have[isa] = gckpti_kernels_for(isa);
+    return have[isa];
+}
+
+/* == numbers ================================================================================== */
+/* least..most */
+static int64_t pick(int64_t least, int64_t most)
+{
+    return least + (int64_t)(next_random(&state) % (uint64_t)(most - least + 1));
+}
+
+/* What values are like. MIXED: some zeros, subnormals, huge numbers; WILD: also a few infinities
+ * and NaN; SIGNS: mostly zeros of both signs; TINY: products are subnormal; HUGE_: some overflow;
+ * STEEP: exponentials far apart. */
+enum { NORMAL, MIXED, WILD, SIGNS, TINY, HUGE_, STEEP, STYLES };
+
+static void draw(float *x, int64_t n, int style)
+{
+    static const uint32_t some[] = { 0,           0x80000000u, 1,           0x80000001u,
+                                     0x007fffffu, 0x807fffffu, 0x00800000u, 0x7f7fffffu,
+                                     0xff7fffffu, 0x71000000u, 0x7f800000u, 0xff800000u,
+                                     0x7fc00000u };
+    static const float few[] = { 0.0f, -0.0f, 0.0f, -0.0f, 1.0f, -1.0f, 0.5f, -3.0f };
+    const float factor = style == TINY    ? 1e-22f
+                         : style == HUGE_ ? 3e18f
+                         : style == STEEP ? 40.0f
+                                          : 1;
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int k = 0; k < 3; k++)
+            sum += (float)(next_random(&state) >> 40) / 16777216.0f - 0.5f;
+        x[i] = style == SIGNS ? few[next_random(&state) % 8] : 2 * sum * factor;
+        if ((style == MIXED || style == WILD) && next_random(&state) % 50 == 0)
+            x[i] = some[next_random(&state) % 7] ? float_of(some[next_random(&state) % 10]) : x[i];
+    }
+    for (int k = 0; k < 2 && style == WILD && n > 0; k++)
+        x[pick(0, n - 1)] = float_of(some[pick(10, 12)]);
+}
+
+/* The first element that differs, or -1. */
+static int64_t differs(const float *x, const float *y, int64_t n)
+{
+    if (memcmp(x, y, (size_t)n * sizeof *x) == 0)
+        return -1;
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(x + i, y + i, sizeof *x) != 0 && (x[i] == x[i] || y[i] == y[i]))
+            return i;
+    return -1;
+}
+
+/* == memory =================================================================================== */
+/* n floats at a random alignment. Guards on both sides are watched; sanitizers watch by themselves,
+ * reads too (valgrind: -DGUARD=0). */
+#ifndef GUARD
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define GUARD 0
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#define GUARD 0
+#endif
+#endif
+#ifndef GUARD
+#define GUARD 96
+#endif
+typedef struct {
+    uint32_t *block;
+    float *at;
+    int64_t n, skip;
+} region;
+
+static uint32_t guard_word(int64_t i) { return 0x5aa50000u + (uint32_t)i; }
+
+static region region_new(int64_t n, int guard)
+{
+    region r = { NULL, NULL, n, pick(0, 15) };
+    if (guard)
+        r.skip += GUARD;
+    int64_t all = r.skip + n + (guard ? GUARD : 0);
+    r.block = (uint32_t *)malloc((size_t)(all ? all : 1) * sizeof *r.block);
+    for (int64_t i = 0; i < all; i++)
+        r.block[i] = guard_word(i);
+    r.at = (float *)r.block + r.skip;
+    return r;
+}
+
+static int region_intact(const region *r)
+{
+    for (int64_t i = 0; i < r->skip; i++)
+        if (r->block[i] != guard_word(i))
+            return 0;
+    for (int64_t i = 0; i < GUARD; i++)
+        if (r->block[r->skip + r->n + i] != guard_word(r->skip + r->n + i))
+            return 0;
+    return 1;
+}
+
+static void fill_nan(region *r) { memset(r->at, 0xff, (size_t)r->n * sizeof *r->at); }
+
+/* == a call of an op =========================================================================== */
+enum { INPUTS = 5, ALL_INPUTS = (1 << INPUTS) - 1 };
+typedef struct {
+    const gckpt_op *op;
+    const void *attributes;
+    int inputs;
+    gckpt_shape shape[INPUTS];
+    int classes; /* of the i32 input: targets, indices */
+    int twice;   /* inputs 0 and 1 are one tensor */
+    int style;
+    double cost; /* multiply-adds, about: how much is tried */
+    char name[128];
+} problem;
+
+typedef struct { /* of the plain op; what every kernel must give */
+    region x[INPUTS], grad_out, out, aux;
+    int32_t *index;
+    double sum;
+    int64_t count, aux_floats;
+} answer;
+
+/* Bit i: input i is not i32. */
+static unsigned floats_of(const problem *p)
+{
+    unsigned mask = 0;
+    for (int i = 0; i < p->inputs; i++)
+        mask |= p->op->flags & GCKPT_INDEX(i) ? 0 : 1u << i;
+    return mask;
+}
+
+static void last_first(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+    while (n-- > 0)
+        body(context, n);
+}
+
+#ifdef _OPENMP
+static void at_once(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+#pragma omp parallel for schedule(static, 1) num_threads(3)
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+}
+#else
+#define at_once last_first
+#endif
+static const gckpti_runner runners[2] = { { last_first, NULL, NULL }, { at_once, NULL, NULL } };
+
+/* Shapes and sizes, for so many threads; the data of inputs[i] where bit i of `needs` is set. */
+static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int threads)
+{
+    gckpt_call call = { .inputs = p->inputs,
+                        .attributes = p->attributes,
+                        .threads = threads,
+                        .rows = p->shape[0].d[0],
+                        .training = 1,
+                        .precision = GCKPT_FP32,
+                        .loss_scale = 0.37f };
+    for (int i = 0; i < p->inputs; i++)
+        call.in[i].shape = p->shape[i];
+    CHECK_MSG(p->op->shape(&call) == GCKPT_OK, "%s: shape", p->name);
+    if (p->op->flags & GCKPT_LOSS)
+        call.shape.n = 0;
+    for (int i = 0; i < p->inputs && a; i++) {
+        if (p->op->flags & GCKPT_INDEX(i))
+            call.in[i].index = needs >> i & 1 ? a->index : NULL;
+        else
+            call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
+    }
+    return call;
+}
+
+static int same(const problem *p, const char *how, const char *what, const float *want,
+                const region *got)
+{
+    int64_t i = differs(want, got->at, got->n);
+    CHECK_MSG(region_intact(got), "%s, %s: writes beyond %s", p->name, how, what);
+    return CHECK_MSG(i < 0, "%s, %s: %s[%ld] of %ld is %.9g, not %.9g", p->name, how, what, (long)i,
+                     (long)got->n, i < 0 ? 0 : (double)got->at[i], i < 0 ? 0 : (double)want[i]);
+}
+
+/* == forward ================================================================================== */
+/* IN_PLACE: out is input 0, or 1 */
+enum { ALL, NO_AUX, NO_OUT, IN_PLACE, IN_PLACE_1, WAYS };
+
+static int alike(const problem *p, int i) /* input i has the shape of the output */
+{
+    gckpt_call call = call_of(p, NULL, 0, 1);
+    return gckpti_same_shape(&call.shape, &p->shape[i]);
+}
+
+static int possible(const problem *p, int64_t aux_floats, int way)
+{
+    switch (way) {
+    case NO_AUX:
+    case NO_OUT: return aux_floats > 0;
+    case IN_PLACE:
+    case IN_PLACE_1:
+        return (p->op->flags & GCKPT_INPLACE(way - IN_PLACE)) != 0 && !p->twice &&
+               alike(p, way - IN_PLACE);
+    default: return 1;
+    }
+}
+
+static void forward(const problem *p, const answer *a, gckpt_isa isa, int threads, int together,
+                    int way)
+{
+    static const char *const ways[] = { "", ", no aux", ", no out", ", in place",
+                                        ", in place of 1" };
+    int loss = (p->op->flags & GCKPT_LOSS) != 0;
+    gckpt_call call = call_of(p, a, ALL_INPUTS, threads);
+    region out = region_new(loss ? 0 : count_of(&call.shape), 1),
+           aux = region_new(a->aux_floats, 1);
+    region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
+    double sum = 0;
+    int64_t count = 0;
+    char how[64];
+    sprintf(how, "%s, %d threads%s", gckpt_isa_name(isa), threads, ways[way]);
+    fill_nan(&out);
+    fill_nan(&aux);
+    fill_nan(&work);
+    if (way >= IN_PLACE) {
+        memcpy(out.at, a->x[way - IN_PLACE].at, (size_t)out.n * sizeof(float));
+        call.in[way - IN_PLACE].data = out.at;
+    }
+    call.out = loss || way == NO_OUT ? NULL : out.at;
+    call.aux = !a->aux_floats || way == NO_AUX ? NULL : aux.at;
+    call.work = work.at;
+    if (loss && way != NO_OUT)
+        call.loss_sum = &sum, call.loss_count = &count;
+    call.kernels = kernels_of(isa);
+    call.runner = &runners[together];
+    p->op->forward_fast(&call);
+    if (call.out)
+        same(p, how, "out", a->out.at, &out);
+    if (call.aux)
+        same(p, how, "aux", a->aux.at, &aux);
+    CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
+    if (call.loss_sum)
+        CHECK_MSG(count == a->count &&
+                      (memcmp(&sum, &a->sum, sizeof sum) == 0 || (sum != sum && a->sum != a->sum)),
+                  "%s, %s: loss %.17g of %ld, not %.17g of %ld", p->name, how, sum, (long)count,
+                  a->sum, (long)a->count);
+    free(out.block);
+    free(aux.block);
+    free(work.block);
+}
+
+/* == backward ================================================================================= */
+/* Bits of wanted and accumulate: inputs. d[INPUTS + i]: low parts of input i, if it has elements. */
+static gckpt_call backward_call(const problem *p, const answer *a, unsigned wanted,
+                                unsigned accumulate, int threads, region *d)
+{
+    unsigned needs = 0;
+    for (int i = 0; i < p->inputs; i++)
+        needs |= wanted >> i & 1 ? p->op->needs[i] : 0;
+    gckpt_call call = call_of(p, a, needs, threads);
+    call.out = needs & GCKPT_OUT ? a->out.at : NULL;
+    call.aux = needs & GCKPT_AUX ? a->aux.at : NULL;
+    call.grad_out = p->op->flags & GCKPT_LOSS ? NULL : a->grad_out.at;
+    for (int i = 0; i < p->inputs; i++)
+        if (wanted >> i & 1) {
+            call.in[i].grad = d[p->twice ? 0 : i].at;
+            call.in[i].low = d[INPUTS + i].n ? d[INPUTS + i].at : NULL;
+            call.in[i].accumulate = (p->twice && i == 1) || accumulate >> i & 1;
+        }
+    return call;
+}
+
+static void backward(const problem *p, const answer *a, unsigned wanted, unsigned accumulate)
+{
+    region old[2 * INPUTS], want[2 * INPUTS], got[2 * INPUTS];
+    gckpt_call call;
+    /* in place: input 0's gradient is where the output's was, for one reason or the other */
+    int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES(0)) && alike(p, 0) &&
+                   wanted & 1 && !(accumulate & 1) && !p->twice;
+    for (int i = 0; i < 2 * INPUTS; i++) {
+        int k = i % INPUTS, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
+        int64_t n = wants ? count_of(&p->shape[k]) : 0;
+        if (i >= INPUTS && n) { /* sums: over rows here, or (adds) in the whole batch */
+            gckpt_call all = call_of(p, NULL, 0, 1);
+            n = p->op->needs[k] & GCKPT_SUMS && (adds || n != count_of(&all.shape)) && !p->twice
+                    ? n
+                    : 0;
+        }
+        old[i] = region_new(n, 0);
+        draw(old[i].at, n, adds ? (p->style == WILD ? WILD : SIGNS) : WILD);
+        if (i >= INPUTS && !adds)
+            memset(old[i].at, 0, (size_t)n * sizeof(float));
+        want[i] = region_new(n, 1);
+        got[i] = region_new(n, 1);
+        memcpy(want[i].at, old[i].at, (size_t)n * sizeof(float));
+    }
+    in_place = in_place && !want[INPUTS].n;
+    call = backward_call(p, a, wanted, accumulate, 1, want);
+    region work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
+    call.work = work.at;
+    p->op->backward(&call);
+    for (int i = 0; i < 2 * INPUTS; i++)
+        CHECK_MSG(region_intact(&want[i]) && region_intact(&work), "%s: plain op", p->name);
+    free(work.block);
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int t = 0; t < 4 + in_place && kernels_of((gckpt_isa)isa); t++) {
+            char how[96];
+            int threads = t < 3 ? t + 1 : 3;
+            if (t == 3 && p->cost < 1e5)
+                continue;
+            sprintf(how, "%s, %d threads, gradients %u, accumulate %u%s",
+                    gckpt_isa_name((gckpt_isa)isa), threads, wanted, accumulate,
+                    t == 4   ? ", in place"
+                    : t == 3 ? " at once"
+                             : "");
+            for (int i = 0; i < 2 * INPUTS; i++)
+                memcpy(got[i].at, t == 4 && i == 0 ? a->grad_out.at : old[i].at,
+                       (size_t)got[i].n * sizeof(float));
+            call = backward_call(p, a, wanted, accumulate, threads, got);
+            if (t == 4)
+                call.grad_out = call.in[0].grad;
+            work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
+            fill_nan(&work);
+            call.work = work.at;
+            call.kernels = kernels_of((gckpt_isa)isa);
+            call.runner = &runners[t == 3];
+            p->op->backward_fast(&call);
+            CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
+            for (int i = 0; i < 2 * INPUTS; i++) {
+                char what[24];
+                sprintf(what, "%s %d", i < INPUTS ? "gradient" : "low part", i % INPUTS);
+                same(p, how, what, want[i].at, &got[i]);
+            }
+            free(work.block);
+        }
+    for (int i = 0; i < 2 * INPUTS; i++) {
+        free(old[i].block);
+        free(want[i].block);
+        free(got[i].block);
+    }
+}
+
+/* == a problem ================================================================================ */
+static void try_problem(const problem *p)
+{
+    int loss = (p->op->flags & GCKPT_LOSS) != 0;
+    unsigned all = floats_of(p);
+    gckpt_call call = call_of(p, NULL, 0, 1);
+    answer a = { 0 };
+    for (int i = 0; i < p->inputs; i++) {
+        int64_t n = count_of(&p->shape[i]), left_out = loss ? pick(0, 9) : 0;
+        if (all >> i & 1) {
+            a.x[i] = region_new(n, 0);
+            draw(a.x[i].at, n, p->style);
+            continue;
+        }
+        a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
+        for (int64_t j = 0; j < n; j++)
+            a.index[j] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
+        a.index[pick(0, n - 1)] = p->classes - 1;
+    }
+    a.aux_floats = (int64_t)((call.aux_bytes + sizeof(float) - 1) / sizeof(float));
+    a.out = region_new(loss ? 0 : count_of(&call.shape), 1);
+    a.aux = region_new(a.aux_floats, 1);
+    a.grad_out = region_new(a.out.n, 0);
+    draw(a.grad_out.at, a.grad_out.n, p->style == STEEP ? NORMAL : p->style);
+    call = call_of(p, &a, ALL_INPUTS, 1);
+    region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
+    fill_nan(&a.out);
+    fill_nan(&a.aux);
+    fill_nan(&work);
+    call.out = loss ? NULL : a.out.at;
+    call.aux = a.aux_floats ? a.aux.at : NULL;
+    call.work = work.at;
+    if (loss)
+        call.loss_sum = &a.sum, call.loss_count = &a.count;
+    p->op->forward(&call);
+    CHECK_MSG(region_intact(&a.out) && region_intact(&a.aux) && region_intact(&work),
+              "%s: plain op", p->name);
+    free(work.block);
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int way = 0; way < WAYS && gckpt_isa_available((gckpt_isa)isa); way++) {
+            if (!possible(p, a.aux_floats, way))
+                continue;
+            for (int threads = 1; threads <= 3; threads++)
+                forward(p, &a, (gckpt_isa)isa, threads, 0, way);
+            if (p->cost >= 1e5)
+                forward(p, &a, (gckpt_isa)isa, 3, 1, way);
+        }
+    if (p->cost > 4e5 && !p->twice) {
+        unsigned some = (unsigned)next_random(&state) & all;
+        backward(p, &a, all, (unsigned)next_random(&state) & all);
+        if (some && some != all)
+            backward(p, &a, some, (unsigned)next_random(&state) & all);
+    } else {
+        for (unsigned wanted = p->twice ? all : 1; wanted <= all; wanted++)
+            for (int twice = 0; twice < 2 && !(wanted & ~all); twice++)
+                backward(p, &a, wanted, twice ? wanted & (unsigned)pick(1, all) : 0);
+    }
+    for (int i = 0; i < INPUTS; i++)
+        free(a.x[i].block);
+    free(a.grad_out.block);
+    free(a.out.block);
+    free(a.aux.block);
+    free(a.index);
+}
+
+static int wanted_op(const char *name) { return !only || strstr(name, only) != NULL; }
+
+/* So many of the random problems, which are n, and of sizes; the large ones of a list only in a whole run. */
+static int64_t share(int64_t n) { return (n * tries + 99) / 100; }
+static int64_t lengths(int64_t n) { return (n * percent + 99) / 100; }
+static int skipped(double cost) { return cost > 2e5 + 4e4 * percent && percent < 100; }
+
+/* How often each of a list is tried, of `most`. */
+static int times(int most) { return tries < 50 ? 1 : most; }
+
+/* == linear and matmul ======================================================================== */
+static void product(int64_t m, int64_t n, int64_t k, int style)
+{
+    int transposed = (int)pick(0, 1), kind = (int)pick(0, 3);
+    problem p = { .op = kind ? &gckpti_op_linear : &gckpti_op_matmul,
+                  .attributes = &transposed,
+                  .style = style,
+                  .cost = (double)m * (double)n * (double)k,
+                  .inputs = kind > 1 ? 3 : 2,
+                  .shape[0] = gckpt_shape2(m, k),
+                  .shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n),
+                  .shape[2] = gckpt_shape1(n) };
+    if (kind == 0 && p.cost < 2e5 && pick(0, 3)) { /* 2 or 6 products, or rows of 3 x one matrix */
+        int64_t first = pick(1, 2), second = 3;
+        p.shape[0] = gckpt_shape4(first, second, m, k);
+        p.cost *= (double)(first * second);
+        if (pick(0, 2))
+            p.shape[1] = gckpt_shape4(first, second, p.shape[1].d[0], p.shape[1].d[1]);
+    }
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s%s %ld x %ld x %ld%s%s, style %d", p.op->name,
+            transposed ? "_transposed" : "", (long)m, (long)n, (long)k,
+            p.inputs == 3 ? ", bias" : "", p.shape[1].n == 4 ? ", batched" : "", style);
+    try_problem(&p);
+}
+
+static void test_products(void)
+{
+    static const int16_t sizes[][3] = {
+        /* rows, columns, links */
+        { 1, 1, 1 },     { 1, 3, 1000 },    { 1, 1000, 3 },   { 1000, 1, 3 },   { 3, 1000, 1 },
+        { 1, 48, 400 },  { 7, 800, 50 },    { 200, 401, 97 }, { 2, 17, 769 },   { 17, 16, 385 },
+        { 33, 49, 800 }, { 65, 385, 40 },   { 40, 65, 385 },  { 385, 40, 65 },  { 400, 8, 30 },
+        { 97, 193, 50 }, { 100, 100, 100 }, { 130, 70, 390 }, { 16, 770, 20 },  { 770, 16, 20 },
+        { 49, 500, 33 }, { 9, 48, 384 },    { 8, 96, 768 },   { 150, 150, 16 }, { 1, 2000, 2 },
+        { 2000, 2, 1 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < times(3); twice++)
+            product(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
+    for (int i = 0; i < times(3); i++) /* large enough for scratch of the plan's */
+        product(260, 530, 130, NORMAL);
+    CHECK(gckpti_product_room(260, 530, 130) > 0 && gckpti_product_room(256, 1024, 70) > 0);
+    for (int64_t i = 0, end = share(420); i < end; i++) {
+        int64_t m = pick(1, 70), n = pick(1, 70), k = pick(1, 70);
+        if (i % 3 == 0) /* skinny */
+            *(i % 9 == 0 ? &m : i % 9 == 3 ? &n : &k) = pick(1, 5);
+        product(m, n, k, (int)(i % STYLES));
+    }
+}
+
+/* == attention ================================================================================ */
+static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
+                      int style)
+{
+    gckpti_attention o = { heads, causal };
+    problem p = { .op = &gckpti_op_attention,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = (double)(rows * t * heads) * (double)(s * d),
+                  .inputs = 3,
+                  .shape[0] = gckpt_shape3(rows, t, heads * d) };
+    p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal && s < t ? t : s, heads * d);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "attention %ld x %ld over %ld, %d heads of %ld%s, style %d", (long)rows,
+            (long)t, (long)p.shape[1].d[1], heads, (long)d, causal ? ", causal" : "", style);
+    try_problem(&p);
+}
+
+static void test_attention(void)
+{
+    static const int16_t sizes[][4] = {
+        /* queries, keys, columns, heads */
+        { 1, 1, 1, 1 },      { 1, 200, 5, 2 },    { 200, 1, 5, 1 },   { 64, 64, 64, 1 },
+        { 65, 63, 16, 2 },   { 200, 200, 64, 1 }, { 150, 70, 80, 1 }, { 129, 129, 32, 2 },
+        { 100, 130, 80, 1 }, { 70, 70, 130, 1 },  { 20, 30, 128, 2 }, { 33, 33, 97, 2 },
+        { 128, 128, 16, 3 }, { 66, 200, 33, 1 },  { 191, 193, 8, 1 }, { 17, 80, 112, 1 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int causal = 0; causal < 2; causal++)
+            for (int twice = 0; twice < times(2); twice++)
+                attention(twice ? 1 : 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], causal,
+                          twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t i = 0, end = share(110); i < end; i++) {
+        int64_t t = i % 4 ? pick(1, 70) : pick(1, 140), s = i % 5 ? pick(1, 70) : pick(1, 200);
+        attention(pick(1, 2), t, s, i % 3 ? pick(1, 20) : pick(1, 70), (int)pick(1, 3),
+                  (int)(i & 1), (int)(i % STYLES));
+    }
+}
+
+/* == convolutions ============================================================================= */
+/* Sizes are of the image, of w, of a group's channels and results; image: of the transpose, what it
+ * makes of places that cover as much. */
+static void convolution(int64_t rows, const int64_t *image, const int64_t *taps, int64_t c,
+                        int64_t o, gckpt_window window, int transposed, int style)
+{
+    gckpti_conv2d a = { window, transposed };
+    problem p = { .op = &gckpti_op_conv2d,
+                  .attributes = &a,
+                  .style = style,
+                  .inputs = 2 + (int)pick(0, 1),
+                  .shape[0] = gckpt_shape4(rows, image[0], image[1], window.groups * c),
+                  .shape[1] = gckpt_shape4(taps[0], taps[1], c, window.groups * o) };
+    gckpt_call call;
+    if (transposed) {
+        p.shape[0].d[3] = window.groups * o;
+        for (int i = 0; i < 2; i++) {
+            p.shape[0].d[1 + i] = image[i] / window.stride[i] + 1;
+            a.window.output_padding[i] = (int)pick(0, window.stride[i] - 1);
+        }
+    }
+    p.shape[2] = gckpt_shape1(window.groups * (transposed ? c : o));
+    for (int i = 0; i < 2; i++) /* as little padding as fits */
+        while (!transposed &&
+               image[i] + 2 * a.window.padding[i] < (taps[i] - 1) * window.dilation[i] + 1)
+            a.window.padding[i]++;
+    for (int i = 0; i < 2 && transposed; i++)
+        while (p.shape[0].d[1 + i] * window.stride[i] + (taps[i] - 1) * window.dilation[i] <
+               window.stride[i] + 2 * a.window.padding[i])
+            a.window.padding[i]--;
+    call = call_of(&p, NULL, 0, 1);
+    p.cost = (double)gckpti_conv2d_flops(&call) / 2;
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(
+        p.name,
+        "conv2d%s %ld x %ld x %ld, %ld x %ld, %d groups of %ld and %ld, strides %d %d, padding %d %d, "
+        "dilation %d %d, style %d",
+        transposed ? "_transposed" : "", (long)rows, (long)image[0], (long)image[1], (long)taps[0],
+        (long)taps[1], window.groups, (long)c, (long)o, window.stride[0], window.stride[1],
+        a.window.padding[0], a.window.padding[1], window.dilation[0], window.dilation[1], style);
+    try_problem(&p);
+}
+
+static void test_convolutions(void)
+{
+    static const struct {
+        int64_t rows, image[2], taps[2], c, o;
+        gckpt_window window;
+    } list[] = {
+        { 2, { 9, 8 }, { 3, 3 }, 16, 24, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 1, { 6, 7 }, { 3, 3 }, 50, 52, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 1, { 5, 5 }, { 3, 3 }, 70, 3, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 2, { 9, 9 }, { 3, 3 }, 3, 49, { { 0 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } },
+        { 3, { 8, 9 }, { 1, 1 }, 20, 17, { { 0 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1, { 0 } } },
+        { 1, { 7, 11 }, { 2, 5 }, 9, 10, { { 0 }, { 3, 2 }, { 1, 2 }, { 2, 1 }, 2, { 0 } } },
+        { 2, { 6, 9 }, { 3, 3 }, 1, 1, { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 70, { 0 } } },
+        { 2, { 6, 9 }, { 3, 3 }, 1, 3, { { 0 }, { 2, 1 }, { 1, 1 }, { 1, 1 }, 13, { 0 } } },
+        { 2, { 6, 9 }, { 3, 3 }, 5, 1, { { 0 }, { 1, 2 }, { 0, 1 }, { 1, 3 }, 4, { 0 } } },
+        { 4,
+          { 16, 16 },
+          { 3, 3 },
+          32,
+          64,
+          { { 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1, { 0 } } }, /* scratch of the plan's */
+        { 1, { 1, 3000 }, { 1, 9 }, 32, 32, { { 0 }, { 1, 2 }, { 0, 4 }, { 1, 1 }, 1, { 0 } } },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        for (int twice = 0; twice < times(2); twice++)
+            for (int transposed = 0; transposed < 2; transposed++)
+                convolution(list[i].rows, list[i].image, list[i].taps, list[i].c, list[i].o,
+                            list[i].window, transposed, twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t i = 0, end = share(160); i < end; i++) {
+        int64_t image[2] = { pick(1, 9), pick(1, i % 5 ? 9 : 40) },
+                taps[2] = { pick(1, 4), pick(1, 4) };
+        gckpt_window window = { { 0 },
+                                { (int)pick(1, 3), (int)pick(1, 4) },
+                                { (int)pick(0, 2), (int)pick(0, 2) },
+                                { (int)pick(1, 3), (int)pick(1, 3) },
+                                i % 3 ? 1 : (int)pick(1, 9),
+                                { 0 } };
+        convolution(pick(1, 3), image, taps, i % 4 ? pick(1, 8) : pick(1, 33),
+                    i % 4 == 1 ? 1 : pick(1, 20), window, (int)(i & 1), (int)(i % STYLES));
+    }
+}
+
+/* Forward of `t` queries from position `at` on, by an instruction set, with room for `capacity` keys. */
+static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, int64_t t,
+                   int64_t capacity)
+{
+    gckpt_shape *q = &call->in[0].shape;
+    call->inputs = 3;
+    call->attributes = o;
+    call->threads = call->rounded ? 1 : 2;
+    call->kernels = kernels_of(isa);
+    call->runner = &runners[0];
+    q->d[1] = t;
+    call->in[1].shape = call->in[2].shape = gckpt_shape3(q->d[0], capacity, q->d[2]);
+    CHECK(gckpti_op_attention.shape(call) == GCKPT_OK);
+    region work = region_new((int64_t)(call->work_forward / sizeof(float)), 1);
+    fill_nan(&work);
+    call->work = work.at;
+    (isa == GCKPT_ISA_PLAIN ? gckpti_op_attention.forward : gckpti_op_attention.forward_fast)(call);
+    CHECK(region_intact(&work));
+    free(work.block);
+}
+
+/* What generation rests on: queries that come a few at a time, with keys in a buffer that is filled
+ * as they come (NaN where it is not yet), get the bits of one call with all of them. */
+static void generation(int64_t n, int64_t t, int64_t d, int heads, int prefix,
+                       gckpt_precision precision)
+{
+    enum { ROWS = 2 };
+    int64_t c = heads * d, capacity = n + 70;
+    gckpti_attention o = { heads, 1 };
+    gckpt_call call = { .shape = { 0 },
+                        .precision = precision,
+                        .rounded = precision == GCKPT_BF16 ? 7 : 0,
+                        .in[0].shape = gckpt_shape3(ROWS, n, c) };
+    region q = region_new(ROWS * n * c, 0), out = region_new(ROWS * n * c, 0),
+           some = region_new(ROWS * t * c, 0);
+    region aux = region_new(ROWS * heads * n, 0), of_some = region_new(ROWS * heads * t, 0);
+    region got = region_new(ROWS * t * c, 1), had = region_new(ROWS * heads * t, 1);
+    region keys[2] = { region_new(ROWS * n * c, 0), region_new(ROWS * n * c, 0) };
+    region cache[2] = { region_new(ROWS * capacity * c, 0), region_new(ROWS * capacity * c, 0) };
+    draw(q.at, q.n, NORMAL);
+    for (int i = 0; i < 2; i++)
+        draw(keys[i].at, keys[i].n, i ? NORMAL : MIXED);
+    for (int64_t i = 0; i < q.n && precision == GCKPT_BF16; i++) {
+        q.at[i] = gckpti_from_bf16(gckpti_to_bf16(q.at[i]));
+        for (int k = 0; k < 2; k++)
+            keys[k].at[i] = gckpti_from_bf16(gckpti_to_bf16(keys[k].at[i]));
+    }
+    call.in[0].data = q.at, call.in[1].data = keys[0].at, call.in[2].data = keys[1].at;
+    call.out = out.at, call.aux = aux.at;
+    attend(&call, GCKPT_ISA_PLAIN, &o, n, n);
+    for (int64_t at = prefix; at < n; at += t) {
+        int64_t now = at + t < n ? t : n - at;
+        for (int64_t r = 0; r < ROWS; r++) {
+            memcpy(some.at + r * now * c, q.at + (r * n + at) * c,
+                   (size_t)(now * c) * sizeof(float));
+            for (int h = 0; h < heads; h++)
+                memcpy(of_some.at + (r * heads + h) * now, aux.at + (r * heads + h) * n + at,
+                       (size_t)now * sizeof(float));
+            for (int i = 0; i < 2; i++) {
+                float *to = cache[i].at + r * capacity * c;
+                memset(to, 0xff, (size_t)(capacity * c) * sizeof *to);
+                memcpy(to, keys[i].at + r * n * c, (size_t)((at + now) * c) * sizeof *to);
+            }
+        }
+        call.in[0].data = some.at, call.in[1].data = cache[0].at, call.in[2].data = cache[1].at;
+        call.out = got.at, call.aux = had.at;
+        call.position = at - prefix;
+        o.causal = 1 + (int)(capacity - prefix -
+                             now); /* the first `prefix` keys are none of the cache's */
+        for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++) {
+            if (isa != GCKPT_ISA_PLAIN && !kernels_of((gckpt_isa)isa))
+                continue;
+            fill_nan(&got), fill_nan(&had);
+            attend(&call, (gckpt_isa)isa, &o, now, capacity);
+            int right = region_intact(&got) && region_intact(&had);
+            for (int64_t r = 0; r < ROWS; r++)
+                right &= differs(out.at + (r * n + at) * c, got.at + r * now * c, now * c) < 0;
+            CHECK_MSG(right && differs(of_some.at, had.at, ROWS * heads * now) < 0,
+                      "attention, %ld queries from %ld on, heads of %ld, %s, precision %d",
+                      (long)now, (long)at, (long)d, gckpt_isa_name((gckpt_isa)isa), (int)precision);
+        }
+    }
+    region *all[] = {
+        &q, &out, &some, &aux, &of_some, &got, &had, keys, keys + 1, cache, cache + 1
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]->block);
+}
+
+static void test_generation(void)
+{
+    static const int8_t few[] = { 1, 2, 7, 8, 9, 16, 17, 63, 64, 65, 70 };
+    for (size_t i = 0; i < sizeof few && wanted_op("attention"); i++)
+        for (int mixed = 0; mixed < 2; mixed++) {
+            generation(i ? 200 : 130, few[i], i % 3 ? pick(1, 20) : pick(30, 100), (int)pick(1, 2),
+                       0, mixed ? GCKPT_BF16 : GCKPT_FP32);
+            generation(140, few[i], pick(1, 40), 1, (int)pick(1, 130),
+                       mixed ? GCKPT_BF16 : GCKPT_FP32);
+        }
+}
+
+/* == row by row: norms, softmax, curves ======================================================= */
+static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64_t n, int style)
+{
+    problem p = { .op = op,
+                  .attributes = o,
+                  .style = style,
+                  .cost = 8.0 * (double)(rows * n),
+                  .inputs = 1 + (o && o->gain) + (o && o->bias),
+                  .shape[0] = gckpt_shape2(rows, n) };
+    p.shape[1] = p.shape[2] = gckpt_shape1(n);
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld%s%s, style %d", op->name, (long)rows, (long)n,
+            o && o->gain ? ", gain" : "", o && o->bias ? ", bias" : "", style);
+    try_problem(&p);
+}
+
+/* Curves, those with attributes with others each time. */
+static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
+{
+    static const float exponents[] = { 0,    1,     2,     3,    0.5f, -0.5f, -1,      -2,
+                                       2.5f, -1.5f, 1e-3f, 7.0f, 1e9f, -3e4f, 1 / 3.0f };
+    const float inf = INFINITY, limits[][2] = { { -1, 1 }, { 0, inf }, { -inf, 0.5f }, { 0, 0 } };
+    static int64_t turn;
+    problem p = { .op = op,
+                  .style = style,
+                  .cost = 8.0 * (double)(rows * n),
+                  .inputs = 1,
+                  .shape[0] = gckpt_shape2(rows, n) };
+    if (op == &gckpti_op_pow)
+        p.attributes = &exponents[turn++ % (int64_t)(sizeof exponents / sizeof *exponents)];
+    else if (op == &gckpti_op_clamp)
+        p.attributes = limits[turn++ % 4];
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %g %ld x %ld, style %d", op->name,
+            p.attributes ? (double)*(const float *)p.attributes : 0.0, (long)rows, (long)n, style);
+    try_problem(&p);
+}
+
+static void row_ops(int64_t rows, int64_t n, int style)
+{
+    static const gckpti_norm norms[6] = { { 1, 0, 0 }, { 1, 1, 0 }, { 1, 0, 1 },
+                                          { 1, 1, 2 }, { 0, 0, 0 }, { 0, 1, 0 } };
+    static const gckpt_op *const curves[] = {
+        &gckpti_op_softmax,    &gckpti_op_relu, &gckpti_op_gelu,    &gckpti_op_gelu_erf,
+        &gckpti_op_silu,       &gckpti_op_tanh, &gckpti_op_sigmoid, &gckpti_op_log_softmax,
+        &gckpti_op_exp,        &gckpti_op_log,  &gckpti_op_sqrt,    &gckpti_op_abs,
+        &gckpti_op_reciprocal, &gckpti_op_pow,  &gckpti_op_clamp
+    };
+    for (int i = 0; i < 6; i++)
+        row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
+               style);
+    for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
+        curve(curves[i], rows, n, style);
+}
+
+static void test_rows(void)
+{
+    static const int16_t sizes[][2] = { { 1, 1 },   { 1, 5000 }, { 3, 1024 },
+                                        { 90, 70 }, { 300, 64 }, { 40, 385 },
+                                        { 500, 3 }, { 2, 4097 }, { 130, 129 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < times(2); twice++)
+            row_ops(sizes[i][0], sizes[i][1], twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t n = 1, end = lengths(100); n <= end; n++)
+        row_ops(pick(1, 9), n, (int)(n % STYLES));
+}
+
+/* == pairs ==================================================================================== */
+enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is repeated, if it is */
+
+static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
+{
+    problem p = { .op = op,
+                  .style = style,
+                  .cost = 2.0 * (double)(rows * n),
+                  .inputs = 2,
+                  .twice = layout == BOTH_ONE,
+                  .shape[0] = layout == OUTER ? gckpt_shape2(rows, 1) : gckpt_shape2(rows, n) };
+    p.shape[1] = layout == ROW || layout == OUTER ? gckpt_shape1(n)
+                 : layout == COLUMN               ? gckpt_shape2(rows, 1)
+                 : layout == ONE                  ? gckpt_shape1(1)
+                                                  : p.shape[0];
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld, layout %d, style %d", op->name, (long)rows, (long)n, layout,
+            style);
+    try_problem(&p);
+}
+
+static void test_pairs(void)
+{
+    static const gckpt_op *const ops[] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
+                                           &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
+    static const int16_t sizes[][2] = { { 1, 4096 }, { 4097, 1 }, { 300, 300 }, { 5, 4095 } };
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        for (int layout = 0; layout < LAYOUTS; layout++) {
+            for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+                pair_op(ops[i], sizes[k][0], sizes[k][1], layout, (int)k);
+            for (int64_t k = 0, end = share(20); k < end; k++)
+                pair_op(ops[i], pick(1, 9), pick(1, 40), layout, (int)(k % STYLES));
+        }
+        for (int64_t n = 1, end = lengths(100); n <= end; n++)
+            pair_op(ops[i], 1, n, SAME, (int)(n % STYLES));
+    }
+}
+
+/* == embed ==================================================================================== */
+static void embed(int64_t classes, int64_t columns, int64_t rows, int style)
+{
+    problem p = { .op = &gckpti_op_embed,
+                  .style = style,
+                  .cost = (double)(columns * (rows + classes)),
+                  .inputs = 2,
+                  .classes = (int)classes,
+                  .shape[0] = gckpt_shape2(classes, columns),
+                  .shape[1] = rows % 2 ? gckpt_shape1(rows) : gckpt_shape2(2, rows / 2) };
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "embed %ld of %ld x %ld, style %d", (long)rows, (long)classes, (long)columns,
+            style);
+    try_problem(&p);
+}
+
+static void test_embed(void)
+{
+    static const int16_t sizes[][3] = { { 1, 1, 1 },      { 70, 130, 513 }, { 3, 1000, 200 },
+                                        { 2000, 65, 90 }, { 1, 64, 700 },   { 500, 3, 1500 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < times(2); twice++)
+            embed(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t i = 0, end = share(60); i < end; i++)
+        embed(pick(1, 70), pick(1, 140), pick(1, 70), (int)(i % STYLES));
+}
+
+/* == pools, norms of images ==================================================================== */
+static void pool(int64_t rows, int64_t high, int64_t wide, int64_t channels, int style)
+{
+    gckpti_pool o = { { 1, 1 }, { 1, 1 }, { 0, 0 } };
+    int average = (int)pick(0, 1), images = high > 1 || pick(0, 1);
+    for (int i = !images; i < 2; i++) {
+        o.size[i] = (int)pick(1, 4);
+        o.padding[i] = (int)pick(0, o.size[i] - 1);
+        o.stride[i] = (int)pick(1, 4);
+    }
+    problem p = { .op = average ? &gckpti_op_average_pool : &gckpti_op_max_pool,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = 8.0 * (double)(rows * high * wide * channels),
+                  .inputs = 1,
+                  .shape = { images ? gckpt_shape4(rows, high, wide, channels)
+                                    : gckpt_shape3(rows, wide, channels) } };
+    if (!wanted_op(p.op->name) || skipped(p.cost) || wide + 2 * o.padding[1] < o.size[1] ||
+        high + 2 * o.padding[0] < o.size[0])
+        return;
+    sprintf(p.name, "%s %ld x %ld x %ld x %ld by %d x %d, style %d", p.op->name, (long)rows,
+            (long)high, (long)wide, (long)channels, o.size[0], o.size[1], style);
+    try_problem(&p);
+}
+
+/* groups 0: batchnorm; kind: bit 0 a gain, bit 1 a bias */
+static void channels(int64_t rows, int64_t places, int groups, int64_t m, int kind, int style)
+{
+    int first = groups ? 1 : 3;
+    gckpti_channel_norm o = { groups, kind & 1 ? first : 0, kind & 2 ? first + (kind & 1) : 0 };
+    int64_t n = groups ? groups * m : m;
+    problem p = { .op = groups ? &gckpti_op_groupnorm : &gckpti_op_batchnorm,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = 8.0 * (double)(rows * places * n),
+                  .inputs = first + (kind & 1) + (kind >> 1),
+                  .shape = { gckpt_shape3(rows, places, n) } };
+    for (int i = 1; i < p.inputs; i++)
+        p.shape[i] = gckpt_shape1(n);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld x %d x %ld, kind %d, style %d", p.op->name, (long)rows,
+            (long)places, groups, (long)m, kind, style);
+    try_problem(&p);
+}
+
+static void test_images(void)
+{
+    for (int64_t i = 0, end = share(120); i < end; i++)
+        pool(pick(1, 4), pick(1, 9), pick(1, 9), pick(1, 40), (int)(i % STYLES));
+    pool(5, 20, 21, 67, NORMAL);
+    for (int64_t i = 0, end = share(120); i < end; i++)
+        channels(pick(1, 5), pick(1, 9), (int)pick(0, 5), pick(1, i % 5 ? 20 : 150), (int)(i & 3),
+                 (int)(i / 4 % STYLES));
+    for (int kind = 0; kind < 4; kind++) {
+        channels(4, 100, 0, 70, kind, NORMAL);
+        channels(4, 100, 2, 67, kind, NORMAL);
+    }
+}
+
+/* == gather, recurrent layers ================================================================= */
+static void gather(int64_t rows, int64_t n, int64_t m, int64_t columns, int style)
+{
+    problem p = { .op = &gckpti_op_gather,
+                  .style = style,
+                  .cost = (double)rows * (double)(columns * (n + m)),
+                  .inputs = 2,
+                  .classes = (int)n,
+                  .shape[0] = gckpt_shape3(rows, n, columns),
+                  .shape[1] = gckpt_shape2(rows, m) };
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "gather %ld x %ld of %ld x %ld, style %d", (long)rows, (long)m, (long)n,
+            (long)columns, style);
+    try_problem(&p);
+}
+
+/* kind: bit 0 lstm, bit 1 a first state, bit 2 a bias of wh (gru) */
+static void recurrent(int64_t rows, int64_t steps, int64_t units, int kind, int style)
+{
+    int lstm = kind & 1, start = kind >> 1 & 1, bias = !lstm && kind & 4;
+    gckpti_recurrent o = { lstm ? 4 : 3, bias ? 2 : 0, start ? 2 + bias : 0 };
+    int64_t gates = o.gates * units;
+    problem p = { .op = lstm ? &gckpti_op_lstm : &gckpti_op_gru,
+                  .attributes = &o,
+                  .style = style,
+                  .cost = (double)(rows * steps) * (double)(units * gates),
+                  .inputs = 2 + bias + start + (start && lstm),
+                  .shape = { gckpt_shape3(rows, steps, gates), gckpt_shape2(units, gates) } };
+    for (int i = 2; i < p.inputs; i++)
+        p.shape[i] = i == o.bias ? gckpt_shape1(gates) : gckpt_shape2(rows, units);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld x %ld%s%s, style %d", p.op->name, (long)rows, (long)steps,
+            (long)units, bias ? ", bias" : "", start ? ", first state" : "", style);
+    try_problem(&p);
+}
+
+static void test_sequences(void)
+{
+    static const int16_t sizes[][3] = { /* rows, steps, units */
+                                        { 1, 1, 1 },   { 70, 3, 5 }, { 33, 2, 40 },
+                                        { 1, 30, 65 }, { 5, 7, 48 }, { 130, 4, 17 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int kind = 0; kind < 8; kind++)
+            recurrent(sizes[i][0], sizes[i][1], sizes[i][2], kind, NORMAL);
+    for (int64_t i = 0, end = share(60); i < end; i++)
+        recurrent(pick(1, 9), pick(1, 6), pick(1, 40), (int)(i & 7), (int)(i / 8 % STYLES));
+    gather(3, 700, 900, 65, NORMAL);
+    for (int64_t i = 0, end = share(30); i < end; i++)
+        gather(pick(1, 5), pick(1, 20), pick(1, 30), pick(1, 40), (int)(i % STYLES));
+}
+
+/* embed's backward from a gradient that is bf16 (32 rows of a table). */
+static void test_embed_bf16(void)
+{
+    enum { TABLE = 32, MOST = 200 };
+    static float from[TABLE * MOST], want[TABLE * MOST], got[TABLE * MOST];
+    static uint16_t grad[40 * MOST];
+    int32_t index[40];
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int i = 0; i < 40 && gckpt_isa_available((gckpt_isa)isa); i++) {
+            const int64_t rows = i % 4 ? pick(1, 40) : 40, n = i % 5 ? pick(1, MOST) : MOST;
+            gckpt_call call = { .kernels = kernels_of((gckpt_isa)isa), .threads = 1, .inputs = 2 };
+            call.shape = gckpt_shape2(rows, n);
+            call.in[0].shape = gckpt_shape2(TABLE, n);
+            call.in[0].accumulate = i % 2;
+            call.in[1].shape = gckpt_shape1(rows);
+            call.in[1].index = index;
+            call.grad_out_bf16 = grad;
+            for (int64_t r = 0; r < rows; r++)
+                index[r] = (int32_t)pick(0, TABLE - 1);
+            draw(from, TABLE * n, SIGNS);
+            for (int64_t k = 0; k < rows * n; k++)
+                grad[k] = gckpti_to_bf16(from[k % (TABLE * n)] * 3);
+            memcpy(want, from, sizeof from);
+            memcpy(got, from, sizeof from);
+            call.in[0].grad = want;
+            gckpti_embed_backward(&call);
+            call.in[0].grad = got;
+            gckpti_fast_embed_backward(&call);
+            CHECK_MSG(differs(want, got, TABLE * MOST) < 0, "embed from bf16, %s, %ld x %ld",
+                      gckpt_isa_name((gckpt_isa)isa), (long)rows, (long)n);
+        }
+}
+
+/* What a backend does between ops, for arrays that no cache holds, too. */
+static void test_between(void)
+{
+    enum { MOST = GCKPTI_UNCACHED + 5 };
+    float *got = malloc((MOST + 8) * sizeof *got), *want = calloc(MOST + 8, sizeof *want);
+    gckpt_call call = { .kernels = kernels_of(GCKPT_ISA_AVX2), .threads = 1 };
+    CHECK(got && want);
+    for (int i = 0; i < 5; i++) { /* somewhere one begins at a multiple of 16 bytes */
+        const int64_t n = i == 4 ? 1003 : MOST;
+        memset(got, 0x55, (MOST + 8) * sizeof *got);
+        gckpti_cpu_fill(&call, got + i, 0, n);
+        CHECK_MSG(!memcmp(got + i, want, (size_t)n * sizeof *got), "zeros, %d", i);
+        memset(want, 0x55, 8 * sizeof *want);
+        CHECK_MSG(!memcmp(got + i + n, want, 3 * sizeof *got), "more zeros, %d", i);
+        memset(want, 0, 8 * sizeof *want);
+    }
+    for (int64_t i = 0; i < 70001; i++)
+        got[i] = want[i] = (float)(i % 977) / 7;
+    for (int64_t i = 0; i < 70001; i++)
+        want[i] += want[i + 3];
+    if (call.kernels)
+        gckpti_fast_add(&call, got, memcpy(got + 100000, got + 3, 280000), 70001);
+    for (int64_t i = 0; i < 69998; i++)
+        CHECK(!call.kernels || got[i] == want[i]);
+    free(want);
+    free(got);
+}
+
+/* == losses =================================================================================== */
+static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
+{
+    problem p = { .op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy,
+                  .style = style,
+                  .cost = (columns ? (double)columns : 8.0) * (double)(rows * classes),
+                  .inputs = columns ? 3 : 2,
+                  .classes = (int)classes,
+                  .shape[0] = gckpt_shape2(rows, columns ? columns : classes),
+                  .shape[1] = gckpt_shape2(classes, columns) };
+    p.shape[p.inputs - 1] = gckpt_shape1(rows);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld over %ld classes, style %d", p.op->name, (long)rows,
+            (long)columns, (long)classes, style);
+    try_problem(&p);
+}
+
+/* The losses with weights: (rows, middle, classes), with weights of 0 to 3 axes (0: none). */
+static void weighted(const gckpt_op *op, int64_t rows, int64_t middle, int64_t classes, int axes,
+                     int style)
+{
+    const float attribute = op == &gckpti_op_huber ? 0.6f : (float)pick(0, 2) / 4.0f;
+    int hard = op == &gckpti_op_cross_entropy_with, soft = op == &gckpti_op_soft_cross_entropy;
+    gckpt_shape all = gckpt_shape3(rows, middle, classes), heads = gckpt_shape2(rows, middle);
+    problem p = { .op = op,
+                  .style = style,
+                  .cost = 8.0 * (double)(rows * middle * classes),
+                  .inputs = op == &gckpti_op_sum_loss ? 1
+                            : axes                    ? 3
+                                                      : 2,
+                  .classes = (int)classes,
+                  .attributes = hard || op == &gckpti_op_huber ? &attribute : NULL,
+                  .shape = { all, hard ? heads : all, all } };
+    p.shape[2].n = (hard || soft) && axes > 2 ? 2 : axes;
+    if (op == &gckpti_op_mean_squared_error)
+        p.inputs = 2;
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld x %ld, weights of %d axes, style %d", op->name, (long)rows,
+            (long)middle, (long)classes, axes, style);
+    try_problem(&p);
+}
+
+static void test_weighted(void)
+{
+    static const gckpt_op *const ops[] = {
+        &gckpti_op_cross_entropy_with,  &gckpti_op_soft_cross_entropy,      &gckpti_op_sum_loss,
+        &gckpti_op_mean_squared_error,  &gckpti_op_mean_squared_error_with, &gckpti_op_huber,
+        &gckpti_op_binary_cross_entropy
+    };
+    static const int16_t sizes[][3] = { /* rows, middle, classes */
+                                        { 1, 1, 1 },   { 1, 1, 2050 }, { 1030, 1, 3 },
+                                        { 3, 700, 2 }, { 6, 7, 33 },   { 2, 40, 37 }
+    };
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
+        int least = ops[k] == &gckpti_op_mean_squared_error_with;
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+            for (int axes = least; axes < 4; axes++)
+                weighted(ops[k], sizes[i][0], sizes[i][1], sizes[i][2], axes,
+                         i % 2 ? NORMAL : (int)pick(0, STYLES - 1));
+        for (int64_t i = 0, end = share(60); i < end; i++)
+            weighted(ops[k], pick(1, 5), pick(1, 12), pick(1, 40), (int)pick(least, 3),
+                     (int)(i % STYLES));
+    }
+}
+
+static void test_losses(void)
+{
+    static const int16_t sizes[][3] = {
+        /* rows, columns, classes */
+        { 1, 1, 1 },     { 513, 3, 70 },   { 300, 2, 1030 }, { 5, 7, 2049 },  { 257, 1, 2050 },
+        { 256, 16, 64 }, { 20, 400, 50 },  { 70, 40, 1025 }, { 3, 770, 100 }, { 600, 20, 33 },
+        { 1, 5, 3000 },  { 100, 64, 200 }, { 30, 390, 390 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < times(2); twice++) {
+            loss(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
+            loss(sizes[i][0], 0, sizes[i][2], twice ? (int)(i % STYLES) : STEEP);
+        }
+    loss(270, 70, 1100, NORMAL); /* the same */
+    for (int64_t i = 0, end = share(110); i < end; i++) {
+        loss(pick(1, 40), pick(1, 40), pick(1, 70), (int)(i % STYLES));
+        loss(pick(1, 40), 0, pick(1, 100), (int)(i % STYLES));
+    }
+}
+
+/* == kernels of the update ==================================================================== */
+static void update(int64_t n, int style, gckpt_isa isa)
+{
+    static const gckpt_rates how[3] = {
+        { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f },
+        { 1.0f, 0.0f, 0.0f, 1.0f, 0.5f, 0.5f, 0.0f, 1.0f, 1.0f },
+        { 1e-30f, 1.0f, 0.9f, 0.1f, 0.95f, 0.05f, 1e-12f, 1e20f, 1e3f }
+    };
+    static const float by[] = { 3, 1, 7, 1e-38f, 1e30f, 0 };
+    const gckpti_kernels *kernels = kernels_of(isa);
+    region x[4], y[4], g = region_new(n, 1), more = region_new(n, 1);
+    char line[64];
+    problem p = { 0 };
+    sprintf(line, "%s, %ld elements, style %d", gckpt_isa_name(isa), (long)n, style);
+    for (int i = 0; i < 4; i++) { /* g, w, m, v */
+        x[i] = region_new(n, 1);
+        y[i] = region_new(n, 1);
+        draw(x[i].at, n, i && style == TINY ? NORMAL : style);
+        for (int64_t k = 0; k < n && i == 3; k++)
+            x[i].at[k] = fabsf(x[i].at[k]);
+        memcpy(y[i].at, x[i].at, (size_t)n * sizeof(float));
+    }
+    draw(more.at, n, style == TINY ? NORMAL : style);
+    for (int h = 0; h < 5 * 4 * 3; h++) {
+        static const float counts[] = { 3, 0, 16, 1, 1048577 };
+        gckpt_pass pass = { 0 };
+        float sums[2];
+        int64_t half = h % 2 && n > 64 ? 32 : 0; /* a block that is not the first */
+        const float *adds = h % 3 == 1 ? more.at + half : NULL;
+        int updates = h / 5 % 4 < 3;
+        pass.squares = sums;
+        pass.optimiser = (gckpt_optimiser)(h / 5 % 4);
+        pass.count = counts[h % 5];
+        pass.write_back = h / 5 % 2;
+        pass.momentum = 0.9f;
+        pass.rates = how[h / 20];
+        memcpy(g.at, x[0].at, (size_t)n * sizeof(float));
+        memcpy(y[0].at, x[0].at, (size_t)n * sizeof(float));
+        pass.gradient = g.at, pass.values = x[1].at;
+        pass.state[0] = x[2].at, pass.state[1] = x[3].at;
+        sums[0] = gckpti_plain_update_block(&pass, adds, half, n - half, updates);
+        pass.gradient = y[0].at, pass.values = y[1].at;
+        pass.state[0] = y[2].at, pass.state[1] = y[3].at;
+        sums[1] = kernels->update(&pass, adds, half, n - half, updates);
+        sprintf(p.name, "update %d", h);
+        CHECK_MSG(differs(sums, sums + 1, 1) < 0, "squares of %s, %s: %.9g, not %.9g", p.name, line,
+                  (double)sums[1], (double)sums[0]);
+        if (!pass.write_back) /* the plain one's is divided */
+            memcpy(g.at, x[0].at, (size_t)n * sizeof(float));
+        for (int64_t i = half; i < n && !pass.write_back && adds && !updates; i++)
+            g.at[i] += adds[i - half];
+        same(&p, line, "g", g.at, &y[0]);
+        for (int i = 1; i < 4; i++)
+            same(&p, line, i == 1 ? "w" : i == 2 ? "m" : "v", x[i].at, &y[i]);
+    }
+    memcpy(y[0].at, x[0].at, (size_t)n * sizeof(float));
+    for (size_t k = 0; k < sizeof by / sizeof by[0]; k++) {
+        for (int64_t i = 0; i < n; i++)
+            x[1].at[i] = x[0].at[i] / by[k];
+        memcpy(y[1].at, x[0].at, (size_t)n * sizeof(float));
+        kernels->divide(y[1].at, by[k], n);
+        strcpy(p.name, "divide");
+        same(&p, line, "quotient", x[1].at, &y[1]);
+    }
+    free(g.block);
+    free(more.block);
+    for (int i = 0; i < 4; i++) {
+        free(x[i].block);
+        free(y[i].block);
+    }
+}
+
+static void test_update(void)
+{
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int64_t n = 0; n < 140 && gckpt_isa_available((gckpt_isa)isa);
+             n += percent < 50 ? 13 : 1)
+            for (int style = 0; style < STYLES; style++)
+                update(n < 130 ? n : 409 * (n - 129) + 7, style, (gckpt_isa)isa);
+}
+
+/* A processor's kernels are not left out because they gave other bits (gckpti_kernels_agree). */
+static void test_available(void)
+{
+    int available[GCKPT_ISA_COUNT];
+    for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
+        available[isa] = gckpt_isa_available((gckpt_isa)isa);
+        if (available[isa] && isa >= GCKPT_ISA_C)
+            printf("%s ", gckpt_isa_name((gckpt_isa)isa));
+    }
+    fflush(stdout);
+#if defined(__FP_FAST_FMAF) && (!defined(__clang__) || defined(__GLIBC__))
+    CHECK(available[GCKPT_ISA_C]);
+#endif
+#ifdef __aarch64__
+    CHECK(available[GCKPT_ISA_NEON]);
+#elif defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    CHECK(available[GCKPT_ISA_AVX2] == avx2);
+    CHECK(available[GCKPT_ISA_AVX512] ==
+          (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")));
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = { { "products", test_products },
+                  { "attention", test_attention },
+                  { "generation", test_generation },
+                  { "rows", test_rows },
+                  { "pairs", test_pairs },
+                  { "embed", test_embed },
+                  { "sequences", test_sequences },
+                  { "losses", test_losses },
+                  { "weighted", test_weighted },
+                  { "update", test_update },
+                  { "embed-bf16", test_embed_bf16 },
+                  { "between", test_between },
+                  { "convolutions", test_convolutions },
+                  { "images", test_images } };
+    tries = check_tries(percent);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "-v") == 0)
+            verbose = 1;
+        else if (atoi(argv[i]) > 0)
+            percent = tries = atoi(argv[i]);
+        else
+            only = argv[i];
+    }
+    test_available();
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        long before = check_passed + check_failed;
+        state = i + 1;
+        tests[i].run();
+        if (verbose)
+            printf("%s: %ld checks\n", tests[i].name, check_passed + check_failed - before);
+    }
+    return check_report("kernels");
+}
+#endif

@@ -1,0 +1,323 @@
+/* test_threads.c - any number of threads, any pool, two executors at once: the same bits; and the
+ * way threads claim items, alone, thousands of times, with threads that dawdle.
+ *
+ *     build/test_threads [rounds]    with a number: so many jobs, and no training
+ *
+ * Without OpenMP (thread sanitizers do not understand its barriers) threads of our own make the
+ * teams: cc -fsanitize=thread. */
+#if defined(__unix__) || defined(__APPLE__)
+#define TEAMS 1
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#else
+#define TEAMS 0
+#endif
+#if TEAMS && defined(__GNUC__) && UINTPTR_MAX > UINT32_MAX && !defined(GCKPT_NO_FAST) &&           \
+    !defined(GCKPT_FORCE_SOFT_FMA)
+#define FAST 1
+#else
+#define FAST 0
+#endif
+#include "base/own.h"
+#include "num/num.h"
+#include "run/run.h"
+#include "rig.h"
+
+enum { B = 4, T = 64, C = 64, V = 97 };
+
+/* ---- training ---- */
+typedef struct {
+    int threads;
+    int crew; /* result: threads of the team that runs the steps */
+    gckpt_optimiser optimiser;
+    float clip;
+    int in_backward;
+    int64_t rows;  /* micro-batch */
+    int fetch;     /* a parameter's gradient */
+    int pieces;    /* run_some */
+    int backwards; /* a pool of the program's own, that goes from the last item to the first */
+    uint64_t hash; /* result: weights, and what was fetched */
+    double norm;
+    long jobs;
+} training;
+
+static void pool(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    ((training *)user)->jobs++;
+    for (int64_t i = n; i-- > 0;)
+        body(context, i);
+}
+
+static void own(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++)
+        u->values[i] -= 0.1f * u->gradient[i] * u->clip_scale;
+}
+
+static gckpt_tensor *weight(gckpt_graph *g, int layer, const char *part, int64_t a, int64_t b)
+{
+    const gckpt_init init = { 0.1f, 0, 0 };
+    char name[32];
+    snprintf(name, sizeof name, "%d.%s", layer, part);
+    return gckpt_param(g, name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+/* Uses no CHECK: it runs on several threads. hash stays 0 when something fails. */
+static void train(training *t)
+{
+    int32_t tokens[B * T], targets[B * T];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(t->rows, T));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(t->rows, T));
+    gckpt_tensor *table = weight(g, 0, "table", V, C);
+    gckpt_tensor *x = gckpt_embed(table, in), *wide = NULL;
+    for (int i = 0; i < 2; i++) {
+        gckpt_tensor *a = gckpt_layernorm(x, NULL, NULL);
+        gckpt_tensor *q = gckpt_linear(a, weight(g, i, "q", C, C), NULL);
+        x = gckpt_add(x, gckpt_attention(q, a, a, 4, 1));
+        wide = weight(g, i, "fc", C, 8 * C);
+        a = gckpt_gelu(gckpt_linear(x, wide, weight(g, i, "b", 8 * C, 0)));
+        x = gckpt_add(x, gckpt_linear(a, weight(g, i, "out", 8 * C, C), NULL));
+    }
+    gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target), 1, 0 };
+    gckpt_pick pick = { wide, 1 };
+    gckpt_plan_desc desc = { .threads = t->threads,
+                             .batch = B,
+                             .optimiser = t->optimiser,
+                             .update_in_backward = t->in_backward,
+                             .fetch = t->fetch ? &pick : NULL,
+                             .fetches = t->fetch };
+    gckpt_exec_desc run = { .own_optimiser = own,
+                            .user = t,
+                            .parallel_for = t->backwards ? pool : NULL };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+    gckpt_exec *e = p ? gckpt_exec_new(p, s, &run) : NULL;
+    gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
+    gckpt_report report = { 0 };
+    gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = t->clip };
+    t->hash = 0;
+    t->jobs = 0;
+    if (e == NULL)
+        fprintf(stderr, "test_threads: %s\n", gckpt_error_text(p ? (void *)s : (void *)g));
+    if (e != NULL) {
+        t->crew = e->team;
+        gckpt_result result = GCKPT_OK;
+        for (int step = 0; step < 3 && result == GCKPT_OK; step++) {
+            for (int i = 0; i < B * T; i++) {
+                tokens[i] = (i * 31 + i / 7 + step) % V;
+                targets[i] = (i * 17 + i / 5 + step) % V;
+            }
+            if (t->pieces) {
+                result = gckpt_step_start(e, feeds, 2, B, &hyper);
+                if (result == GCKPT_OK)
+                    do
+                        result = gckpt_run_some(e, t->pieces, &report);
+                    while (result == GCKPT_MORE);
+            } else {
+                result = gckpt_step(e, feeds, 2, B, &hyper, &report);
+            }
+        }
+        if (result != GCKPT_OK)
+            fprintf(stderr, "test_threads: %s\n", gckpt_error_text(e));
+        t->hash = result == GCKPT_OK ? gckpt_store_hash(s) : 0;
+        t->norm = report.grad_norm;
+        if (t->fetch)
+            t->hash = gckpti_hash_floats(t->hash, gckpt_fetch(e, gckpt_id(wide), 1), C * 8 * C);
+    }
+    rig_free(e, p, g, s);
+}
+
+static void check_training(void)
+{
+    static const int threads[] = { 2, 3, 5 };
+    for (int way = 0; way < 6; way++) {
+        training base = { .threads = 1,
+                          .rows = way % 2 ? 1 : B,
+                          .clip = way == 2 || way == 3 ? 0.1f : 0,
+                          .optimiser = way == 5 ? GCKPT_MOMENTUM : GCKPT_ADAMW,
+                          .fetch = way == 1 || way == 2 };
+        train(&base);
+        CHECK(base.hash != 0);
+        for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+            training t = base;
+            t.threads = threads[i];
+            train(&t);
+            CHECK_MSG(t.hash == base.hash && t.norm == base.norm, "way %d, %d threads", way,
+                      t.threads);
+#if FAST && defined(_OPENMP)
+            CHECK(t.crew == t.threads); /* the step is large enough to be worth one */
+#endif
+        }
+        training t = base;
+        t.threads = 2;
+        t.backwards = 1;
+        train(&t);
+        CHECK_MSG(t.hash == base.hash, "way %d, a pool of the program's own", way);
+#if FAST
+        CHECK(t.jobs > 0);
+#endif
+        t.backwards = 0;
+        t.pieces = way % 3 + 1;
+        train(&t);
+        CHECK_MSG(t.hash == base.hash, "way %d, in pieces", way);
+        t.pieces = 0;
+        t.fetch = !t.fetch; /* the divided gradient is written back, or is not */
+        train(&t);
+        training other = t;
+        other.threads = 1;
+        train(&other);
+        CHECK_MSG(t.hash == other.hash && t.norm == base.norm, "way %d, fetched or not", way);
+    }
+    /* the norm before the updates, or after them */
+    training two;
+    training one = { .rows = B, .threads = 2 };
+    two = one;
+    two.clip = 1e30f;
+    train(&one);
+    train(&two);
+    CHECK(one.hash != 0 && one.hash == two.hash && one.norm == two.norm);
+    two = one;
+    two.in_backward = 1;
+    train(&two);
+    CHECK(one.hash == two.hash && one.norm == two.norm);
+    one.optimiser = GCKPT_OWN_OPTIMISER;
+    train(&one);
+    two = one;
+    two.threads = 1;
+    two.clip = 1e30f;
+    train(&two);
+    CHECK(one.hash != 0 && one.hash == two.hash && one.norm == two.norm);
+}
+
+/* ---- the claims, with threads of our own ---- */
+#if FAST
+enum { MOST = 300, CREW = 5 };
+
+typedef struct {
+    unsigned char ran[MOST];
+    int64_t n, sum;
+    const int64_t *values;
+    int64_t squares[MOST];
+} job;
+
+/* Plain memory all of it: a thread sanitizer sees what the team does not order. */
+static void item(void *context, int64_t i)
+{
+    job *j = (job *)context;
+    if ((j->values[i] & 31) == 0) /* the others go on */
+        for (int k = 0; k < 3; k++)
+            sched_yield();
+    j->ran[i]++;
+    j->squares[i] = j->values[i] * j->values[i];
+}
+
+static void *crew(void *team)
+{
+    gckpti_team_work((gckpti_team *)team);
+    return NULL;
+}
+
+static void inner(void *context, int64_t i) { ((int64_t *)context)[i]++; }
+
+typedef struct {
+    const gckpt_call *call;
+    int64_t counts[8][4];
+} nesting;
+
+static void outer(void *context, int64_t i)
+{
+    nesting *n = (nesting *)context;
+    gckpti_job(n->call, 4, inner, n->counts[i]);
+}
+
+static void stress(int rounds)
+{
+    static int64_t values[MOST];
+    static job jobs[2]; /* another one each time, as calls are */
+    gckpti_team *team = (gckpti_team *)calloc(1, sizeof *team);
+    pthread_t threads[CREW];
+    gckpti_runner runner = { NULL, NULL, team };
+    uint64_t random = 1;
+    gckpt_call call = { .threads = CREW, .runner = &runner };
+    int started = 0;
+    while (started < CREW && !pthread_create(&threads[started], NULL, crew, team))
+        started++;
+    CHECK(started == CREW);
+    long wrong = 0;
+    for (int r = 0; r < rounds; r++) {
+        job *j = &jobs[r % 2];
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        int64_t n = (int64_t)(random >> 33) % (r % 5 ? 8 : MOST);
+        for (int64_t i = 0; i < n; i++)
+            values[i] = (int64_t)(random >> 40) + i; /* what items read is written just before */
+        memset(j, 0, sizeof *j);
+        j->n = n;
+        j->values = values;
+        gckpti_job(&call, n, item, j);
+        for (int64_t i = 0; i < MOST; i++)
+            wrong += j->ran[i] != (i < n) || (i < n && j->squares[i] != values[i] * values[i]);
+        if (r % 64 == 0) /* let them fall asleep */
+            for (int i = 0; i < 50; i++)
+                sched_yield();
+    }
+    CHECK_MSG(wrong == 0, "%ld items not run exactly once, or not seen", wrong);
+    nesting nest = { .call = &call };
+    gckpti_job(&call, 8, outer, &nest);
+    for (int i = 0; i < 32; i++)
+        CHECK(nest.counts[i / 4][i % 4] == 1);
+    gckpti_team_end(team, started);
+    while (started-- > 0)
+        pthread_join(threads[started], NULL);
+    free(team);
+}
+#else
+static void stress(int rounds) { (void)rounds; }
+#endif
+
+/* ---- two executors at once, and from inside a region of the program's ---- */
+#if TEAMS
+static void *train_thread(void *t)
+{
+    train((training *)t);
+    return NULL;
+}
+#endif
+
+static void check_at_once(void)
+{
+    training t[4];
+    memset(t, 0, sizeof t);
+    for (int i = 0; i < 4; i++) {
+        t[i].rows = B;
+        t[i].threads = i == 3 ? 1 : 2 + i % 2;
+    }
+    train(&t[3]);
+    CHECK(t[3].hash != 0);
+#if TEAMS
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++)
+        CHECK(!pthread_create(&thread[i], NULL, train_thread, &t[i]));
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    CHECK(t[0].hash == t[3].hash && t[1].hash == t[3].hash);
+#endif
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(2)
+#endif
+    for (int i = 0; i < 2; i++)
+        train(&t[i]);
+    CHECK(t[0].hash == t[3].hash && t[1].hash == t[3].hash);
+}
+
+int main(int argc, char **argv)
+{
+    stress(argc > 1 ? atoi(argv[1]) : check_tries(8000));
+    if (argc < 2) {
+        check_training();
+        check_at_once();
+    }
+    return check_report("test_threads");
+}

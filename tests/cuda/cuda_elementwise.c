@@ -1,0 +1,612 @@
+/* cuda_elementwise.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: what is
+ * done between ops, elementwise ops, broadcasting, shapes, rotary and losses of elements. Operands lie in one
+ * block of memory, at any float; what a kernel must not write is compared, too. Then small trainings.
+ *     build/cuda_elementwise [first seed] */
+#include "num/num.h"
+#include "ops/own.h"
+#include "cpu/own.h"
+#include "rig.h"
+#include <math.h>
+
+static const gckpt_backend *device;
+
+/* ---- a block of memory that both have ---- */
+enum { ROOM = 1 << 18, WORK = 1 << 16 }; /* floats */
+static float *host, *result, *there; /* the plain kernels', a copy of the device's, the device's */
+static int64_t used;                 /* floats */
+static int aligned, special;         /* this round: operands begin at 16 bytes; values may be NaN, .. */
+
+static float any_value(void)
+{
+    static const uint32_t odd[] = { 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x80000000u, 0u,
+                                    1u, 0x80000001u, 0x007fffffu, 0x00800000u, 0x7f7fffffu, 0xff7fffffu };
+    if (special && chance(10))
+        return float_of(odd[below(special > 1 ? 11 : 6) + (special > 1 ? 0 : 3)]);
+    float x = (float)((int)below(1 << 20) - (1 << 19)) / 65536.0f;
+    return chance(20) ? x * 1e-3f : x;
+}
+
+/* n floats for an operand, with values in them. */
+static float *piece(int64_t n)
+{
+    int64_t at = used + 4;
+    at = aligned ? (at + 3) / 4 * 4 : at + (int64_t)below(4);
+    used = at + n;
+    CHECK_MSG(used + 4 <= ROOM, "no room for %ld floats", (long)n);
+    for (int64_t i = 0; i < n; i++)
+        host[at + i] = any_value();
+    return host + at;
+}
+
+static void start(void)
+{
+    int64_t most = used + 8 > 4096 ? used + 8 : 4096; /* what is behind was never written */
+    used = 0;
+    aligned = chance(60);
+    special = chance(30) ? 1 + chance(40) : 0;
+    for (int64_t i = 0; i < most; i++)
+        host[i] = -77.25f;
+}
+
+static void *over(const void *p)
+{
+    return p ? (char *)there + ((const char *)p - (const char *)host) : NULL;
+}
+
+static void to_device(void) { device->copy_in(device->context, there, host, (size_t)(used + 4) * 4); }
+
+/* What the device has, against what stands in host. */
+static void same(const char *what, const gckpt_call *c)
+{
+    int64_t wrong = -1;
+    device->copy_out(device->context, result, there, (size_t)(used + 4) * 4);
+    for (int64_t i = 0; i < used + 4 && wrong < 0; i++)
+        if (bits_of(host[i]) != bits_of(result[i]) && !(host[i] != host[i] && result[i] != result[i]))
+            wrong = i;
+    CHECK_MSG(wrong < 0,
+              "%s, %d inputs, (%ld,%ld,%ld,%ld,%ld,%ld) of %d and (%ld,%ld,%ld,%ld) of %d: float %ld is %08x, "
+              "must be %08x (aligned %d, special %d)",
+              what, c ? c->inputs : 0, c ? (long)c->in[0].shape.d[0] : 0, c ? (long)c->in[0].shape.d[1] : 0,
+              c ? (long)c->in[0].shape.d[2] : 0, c ? (long)c->in[0].shape.d[3] : 0,
+              c ? (long)c->in[0].shape.d[4] : 0, c ? (long)c->in[0].shape.d[5] : 0, c ? c->in[0].shape.n : 0,
+              c ? (long)c->in[1].shape.d[0] : 0, c ? (long)c->in[1].shape.d[1] : 0,
+              c ? (long)c->in[1].shape.d[2] : 0, c ? (long)c->in[1].shape.d[3] : 0, c ? c->in[1].shape.n : 0,
+              (long)wrong, wrong < 0 ? 0 : bits_of(result[wrong]), wrong < 0 ? 0 : bits_of(host[wrong]), aligned,
+              special);
+    const char *problem = device->finish(device->context);
+    CHECK_MSG(!problem, "%s", problem ? problem : "");
+}
+
+/* A call's operands are pieces of host: both kernels, then both memories. */
+static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
+{
+    static float plain_work[WORK];
+    gckpt_call c = *call, d = *call, planned = *call;
+    gckpt_kernel kernel = device->find(device->context, op, kind);
+    CHECK_MSG(kernel != NULL, "%s has no kernel", op->name);
+    CHECK(op->shape(&planned) == GCKPT_OK);
+    c.work = planned.work_forward || planned.work_backward ? plain_work : NULL;
+    CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
+    size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
+    CHECK(work <= WORK * 4);
+    for (int i = 0; i < c.inputs; i++) {
+        d.in[i].data = (const float *)over(c.in[i].data);
+        d.in[i].grad = (float *)over(c.in[i].grad);
+        d.in[i].low = (float *)over(c.in[i].low);
+    }
+    d.out = (float *)over(c.out);
+    d.grad_out = (const float *)over(c.grad_out);
+    d.loss_sum = (double *)over(c.loss_sum);
+    d.loss_count = (int64_t *)over(c.loss_count);
+    d.backend = device->context;
+    d.work = work ? device->get(device->context, work, 64) : NULL;
+    to_device();
+    if (kernel)
+        kernel(&d);
+    (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
+    same(op->name, &c);
+    if (d.work)
+        device->release(device->context, d.work, work);
+}
+
+/* ---- calls ---- */
+static int64_t odd_size(void)
+{
+    static const int sizes[] = { 1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 200 };
+    return sizes[below(sizeof sizes / sizeof *sizes)];
+}
+
+/* At most `most` elements. */
+static gckpt_shape any_shape(int dims, int64_t most)
+{
+    gckpt_shape s = { 0 };
+    int64_t n = 1;
+    s.n = dims;
+    for (int i = 0; i < dims; i++) {
+        s.d[i] = odd_size();
+        while (n * s.d[i] > most)
+            s.d[i] = s.d[i] / 2 + (s.d[i] == 1);
+        n *= s.d[i];
+        if (n >= most)
+            most = n;
+    }
+    for (int i = dims - 1; i > 0; i--) { /* large ones anywhere */
+        int j = (int)below(i + 1);
+        int64_t d = s.d[i];
+        s.d[i] = s.d[j], s.d[j] = d;
+    }
+    return s;
+}
+
+static gckpt_call new_call(const void *attributes)
+{
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.attributes = attributes;
+    c.training = 1;
+    c.threads = 1;
+    c.rows = 1;
+    c.seed = 0x123456789abcdefu + below(3);
+    c.step = below(5);
+    c.id = 3 + (int)below(9);
+    return c;
+}
+
+/* Shapes are there: the output's, values, gradients. */
+static void operands(const gckpt_op *op, gckpt_call *c)
+{
+    start();
+    CHECK_MSG(op->shape(c) == GCKPT_OK, "%s: no shape", op->name);
+    if (c->in[0].shape.n && !c->mixes_rows && c->shape.n && chance(80)) {
+        c->rows = c->in[0].shape.d[0];
+        c->row = chance(50) ? (int64_t)below(3) * c->rows + (int64_t)below(5) : 0;
+    }
+    for (int i = 0; i < c->inputs; i++) {
+        c->in[i].data = piece(count_of(&c->in[i].shape));
+        c->in[i].accumulate = chance(50);
+    }
+}
+
+static void forward(const gckpt_op *op, gckpt_call c)
+{
+    operands(op, &c);
+    for (int i = 0; i < c.inputs && !c.out; i++)
+        if (op->flags & GCKPT_INPLACE(i) && count_of(&c.in[i].shape) == count_of(&c.shape) && chance(40))
+            c.out = (float *)(uintptr_t)c.in[i].data;
+    if (!c.out)
+        c.out = piece(count_of(&c.shape));
+    both(op, GCKPT_FORWARD, &c);
+}
+
+static void backward(const gckpt_op *op, gckpt_call c)
+{
+    operands(op, &c);
+    int64_t n = count_of(&c.shape);
+    float *g = piece(n);
+    c.out = piece(n);
+    c.grad_out = g;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *in = &c.in[i];
+        int64_t size = count_of(&in->shape);
+        int passes = op->flags & GCKPT_PASSES(i) && size == n && chance(20) && (i == 0 || c.in[0].grad != g);
+        if (chance(10))
+            continue;
+        in->grad = (passes || (i == 0 && op->flags & GCKPT_INPLACE_GRAD && chance(30))) ? g : piece(size);
+        if (op->needs[i] & GCKPT_SUMS && in->grad != g && (size != n || chance(30)))
+            in->low = piece(size);
+        for (int64_t k = 0; in->low && k < size; k++)
+            in->low[k] *= 1e-6f;
+        if (in->grad == g)
+            in->accumulate = 0;
+    }
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+static void unary(const gckpt_op *op, const void *attributes)
+{
+    for (int round = 0; round < 24; round++) {
+        gckpt_call c = new_call(attributes);
+        c.inputs = 1;
+        c.in[0].shape = any_shape((int)below(4), 2000);
+        c.training = !chance(10);
+        forward(op, c);
+        c.training = 1;
+        if (op->backward)
+            backward(op, c);
+    }
+}
+
+static void test_unary(void)
+{
+    static const float factor = -0.3f, p = 0.25f, exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
+    static const gckpti_clamp clamps[] = { { -1.0f, 2.0f }, { 0.0f, 0.0f }, { -INFINITY, -0.001f } };
+    unary(&gckpti_op_relu, NULL);
+    unary(&gckpti_op_gelu, NULL);
+    unary(&gckpti_op_gelu_erf, NULL);
+    unary(&gckpti_op_silu, NULL);
+    unary(&gckpti_op_tanh, NULL);
+    unary(&gckpti_op_sigmoid, NULL);
+    unary(&gckpti_op_exp, NULL);
+    unary(&gckpti_op_log, NULL);
+    unary(&gckpti_op_sqrt, NULL);
+    unary(&gckpti_op_abs, NULL);
+    unary(&gckpti_op_reciprocal, NULL);
+    for (int i = 0; i < 6; i++)
+        unary(&gckpti_op_pow, &exponents[i]);
+    for (int i = 0; i < 3; i++)
+        unary(&gckpti_op_clamp, &clamps[i]);
+    unary(&gckpti_op_detach, NULL);
+    unary(&gckpti_op_scale, &factor);
+    unary(&gckpti_op_dropout, &p);
+}
+
+/* Axes of the result are repeated, missing or there, in each input. */
+static void test_broadcasting(void)
+{
+    const gckpt_op *ops[6] = { &gckpti_op_add, &gckpti_op_sub,     &gckpti_op_mul,
+                               &gckpti_op_div, &gckpti_op_maximum, &gckpti_op_minimum };
+    for (int round = 0; round < 480; round++) {
+        const gckpt_op *op = ops[round % 6];
+        gckpt_call c = new_call(NULL);
+        gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
+        int whole = (int)below(3); /* an input that is not repeated; 2: none may be */
+        c.inputs = 2;
+        for (int i = 0; i < 2; i++) {
+            int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);
+            c.in[i].shape.n = all.n - missing;
+            for (int k = 0; k < all.n - missing; k++)
+                c.in[i].shape.d[k] = i != whole && chance(40) ? 1 : all.d[k + missing];
+        }
+        forward(op, c);
+        backward(op, c);
+    }
+    /* Columns that are few, of many rows; many, of few. */
+    static const int64_t sizes[][4] = { { 300, 3, 0, 1 }, { 64, 130, 0, 1 }, { 65, 33, 0, 1 }, { 40, 200, 0, 1 },
+                                        { 3, 300, 1, 0 }, { 130, 64, 1, 0 }, { 1, 129, 1, 0 }, { 777, 1, 0, 0 } };
+    for (int k = 0; k < 8; k++)
+        for (int way = 0; way < 12; way++) {
+            gckpt_call c = new_call(NULL);
+            c.inputs = 2;
+            c.in[way / 6].shape = gckpt_shape2(sizes[k][0], sizes[k][1]);
+            c.in[1 - way / 6].shape = gckpt_shape2(sizes[k][2] ? sizes[k][0] : 1, sizes[k][3] ? sizes[k][1] : 1);
+            backward(ops[way % 6], c);
+        }
+}
+
+static void test_shapes(void)
+{
+    for (int round = 0; round < 150; round++) {
+        gckpti_permute p = { 0, { 0 } };
+        gckpt_call c = new_call(&p);
+        c.inputs = 1;
+        c.in[0].shape = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 10 ? 3000 : 20000);
+        if (round == 0) /* more tiles than blocks */
+            c.in[0].shape = gckpt_shape3(2500, 3, 2);
+        p.n = c.in[0].shape.n;
+        for (int i = 0; i < p.n; i++)
+            p.axes[i] = i;
+        for (int i = p.n - 1; i > 0; i--) {
+            int j = round ? (int)below(i + 1) : 1, t = p.axes[i];
+            p.axes[i] = p.axes[j], p.axes[j] = t;
+        }
+        for (int i = 0; i < p.n; i++)
+            p.axes[i] -= chance(20) ? p.n : 0;
+        forward(&gckpti_op_permute, c);
+        backward(&gckpti_op_permute, c);
+    }
+    for (int round = 0; round < 100; round++) {
+        gckpti_slice o;
+        gckpt_call c = new_call(&o);
+        c.inputs = 1;
+        c.in[0].shape = any_shape(1 + (int)below(4), 3000);
+        memset(&o, 0, sizeof o);
+        o.axis = (int)below(c.in[0].shape.n);
+        int64_t size = c.in[0].shape.d[o.axis];
+        o.begin[0] = below(size);
+        o.end[0] = o.begin[0] + 1 + below(size - (int64_t)o.begin[0]);
+        if (chance(30) && size % 4 == 0)
+            o.begin[0] = o.begin[0] / 4 * 4, o.end[0] = (o.end[0] + 3) / 4 * 4;
+        o.axis -= chance(30) ? c.in[0].shape.n : 0;
+        forward(&gckpti_op_slice, c);
+        backward(&gckpti_op_slice, c);
+    }
+    for (int round = 0; round < 60; round++) {
+        int axis = 0;
+        gckpt_call c = new_call(&axis);
+        gckpt_shape s = any_shape(1 + (int)below(4), 1000);
+        c.inputs = 1 + (int)below(GCKPT_MAX_INPUTS);
+        axis = (int)below(s.n);
+        for (int i = 0; i < c.inputs; i++) {
+            c.in[i].shape = s;
+            c.in[i].shape.d[axis] = chance(50) ? s.d[axis] : 1 + (int64_t)below(s.d[axis]);
+        }
+        axis -= chance(30) ? s.n : 0;
+        forward(&gckpti_op_concat, c);
+        backward(&gckpti_op_concat, c);
+    }
+    for (int round = 0; round < 120; round++) {
+        const gckpt_op *op = round % 2 ? &gckpti_op_sum : &gckpti_op_mean;
+        int axis = 0;
+        gckpt_call c = new_call(&axis);
+        c.inputs = 1;
+        c.in[0].shape = any_shape(1 + (int)below(4), round % 10 ? 3000 : 20000);
+        if (round < 4)
+            c.in[0].shape = gckpt_shape2(2, 8191 + 4097 * (round / 2));
+        axis = round < 4 ? 1 : (int)below(c.in[0].shape.n);
+        axis -= chance(30) ? c.in[0].shape.n : 0;
+        forward(op, c);
+        backward(op, c);
+    }
+}
+
+static void test_rotary(void)
+{
+    static const int sizes[][4] = { { 1, 1, 1, 2 }, { 2, 3, 1, 6 }, { 3, 33, 2, 8 }, { 2, 17, 3, 32 }, { 1, 65, 2, 64 },
+                                    { 2, 31, 5, 10 }, { 1, 7, 1, 130 } };
+    static const float bases[] = { 10000.0f, 1.0f, 0.01f, 5e5f, 1e30f };
+    for (int round = 0; round < 35; round++) {
+        const int *z = sizes[round % 7];
+        gckpti_rotary o = { z[2], bases[round / 7], round % 3 };
+        gckpt_call c = new_call(&o);
+        c.inputs = 1;
+        c.in[0].shape = gckpt_shape3(z[0], z[1], z[2] * z[3]);
+        forward(&gckpti_op_rotary, c);
+        backward(&gckpti_op_rotary, c);
+    }
+}
+
+/* A weight for each place of the first axes; some are 0. */
+static void weigh(gckpt_call *c)
+{
+    c->inputs = 3;
+    c->in[2].shape = c->in[0].shape;
+    c->in[2].shape.n = 1 + (int)below(c->in[0].shape.n);
+}
+
+/* Sums of the losses go on from what is there; in a recompute nobody wants them. */
+static void test_losses(void)
+{
+    static const gckpt_op *const ops[5] = { &gckpti_op_mean_squared_error, &gckpti_op_sum_loss,
+                                            &gckpti_op_mean_squared_error_with, &gckpti_op_huber,
+                                            &gckpti_op_binary_cross_entropy };
+    static const float deltas[2] = { 0.7f, 3.0f };
+    for (int round = 0; round < 200; round++) {
+        const gckpt_op *op = ops[round % 5];
+        gckpt_call c = new_call(round % 5 == 3 ? &deltas[round / 5 % 2] : NULL);
+        c.inputs = 2 - (round % 5 == 1);
+        c.in[0].shape = c.in[1].shape = any_shape((round % 5 == 2) + (int)below(4), round % 8 ? 2000 : 12000);
+        if (round < 25) /* few long rows */
+            c.in[0].shape = c.in[1].shape = gckpt_shape2(1 + round % 2, 8190 + round * round * 20);
+        if (round % 5 == 2 || (round % 5 > 2 && c.in[0].shape.n && chance(60)))
+            weigh(&c);
+        c.loss_scale = any_value();
+        operands(op, &c);
+        for (int64_t i = 0; c.inputs == 3 && i < count_of(&c.in[2].shape); i++)
+            if (chance(20))
+                ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
+        for (int64_t i = 0; c.inputs > 1 && i < count_of(&c.in[0].shape); i++)
+            if (chance(5)) /* no error */
+                ((float *)(uintptr_t)c.in[1].data)[i] = c.in[0].data[i];
+        double *sum = (double *)(void *)(host + (used + 7) / 4 * 4);
+        int64_t *count = (int64_t *)(void *)(sum + 1);
+        used = (used + 7) / 4 * 4 + 4;
+        *sum = 0.1 * round;
+        *count = 5 * round;
+        c.loss_sum = chance(20) ? NULL : sum;
+        c.loss_count = chance(20) ? NULL : count;
+        both(op, GCKPT_FORWARD, &c);
+        for (int i = 0; i < c.inputs; i++)
+            c.in[i].grad = chance(20) ? NULL : piece(count_of(&c.in[i].shape));
+        c.loss_sum = NULL;
+        both(op, GCKPT_BACKWARD, &c);
+    }
+}
+
+/* ---- between ops ---- */
+static void test_between(void)
+{
+    gckpt_call h = new_call(NULL), d = h;
+    d.backend = device->context;
+    for (int round = 0; round < 60; round++) {
+        int64_t n = round < 40 ? odd_size() : odd_size() * 61;
+        start();
+        float *a = piece(n), *b = piece(n);
+        uint32_t word = round % 2 ? 0 : 0x7fc07fc0u;
+        to_device();
+        gckpti_cpu_fill(&h, a, word, n);
+        device->fill(&d, over(a), word, n);
+        gckpti_cpu_add(&h, b, b + 0, n);
+        device->add(&d, (float *)over(b), (float *)over(b), n);
+        same("fill and add", NULL);
+    }
+    for (int round = 0; round < 200; round++) {
+        gckpt_conversion c = { (gckpt_conversion_kind)(round % 4), NULL, NULL, NULL, 0, 0x80000123u }, e;
+        h.precision = d.precision = round / 4 % 2 ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC;
+        h.rows = d.rows = odd_size();
+        h.row = d.row = chance(60) ? (int64_t)below(40) : 0;
+        c.n = h.rows * (1 + (int64_t)below(20));
+        start();
+        c.x = piece(c.n);
+        uint16_t *half = (uint16_t *)(void *)piece(c.n / 2 + 1);
+        half += aligned ? 0 : below(2);
+        for (int64_t i = 0; i < c.n; i++)
+            half[i] = (uint16_t)(special ? below(65536) : bits_of(any_value()) >> 16);
+        c.from = c.kind <= GCKPT_WIDEN_ADD ? half : NULL;
+        c.to = c.kind == GCKPT_NARROW ? half : NULL;
+        e = c;
+        e.x = (float *)over(c.x);
+        e.from = (const uint16_t *)over(c.from);
+        e.to = (uint16_t *)over(c.to);
+        to_device();
+        device->convert(&d, &e);
+        gckpti_cpu_convert(&h, &c);
+        same("convert", NULL);
+    }
+}
+
+/* As gckpti_plain_update, which always writes back what was divided. */
+static void test_update(void)
+{
+    static const int64_t sizes[] = { 1, 3, 4, 31, 33, 127, 1000, 4095, 4096, 4097, 4100, 8192, 9001 };
+    for (int round = 0; round < 130; round++) {
+        gckpt_call h = new_call(NULL), d = h;
+        gckpt_pass p, q;
+        size_t more[12], more_there[12];
+        int64_t n = sizes[round % 13];
+        memset(&p, 0, sizeof p);
+        start();
+        p.elements = n;
+        p.gradient = piece(n);
+        p.base = host;
+        p.adds = chance(50) ? (int)below(4) : chance(20) ? 7 + (int)below(5) : 0;
+        for (int i = 0; i < p.adds; i++)
+            more[i] = more_there[i] = (size_t)((char *)piece(n) - (char *)host);
+        p.more = more;
+        p.count = chance(80) ? (float)(1 + below(50)) : 0;
+        p.write_back = chance(50);
+        p.squares = chance(70) ? piece((n + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK) : NULL;
+        p.update = chance(80);
+        p.optimiser = (gckpt_optimiser)below(3);
+        if (p.update) {
+            p.values = piece(n);
+            p.state[0] = p.optimiser != GCKPT_SGD ? piece(n) : NULL;
+            p.state[1] = p.optimiser == GCKPT_ADAMW ? piece(n) : NULL;
+            for (int64_t i = 0; i < n && p.state[1]; i++)
+                p.state[1][i] = fabsf(p.state[1][i]);
+            p.momentum = 0.9f;
+            gckpt_rates rates = { chance(50) ? 1.0f : 0.7f, 1e-3f, 0.9f, 0.1f, 0.99f, 0.01f, 1e-8f, 3e-3f, 1.7f };
+            p.rates = rates;
+        }
+        q = p;
+        d.backend = device->context;
+        q.base = there;
+        q.more = more_there;
+        q.gradient = (float *)over(p.gradient);
+        q.squares = (float *)over(p.squares);
+        q.values = (float *)over(p.values);
+        q.state[0] = (float *)over(p.state[0]);
+        q.state[1] = (float *)over(p.state[1]);
+        to_device();
+        device->update(&d, &q);
+        static float sum[9001];
+        memcpy(sum, p.gradient, (size_t)n * 4);
+        for (int u = 0; u < p.adds; u++)
+            gckpti_add_into(sum, (const float *)(const void *)((const char *)host + more[u]), n);
+        gckpti_plain_update(&h, &p);
+        if (!p.write_back)
+            memcpy(p.gradient, sum, (size_t)n * 4);
+        same("update", NULL);
+    }
+}
+
+/* ---- trainings: a graph with each of these ops, on the device and here ---- */
+enum { B = 6, T = 5, C = 24 };
+typedef struct {
+    gckpt_mode mode;
+    gckpt_optimiser optimiser;
+    gckpt_precision precision;
+    int64_t rows;
+    float clip;
+    int fetch, in_backward;
+} training;
+
+static uint64_t train(const training *o, const gckpt_backend *backend)
+{
+    static float x[B * T * C], y[B * T * 2 * C];
+    const gckpt_init normal = { 0.3f, 0, 0 }, one = { 0.2f, 0, 1 };
+    const gckpt_shape none = { 0, { 0 } };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(o->rows, T, C));
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape3(o->rows, T, 2 * C));
+    gckpt_tensor *place = gckpt_param(g, "place", gckpt_shape2(T + 2, C), normal);
+    gckpt_tensor *gain = gckpt_param(g, "gain", gckpt_shape1(C), one);
+    gckpt_tensor *time = gckpt_param(g, "time", gckpt_shape2(T, 1), normal);
+    gckpt_tensor *all = gckpt_param(g, "all", none, one);
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, C), normal);
+    gckpt_tensor *h = gckpt_positions(in, place), *k, *parts[3];
+    const int turn[3] = { 0, 2, 1 };
+    h = gckpt_mul(h, gain);
+    h = gckpt_sub(h, time);
+    h = gckpt_mul(all, gckpt_linear(h, w, NULL));
+    k = gckpt_relu(gckpt_rotary(h, 3, 0));
+    h = gckpt_mul(gckpt_dropout(h, 0.3f), gckpt_scale(k, 0.7f));
+    parts[0] = gckpt_permute(gckpt_gelu(gckpt_permute(h, turn, 3)), turn, 3);
+    parts[1] = gckpt_slice(gckpt_tanh(h), 2, 3, 3 + C / 2);
+    parts[2] = gckpt_mul(gckpt_slice(h, 2, 0, C / 2), gckpt_reshape(gckpt_mean(h, 2), gckpt_shape3(o->rows, T, 1)));
+    parts[2] = gckpt_maximum(parts[2], gckpt_scale(gckpt_detach(parts[1]), 0.5f));
+    parts[1] = gckpt_div(parts[1], gckpt_exp(gckpt_clamp(parts[2], -1.0f, 1.0f)));
+    h = gckpt_add(parts[0], gckpt_reshape(gckpt_sum(h, 1), gckpt_shape3(o->rows, 1, C)));
+    parts[0] = gckpt_mul(h, h);
+    gckpt_term terms[4] = { { gckpt_mean_squared_error(gckpt_concat(parts, 3, 2), target), 1, 0 },
+                            { gckpt_sum_loss(gckpt_sigmoid(parts[1])), 0.5f, 0 },
+                            { gckpt_huber(parts[1], parts[2], gckpt_exp(gckpt_mean(target, 2)), 0.5f), 0.3f, 0 },
+                            { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
+    gckpt_pick picks[2] = { { gain, 1 }, { parts[1], 1 } };
+    gckpt_plan_desc d = { .mode = o->mode, .batch = B, .optimiser = o->optimiser, .precision = o->precision,
+                          .fetch = picks, .fetches = o->fetch ? 2 : 0, .update_in_backward = o->in_backward,
+                          .backend = backend };
+    gckpt_plan *p = gckpt_plan_new(g, terms, 4, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec_desc ed = { .backend = backend };
+    gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    uint64_t hash = 1;
+    for (int step = 0; step < 3 && e; step++) {
+        gckpt_report r = { 0 };
+        gckpt_hyper hyper = { .lr = o->optimiser == GCKPT_ADAMW ? 0.01f : 1e-4f, .weight_decay = 0.1f, .clip = o->clip };
+        gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
+        for (int i = 0; i < B * T * C; i++)
+            x[i] = (float)((i * 37 + step * 11) % 101 - 50) / 30;
+        for (int i = 0; i < B * T * 2 * C; i++)
+            y[i] = (float)((i * 53 + step * 7) % 89 - 44) / 40;
+        CHECK_MSG(gckpt_step(e, feeds, 2, step == 1 ? B - 1 : B, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(e));
+        double two[2];
+        two[0] = r.loss, two[1] = r.grad_norm;
+        CHECK_MSG(two[1] > 0 && two[1] < 1e30, "the gradient's norm is %g", two[1]);
+        hash = gckpti_fnv(hash, two, sizeof two);
+        if (o->fetch)
+            hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(gain), 1), C);
+        hash ^= gckpt_store_hash(s);
+    }
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_trainings(void)
+{
+    static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    for (int way = 0; way < 18; way++) {
+        training o = { modes[way % 3], (gckpt_optimiser)(way / 3 % 3), (gckpt_precision)((way + way / 6) % 3),
+                       way % 4 == 0 ? B : way % 4 == 1 ? 2 : way % 4 == 2 ? 4 : 1, way % 5 == 0 ? 1e-2f : 0.0f,
+                       way % 7 == 0, 0 };
+        o.in_backward = o.rows == B && !o.clip;
+        uint64_t want = train(&o, NULL), got = train(&o, device);
+        CHECK_MSG(got == want, "training %d: other bits", way);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *error;
+    device = gckpt_cuda_backend(0, &error);
+    CHECK_MSG(device != NULL, "%s", error);
+    if (!device)
+        return check_report("cuda elementwise");
+    random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
+    host = (float *)calloc(ROOM, sizeof *host);
+    result = (float *)malloc(ROOM * sizeof *result);
+    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
+    test_unary();
+    test_broadcasting();
+    test_shapes();
+    test_rotary();
+    test_losses();
+    test_between();
+    test_update();
+    test_trainings();
+    device->release(device->context, there, ROOM * sizeof *there);
+    free(host);
+    free(result);
+    return check_report("cuda elementwise");
+}

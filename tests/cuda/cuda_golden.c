@@ -1,0 +1,30 @@
+/* cuda_golden.c - the golden hash (test_hash.c) on the CUDA backend: for modes and splits, and with updates in
+ * the backward. Steps after the first two repeat recorded micro-batches. */
+#define main hash_main
+#include "whole/test_hash.c"
+#undef main
+
+int main(void)
+{
+    static const gckpt_mode modes[5] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                         GCKPT_OPTIMAL };
+    const char *why;
+    double loss, first, early;
+    uint64_t in_backward = train(GCKPT_STORE_ALL, BATCH, 1, 1, &early);
+    CHECK(train(GCKPT_STORE_ALL, BATCH, 1, 0, &first) == GOLDEN);
+    backend = gckpt_cuda_backend(0, &why);
+    CHECK_MSG(backend != NULL, "%s", why);
+    for (int i = 0; i < 7 && backend; i++) {
+        const int64_t rows = 1 + i % BATCH;
+        uint64_t hash = train(modes[i % 5], rows, 1, 0, &loss);
+        CHECK_MSG(hash == GOLDEN && loss == first, "mode %d, %d rows at a time: %016llx, loss %.17g", (int)modes[i % 5],
+                  (int)rows, (unsigned long long)hash, loss);
+    }
+    CHECK(train(GCKPT_SQRT, BATCH, 1, 1, &loss) == in_backward && loss == early);
+    for (int part = 0; part < 2 && backend; part++) { /* offloads run beside kernels, also in recordings */
+        budget = 1250000 + (size_t)part * 100000;
+        CHECK(train(GCKPT_OPTIMAL, 2, 1, 0, &loss) == GOLDEN && loss == first);
+        CHECK(offloaded > 0);
+    }
+    return check_report("cuda golden");
+}

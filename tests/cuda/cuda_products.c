@@ -1,0 +1,377 @@
+/* cuda_products.c - matmul, linear and embed of gradckpt_cuda.cu against the plain kernels of gradckpt.h,
+ * bit by bit: every tile, on its edges and inside; every way to read a factor; f32 and bf16 operands; then
+ * small trainings. Operands lie in one block of memory, at any element; what a kernel must not write is
+ * compared, too.
+ *     build/cuda_products [first seed] */
+#include "num/num.h"
+#include "ops/ops.h"
+#include "edge.h"
+#include "rig.h"
+#ifdef GCKPT_CUDA_SHIM
+#include "cuda_shim.h"
+#endif
+
+static const gckpt_backend *device;
+
+/* ---- a block of memory that both have ---- */
+enum { ROOM = 1 << 20, WORK = 1 << 16 }; /* floats */
+static float *host, *result, *there; /* the plain kernels', a copy of the device's, the device's */
+static int64_t used;                 /* floats */
+static int aligned, special;         /* operands begin at 16 bytes; values are -0, or subnormal, NaN, .. */
+
+static float any_value(void)
+{
+    static const uint32_t odd[] = { 0x80000000u, 0u,          0x80000000u, 0x00000001u, 0x80000001u, 0x007fffffu,
+                                    0x00800000u, 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu };
+    if (special == 1 && chance(60))
+        return float_of(odd[below(2)]);
+    if (special == 2 && chance(97)) /* chains among subnormals and the least normal numbers */
+        return float_of((below(2) << 31) + ((40 + below(40)) << 23) + below(1 << 23));
+    if (special == 4) /* where an fma rounds to fewer bits than the contract: chains about 2^-126, and links */
+        return float_of((below(2) << 31) +
+                        (chance(50) ? 0x800000 + below(40) : ((51 + below(3)) << 23) + below(1 << 23)));
+    if (special == 3 && chance(3))
+        return float_of(odd[below(sizeof odd / sizeof *odd)]);
+    float x = (float)((int)below(1 << 20) - (1 << 19)) / 65536.0f;
+    return chance(20) ? x * 1e-3f : x;
+}
+
+static void start(void)
+{
+    int64_t most = used + 8 > 4096 ? used + 8 : 4096; /* what is behind was never written */
+    used = 0;
+    aligned = chance(60);
+    special = chance(50) ? 1 + (int)below(4) : 0;
+    for (int64_t i = 0; i < most; i++)
+        host[i] = -77.25f;
+}
+
+static float *piece(int64_t n)
+{
+    int64_t at = used + 4;
+    at = aligned ? (at + 3) / 4 * 4 : at + (int64_t)below(4);
+    used = at + n;
+    if (!CHECK_MSG(used + 4 <= ROOM, "no room for %ld floats", (long)n))
+        exit(1);
+    for (int64_t i = 0; i < n; i++)
+        host[at + i] = any_value();
+    return host + at;
+}
+
+static uint16_t *piece_bf16(int64_t n)
+{
+    float *at = piece((n + 2) / 2);
+    uint16_t *x = (uint16_t *)(void *)at + (aligned ? 0 : below(2));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = gckpt_to_bf16(any_value());
+    return x;
+}
+
+static void *over(const void *p)
+{
+    return p ? (void *)((char *)there + ((const char *)p - (const char *)host)) : NULL;
+}
+
+static int same_bits(float a, float b, int bf16)
+{
+    uint32_t u = bits_of(a), v = bits_of(b);
+    if (u == v || (a != a && b != b))
+        return 1;
+    for (int half = 0; half < 2 && bf16; half++) {
+        float x = gckpt_from_bf16((uint16_t)(u >> 16 * half)), y = gckpt_from_bf16((uint16_t)(v >> 16 * half));
+        if (bits_of(x) != bits_of(y) && !(x != x && y != y))
+            return 0;
+    }
+    return bf16;
+}
+
+/* A call's operands are pieces of host: both kernels, then both memories. */
+static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
+{
+    gckpt_call c = *call, d = *call, planned = *call;
+    gckpt_kernel kernel = device->find(device->context, op, kind);
+    int64_t wrong = -1;
+    if (!CHECK_MSG(kernel != NULL, "%s has no kernel", op->name))
+        return;
+    CHECK(op->shape(&planned) == GCKPT_OK);
+    CHECK(planned.work_forward == 0 && planned.work_backward == 0);
+    CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
+    size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
+    for (int i = 0; i < c.inputs; i++) {
+        d.in[i].data = (const float *)over(c.in[i].data);
+        d.in[i].index = (const int32_t *)over(c.in[i].index);
+        d.in[i].bf16 = (const uint16_t *)over(c.in[i].bf16);
+        d.in[i].grad = (float *)over(c.in[i].grad);
+        d.in[i].grad_bf16 = (uint16_t *)over(c.in[i].grad_bf16);
+        d.in[i].low = (float *)over(c.in[i].low);
+    }
+    d.out = (float *)over(c.out);
+    d.out_bf16 = (uint16_t *)over(c.out_bf16);
+    d.grad_out = (const float *)over(c.grad_out);
+    d.grad_out_bf16 = (const uint16_t *)over(c.grad_out_bf16);
+    d.backend = device->context;
+    d.work = work ? device->get(device->context, work, 64) : NULL;
+    device->copy_in(device->context, there, host, (size_t)(used + 4) * 4);
+    kernel(&d);
+    (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
+    device->copy_out(device->context, result, there, (size_t)(used + 4) * 4);
+    for (int64_t i = 0; i < used + 4 && wrong < 0; i++)
+        if (!same_bits(host[i], result[i], c.precision != GCKPT_FP32))
+            wrong = i;
+    const gckpt_shape *a = &c.in[0].shape, *b = &c.in[1].shape;
+    CHECK_MSG(wrong < 0,
+              "%s %s, %d inputs, (%ld,%ld,%ld) of %d and (%ld,%ld,%ld) of %d: float %ld is %08x, must be %08x "
+              "(precision %d, aligned %d, special %d)",
+              op->name, kind == GCKPT_FORWARD ? "forward" : "backward", c.inputs, (long)a->d[0], (long)a->d[1],
+              (long)a->d[2], a->n, (long)b->d[0], (long)b->d[1], (long)b->d[2], b->n, (long)wrong,
+              wrong < 0 ? 0 : bits_of(result[wrong]), wrong < 0 ? 0 : bits_of(host[wrong]), (int)c.precision,
+              aligned, special);
+    const char *problem = device->finish(device->context);
+    CHECK_MSG(!problem, "%s", problem ? problem : "");
+    if (d.work)
+        device->release(device->context, d.work, work);
+}
+
+/* ---- calls ---- */
+static gckpt_call new_call(gckpt_precision precision, const int *transposed)
+{
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.attributes = transposed;
+    c.precision = precision;
+    c.training = c.threads = c.plain = 1;
+    c.rows = 1;
+    return c;
+}
+
+static void give(const gckpt_call *c, int64_t n, int narrow, const float **f32, const uint16_t **bf16)
+{
+    if (c->precision != GCKPT_FP32 && narrow)
+        *bf16 = piece_bf16(n);
+    else
+        *f32 = piece(n);
+}
+
+/* Random storage of the operands whose shapes are there, and of what comes out. */
+static void run(const gckpt_op *op, gckpt_call c, int values)
+{
+    start();
+    CHECK_MSG(op->shape(&c) == GCKPT_OK, "%s: no shape", op->name);
+    int64_t n = count_of(&c.shape);
+    for (int i = 0; i < values; i++) /* a bias or a table is never kept as bf16 */
+        give(&c, count_of(&c.in[i].shape), values == c.inputs && i < 2 && chance(50), &c.in[i].data, &c.in[i].bf16);
+    if (values < c.inputs) { /* embed's index: some rows often, most never */
+        int32_t *index = (int32_t *)(void *)piece(count_of(&c.in[1].shape));
+        int64_t rows = c.in[0].shape.d[0];
+        for (int64_t i = 0; i < count_of(&c.in[1].shape); i++)
+            index[i] = (int32_t)below(chance(50) && rows > 3 ? 3 : rows);
+        c.in[1].index = index;
+    }
+    gckpt_call back = c;
+    give(&c, n, chance(50), (const float **)&c.out, (const uint16_t **)&c.out_bf16);
+    both(op, GCKPT_FORWARD, &c);
+    give(&back, n, chance(50), &back.grad_out, &back.grad_out_bf16);
+    for (int i = 0; i < values; i++) {
+        gckpt_arg *in = &back.in[i];
+        int64_t size = count_of(&in->shape);
+        in->accumulate = chance(50);
+        if (chance(10))
+            continue;
+        give(&back, size, values == c.inputs && i < 2 && chance(40), (const float **)&in->grad,
+             (const uint16_t **)&in->grad_bf16);
+        if (i == 2 && chance(80)) {
+            in->low = piece(size);
+            for (int64_t k = 0; k < size; k++)
+                in->low[k] *= 1e-6f;
+        }
+    }
+    both(op, GCKPT_BACKWARD, &back);
+}
+
+static void linear_of(int64_t rows, int64_t k, int64_t n, int transposed, int bias, gckpt_precision precision)
+{
+    gckpt_call c = new_call(precision, &transposed);
+    c.inputs = 2 + bias;
+    c.in[0].shape = chance(80) ? gckpt_shape2(rows, k) : gckpt_shape3(1, rows, k);
+    c.in[1].shape = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n);
+    c.in[2].shape = gckpt_shape1(n);
+    run(&gckpti_op_linear, c, c.inputs);
+}
+
+static void matmul_of(int64_t batch, int64_t m, int64_t k, int64_t n, int transposed, int one,
+                      gckpt_precision precision)
+{
+    gckpt_call c = new_call(precision, &transposed);
+    c.inputs = 2;
+    c.in[0].shape = gckpt_shape3(batch, m, k);
+    int64_t high = transposed ? n : k, wide = transposed ? k : n;
+    c.in[1].shape = one ? gckpt_shape2(high, wide) : gckpt_shape3(batch, high, wide);
+    run(&gckpti_op_matmul, c, 2);
+}
+
+static void embed_of(int64_t table, int64_t rows, int64_t n, gckpt_precision precision)
+{
+    gckpt_call c = new_call(precision, NULL);
+    c.inputs = 2;
+    c.in[0].shape = gckpt_shape2(table, n);
+    c.in[1].shape = rows % 2 ? gckpt_shape1(rows) : gckpt_shape2(2, rows / 2);
+    run(&gckpti_op_embed, c, 1);
+}
+
+static int64_t odd_size(int most)
+{
+    static const int sizes[] = { 1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 24, 31, 32, 33, 36, 47, 48, 49, 63, 64, 65, 96, 97, 127, 128, 129, 132 };
+    int n = sizes[below(sizeof sizes / sizeof *sizes)];
+    return n <= most ? n : 1 + (int)below(most);
+}
+
+/* Every tile, whole, one short of it and one more; chains that fill stages, and do not. */
+static void test_tiles(void)
+{
+    static const int tiles[6][2] = { { 128, 128 }, { 128, 64 }, { 96, 48 }, { 64, 64 }, { 32, 64 }, { 32, 32 } };
+    static const int links[] = { 1, 7, 8, 9, 24, 32, 36, 41 };
+    for (int i = 0; i < 36; i++) {
+        int off = i / 6 % 3, m = tiles[i % 6][0], n = tiles[i % 6][1];
+        m += off == 1 ? -1 : off == 2 ? 4 : 0;
+        n += off == 1 ? -4 : off == 2 ? 1 : 0;
+        gckpt_precision precision = i % 5 == 4 ? GCKPT_BF16 : GCKPT_FP32;
+        linear_of(m, links[below(8)], n, i / 6 % 2, i / 18, precision);
+        linear_of(links[below(8)], m, n, i / 6 % 2, 0, precision); /* dw has the tile's size */
+    }
+}
+
+static void test_random(int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        gckpt_precision precision = chance(65) ? GCKPT_FP32 : GCKPT_BF16;
+        if (chance(5))
+            precision = GCKPT_BF16_STOCHASTIC;
+        int most = chance(20) ? 132 : 40;
+#ifdef GCKPT_CUDA_SHIM
+        static const int chips[] = { 1, 2, 6, 132 };
+        cuda_shim.multiprocessors = chips[below(4)];
+#endif
+        int64_t m = odd_size(most), k = odd_size(most), n = odd_size(most);
+        linear_of(m, k, n, chance(50), chance(60), precision);
+        m = odd_size(40), k = odd_size(40), n = odd_size(40);
+        matmul_of(1 + (int64_t)below(3), m, k, n, chance(50), chance(30), precision);
+        embed_of(1 + (int64_t)below(300), 1 + (int64_t)below(200), chance(90) ? odd_size(132) : 300, precision);
+    }
+}
+
+/* Nothing but -0: products of zeros, sums that stay -0 if no link is added that does not belong there. */
+static void test_zeros(void)
+{
+    for (int64_t k = 1; k < 20; k++) {
+        int transposed = (int)(k & 1), n = k % 3 ? 32 : 5;
+        gckpt_call c = new_call(GCKPT_FP32, &transposed);
+        c.inputs = 3;
+        c.in[0].shape = gckpt_shape2(8, k);
+        c.in[1].shape = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n);
+        c.in[2].shape = gckpt_shape1(n);
+        start();
+        CHECK(gckpti_op_linear.shape(&c) == GCKPT_OK);
+        float *x = piece(8 * k), *w = piece(n * k), *bias = piece(n), *out = piece(8 * n);
+        for (int64_t i = 0; i < 8 * k; i++)
+            x[i] = 0.0f;
+        for (int64_t i = 0; i < n * k; i++)
+            w[i] = -0.0f;
+        for (int64_t i = 0; i < n; i++)
+            bias[i] = -0.0f;
+        c.in[0].data = x, c.in[1].data = w, c.in[2].data = bias, c.out = out;
+        both(&gckpti_op_linear, GCKPT_FORWARD, &c);
+        CHECK(bits_of(out[0]) == 0x80000000u);
+    }
+}
+
+/* ---- trainings ---- */
+enum { B = 5, T = 6, C = 20, V = 37 };
+typedef struct {
+    gckpt_mode mode;
+    gckpt_precision precision;
+    int64_t rows;
+} training;
+
+static uint64_t train(const training *o, const gckpt_backend *backend)
+{
+    static int32_t tokens[B * T], targets[B * T];
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_I32, gckpt_shape2(o->rows, T));
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(o->rows, T));
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(C, 3 * C), normal);
+    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(3 * C), normal);
+    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(C, 3 * C), normal);
+    gckpt_tensor *h = gckpt_embed(table, in);
+    h = gckpt_tanh(gckpt_linear(h, w, b));
+    h = gckpt_linear_transposed(h, v, NULL);
+    h = gckpt_matmul(gckpt_scale(gckpt_matmul_transposed(h, h), 0.1f), h); /* h three times */
+    h = gckpt_matmul(h, gckpt_linear_transposed(w, v, NULL)); /* one of parameters for all */
+    gckpt_term terms[2] = { { gckpt_cross_entropy(gckpt_linear_transposed(h, table, NULL), target), 1, 0 },
+                            { gckpt_sum_loss(gckpt_mul(b, b)), 0.01f, 1 } };
+    gckpt_plan_desc d = { .mode = o->mode, .batch = B, .precision = o->precision, .backend = backend };
+    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec_desc ed = { .backend = backend };
+    gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    uint64_t hash = 1;
+    for (int step = 0; step < 3 && e; step++) {
+        gckpt_report r = { 0 };
+        gckpt_hyper hyper = { .lr = 0.01f, .clip = step ? 0.5f : 0 };
+        gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
+        for (int i = 0; i < B * T; i++) {
+            tokens[i] = (i * 7 + step * 3) % (i % 2 ? V : 4);
+            targets[i] = i % 9 == 5 ? -1 : (i * 11 + step) % V;
+        }
+        CHECK_MSG(gckpt_step(e, feeds, 2, step == 1 ? B - 1 : B, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(e));
+        double two[2];
+        two[0] = r.loss, two[1] = r.grad_norm;
+        hash = gckpti_fnv(hash, two, sizeof two) ^ gckpt_store_hash(s);
+    }
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_trainings(void)
+{
+    static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    for (int way = 0; way < 18; way++) {
+        training o = { modes[way % 3], (gckpt_precision)(way / 6), way % 2 ? 2 : B };
+        uint64_t want = train(&o, NULL), got = train(&o, device);
+        CHECK_MSG(got == want, "training %d: other bits", way);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *error;
+    device = gckpt_cuda_backend(0, &error);
+    if (!CHECK_MSG(device != NULL, "%s", error))
+        return check_report("cuda products");
+    random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
+    host = (float *)calloc(ROOM, sizeof *host);
+    result = (float *)malloc(ROOM * sizeof *result);
+    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
+    test_zeros();
+#ifdef GCKPT_CUDA_SHIM /* one processor wants the largest tiles that fit, 132 want small ones */
+    int many = cuda_shim.multiprocessors;
+    cuda_shim.multiprocessors = 1;
+    test_tiles();
+    test_random(24);
+    cuda_shim.multiprocessors = many;
+#else
+    test_tiles();
+    test_random(200);
+    linear_of(1700, 41, 300, 0, 1, GCKPT_FP32);
+    linear_of(37, 1000, 600, 1, 0, GCKPT_FP32);
+#endif
+    test_trainings();
+    edge_ends(device, GCKPT_ISA_AUTO, 0);
+    device->release(device->context, there, ROOM * sizeof *there);
+    free(host);
+    free(result);
+    return check_report("cuda products");
+}

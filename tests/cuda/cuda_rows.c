@@ -1,0 +1,457 @@
+/* cuda_rows.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: softmax, norms,
+ * losses over classes, attention, in fp32 and in bf16 plans. Operands lie in one block of memory that both
+ * have, so that what a kernel must not write is compared, too. Then small trainings: plans, splits, bf16.
+ *     build/cuda_rows [first seed] [rounds] */
+#include "ops/ops.h"
+#include "rig.h"
+
+static const gckpt_backend *device;
+
+/* ---- the block: the plain kernels', the device's, a copy of that ---- */
+enum { ROOM = 3 << 18, PLAIN_WORK = 1 << 16 }; /* floats */
+static float *host, *there, *result;
+static int64_t used;
+static int odd; /* this round: 1: any operand may hold NaN, infinities, zeros, subnormals; 2: the first one */
+
+static float value(int special)
+{
+    static const uint32_t bits[] = { 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x80000000u, 0u,          1u,
+                                     0x80000001u, 0x007fffffu, 0x00800000u, 0x7f7fffffu, 0xff7fffffu, 0x00012345u };
+    if (special && chance(special > 1 ? 10 : 2))
+        return float_of(bits[below(12)]);
+    float x = (float)((int)below(1 << 20) - (1 << 19)) / 262144.0f;
+    return chance(10) ? x * 1e-3f : x;
+}
+
+/* n words, beginning at any float, or where `unit` floats divide the address. */
+static float *piece(int64_t n, int unit)
+{
+    used += 3 + (int64_t)below(4);
+    used = (used + unit - 1) / unit * unit;
+    if (!CHECK_MSG(used + n + 8 <= ROOM, "no room for %ld floats", (long)n))
+        exit(check_report("cuda rows"));
+    used += n;
+    for (int64_t i = used - n; i < used; i++)
+        host[i] = value(odd == 1);
+    return host + used - n;
+}
+
+static void *over(const void *p)
+{
+    return p ? (char *)there + ((const char *)p - (const char *)host) : NULL;
+}
+
+/* The same bits, or NaN both; halves: words may be two bf16. */
+static int same(float x, float y, int halves)
+{
+    uint32_t a = bits_of(x), b = bits_of(y);
+    for (int i = 0; halves && i < 32; i += 16)
+        if ((a >> i & 0x7fffu) > 0x7f80u && (b >> i & 0x7fffu) > 0x7f80u)
+            a &= ~(0xffffu << i), b &= ~(0xffffu << i);
+    return a == b || (x != x && y != y);
+}
+
+/* Runs the plain kernel on the host's block, the device's on a copy of it, and compares. */
+static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
+{
+    static float plain_work[PLAIN_WORK];
+    gckpt_call c = *call, d = *call, planned = *call;
+    gckpt_kernel kernel = device->find(device->context, op, kind);
+    CHECK(op->shape(&planned) == GCKPT_OK);
+    CHECK(planned.work_forward <= sizeof plain_work && planned.work_backward <= sizeof plain_work);
+    CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
+    size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *a = &d.in[i];
+        a->data = (const float *)over(a->data), a->grad = (float *)over(a->grad);
+        a->low = (float *)over(a->low), a->index = (const int32_t *)over(a->index);
+        a->bf16 = (const uint16_t *)over(a->bf16), a->grad_bf16 = (uint16_t *)over(a->grad_bf16);
+    }
+    d.out = (float *)over(c.out), d.grad_out = (const float *)over(c.grad_out), d.aux = over(c.aux);
+    d.loss_sum = (double *)over(c.loss_sum), d.loss_count = (int64_t *)over(c.loss_count);
+    d.backend = device->context;
+    d.work = work ? device->get(device->context, work, 64) : NULL;
+    c.work = plain_work;
+    device->copy_in(device->context, there, host, (size_t)(used + 8) * 4);
+    if (CHECK_MSG(kernel != NULL, "%s has no kernel", op->name))
+        kernel(&d);
+    (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
+    device->copy_out(device->context, result, there, (size_t)(used + 8) * 4);
+    int64_t wrong = -1, count = 0;
+    for (int64_t i = 0; i < used + 8; i++)
+        if (!same(host[i], result[i], c.precision != GCKPT_FP32))
+            wrong = wrong < 0 ? i : wrong, count++;
+    if (wrong >= 0) { /* which operand */
+        const char *name = "nothing's";
+        int64_t nearest = -1;
+        const void *at[8] = { c.out, c.aux, c.loss_sum, c.loss_count, NULL };
+        const char *const names[8] = { "out", "aux", "loss_sum", "loss_count", "" };
+        for (int i = 0; i < 4 + 3 * c.inputs; i++) {
+            const gckpt_arg *a = &c.in[i < 4 ? 0 : (i - 4) / 3];
+            const void *p = i < 4             ? at[i]
+                            : (i - 4) % 3 == 0 ? (const void *)a->grad
+                            : (i - 4) % 3 == 1 ? (const void *)a->low
+                                               : (const void *)a->grad_bf16;
+            int64_t where = p ? ((const char *)p - (const char *)host) / 4 : -1;
+            if (where >= 0 && where <= wrong && where > nearest)
+                nearest = where, name = i < 4 ? names[i] : (i - 4) % 3 == 1 ? "low" : "grad";
+        }
+        CHECK_MSG(0, "%s %s (%ld,%ld,%ld) (%ld,%ld,%ld) precision %d: %ld differ, first of %s[%ld]: %08x, must be %08x",
+                  op->name, kind == GCKPT_FORWARD ? "forward" : "backward", (long)c.in[0].shape.d[0],
+                  (long)c.in[0].shape.d[1], (long)c.in[0].shape.d[2], (long)c.in[1].shape.d[0],
+                  (long)c.in[1].shape.d[1], (long)c.in[1].shape.d[2], c.precision, (long)count, name,
+                  (long)(wrong - nearest), bits_of(result[wrong]), bits_of(host[wrong]));
+    } else
+        CHECK(wrong < 0);
+    const char *problem = device->finish(device->context);
+    CHECK_MSG(!problem, "%s", problem ? problem : "");
+    if (d.work)
+        device->release(device->context, d.work, work);
+}
+
+static gckpt_call new_call(const void *attributes, int inputs)
+{
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.attributes = attributes;
+    c.inputs = inputs;
+    c.training = c.threads = c.plain = 1;
+    c.rows = 1;
+    used = 0;
+    odd = chance(30) ? 1 + (int)below(2) : 0;
+    return c;
+}
+
+/* Values of input i. */
+static void input(gckpt_call *c, int i, gckpt_shape shape)
+{
+    float *x = piece(count_of(&shape), chance(70) ? 4 : 1);
+    c->in[i].shape = shape;
+    c->in[i].data = x;
+    for (int64_t k = 0; odd == 2 && i == 0 && k < count_of(&shape); k++)
+        x[k] = value(2);
+}
+
+/* Its gradient, or none; with a low part or none, if it has sums. */
+static void gradient(const gckpt_op *op, gckpt_call *c, int i, int always)
+{
+    int64_t n = count_of(&c->in[i].shape);
+    if (!always && chance(20))
+        return;
+    c->in[i].grad = piece(n, chance(70) ? 4 : 1);
+    c->in[i].accumulate = chance(50);
+    if (op->needs[i] & GCKPT_SUMS && chance(80))
+        c->in[i].low = piece(n, 1);
+    for (int64_t k = 0; c->in[i].low && k < n; k++)
+        c->in[i].low[k] *= 1e-7f;
+}
+
+static int64_t size(int64_t most)
+{
+    static const int sizes[] = { 1, 2, 5, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 300, 1023, 1024, 1025, 2100 };
+    int64_t n;
+    do
+        n = sizes[below(sizeof sizes / sizeof *sizes)];
+    while (n > most);
+    return n;
+}
+
+/* ---- softmax, log_softmax ---- */
+static void softmax(void)
+{
+    const gckpt_op *op = chance(50) ? &gckpti_op_softmax : &gckpti_op_log_softmax;
+    gckpt_call c = new_call(NULL, 1);
+    gckpt_shape shape = gckpt_shape2(size(65), size(1100));
+    input(&c, 0, shape);
+    c.shape = shape;
+    float *row = (float *)(uintptr_t)c.in[0].data;
+    for (int64_t i = 0; chance(20) && i < shape.d[1]; i++) /* all scores -inf */
+        row[i] = float_of(0xff800000u);
+    c.out = chance(30) ? row : piece(count_of(&shape), 1);
+    both(op, GCKPT_FORWARD, &c);
+    float *g = piece(count_of(&shape), 1);
+    c.grad_out = g;
+    gradient(op, &c, 0, 1);
+    if (chance(30))
+        c.in[0].grad = g, c.in[0].accumulate = 0;
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+/* ---- layernorm, rmsnorm ---- */
+static void norms(void)
+{
+    int gain = chance(60), bias = chance(60), center = chance(60);
+    if (!center)
+        bias = 0;
+    gckpti_norm o = { center, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    const gckpt_op *op = center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm;
+    gckpt_call c = new_call(&o, 1 + gain + bias);
+    int64_t rows = size(300), n = size(rows > 130 ? 100 : 1025);
+    input(&c, 0, gckpt_shape2(rows, n));
+    float far = chance(20) ? 1000.0f : 0.0f, *x = (float *)(uintptr_t)c.in[0].data;
+    for (int64_t i = 0; i < rows * n; i++)
+        x[i] += far;
+    for (int i = 1; i < c.inputs; i++)
+        input(&c, i, gckpt_shape1(n));
+    CHECK(op->shape(&c) == GCKPT_OK);
+    c.out = chance(90) ? piece(rows * n, 1) : NULL;
+    c.aux = c.out && chance(20) ? NULL : piece((int64_t)c.aux_bytes / 4, 1);
+    both(op, GCKPT_FORWARD, &c);
+    if (!c.aux)
+        return;
+    c.out = NULL;
+    c.grad_out = piece(rows * n, 1);
+    for (int i = 0; i < c.inputs; i++)
+        gradient(op, &c, i, 0);
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+/* ---- cross_entropy, _with, soft_, linear_ ---- */
+static const int32_t *targets(int64_t rows, int64_t classes)
+{
+    float *x = piece(rows, 1);
+    unsigned out = chance(50) ? 0 : chance(80) ? 20 : 100;
+    for (int64_t r = 0; r < rows; r++) {
+        int32_t t = chance(out) ? -1 - (int32_t)below(3) : (int32_t)below(classes);
+        memcpy(x + r, &t, sizeof t);
+    }
+    return (const int32_t *)(const void *)x;
+}
+
+/* What the forward adds to, and whether it does. */
+static void totals(gckpt_call *c)
+{
+    double *sum = (double *)(void *)piece(2, 2);
+    int64_t *count = (int64_t *)(void *)piece(2, 2);
+    *sum = chance(50) ? 0.0 : 12345.6789;
+    *count = (int64_t)below(100);
+    c->loss_sum = chance(80) ? sum : NULL;
+    c->loss_count = chance(80) ? count : NULL;
+    c->loss_scale = (float)(1 + below(5)) / 4;
+}
+
+static void cross_entropy(void)
+{
+    static const gckpt_op *const ops[] = { &gckpti_op_cross_entropy, &gckpti_op_cross_entropy_with,
+                                           &gckpti_op_soft_cross_entropy };
+    static const float smoothings[] = { 0.0f, 0.1f, 1.0f };
+    int which = (int)below(3), soft = which == 2;
+    const gckpt_op *op = ops[which];
+    gckpt_call c = new_call(which == 1 ? &smoothings[below(3)] : NULL, 2);
+    int64_t rows = size(chance(10) ? 2100 : 129), classes = size(rows > 200 ? 33 : rows > 40 ? 600 : 2100);
+    int64_t share = which && chance(50) ? 1 + (int64_t)below(40) : 0; /* rows to a weight */
+    gckpt_shape all = gckpt_shape3(rows, share ? share : 1, classes), inner = gckpt_shape2(rows, share ? share : 1);
+    classes = all.d[2] = rows * inner.d[1] * classes > 60000 ? 1 + 60000 / (rows * inner.d[1]) : classes;
+    input(&c, 0, all);
+    float *x = (float *)(uintptr_t)c.in[0].data;
+    for (int64_t i = 0; chance(20) && i < classes; i++)
+        x[i] = chance(50) ? float_of(0xff800000u) : 1e4f;
+    rows *= inner.d[1];
+    if (soft)
+        input(&c, 1, all);
+    else
+        c.in[1].shape = inner, c.in[1].index = targets(rows, classes);
+    for (int64_t i = 0; soft && i < rows * classes; i++) /* a target of 0 is none */
+        if (chance(30))
+            ((float *)(uintptr_t)c.in[1].data)[i] = 0.0f;
+    if (share) {
+        c.inputs = 3;
+        input(&c, 2, chance(50) ? gckpt_shape1(inner.d[0]) : inner);
+        for (int64_t i = 0; i < count_of(&c.in[2].shape); i++)
+            if (chance(20))
+                ((float *)(uintptr_t)c.in[2].data)[i] = chance(50) ? 0.0f : -0.0f;
+    }
+    totals(&c);
+    float *aux = piece(2 * rows, 1);
+    c.aux = chance(80) ? aux : NULL;
+    both(op, GCKPT_FORWARD, &c);
+    c.aux = aux;
+    c.loss_sum = NULL, c.loss_count = NULL;
+    gradient(op, &c, 0, !which);
+    if (soft)
+        gradient(op, &c, 1, 0);
+    if (share)
+        gradient(op, &c, 2, 0);
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+/* n bf16. */
+static uint16_t *halves(int64_t n)
+{
+    float *words = piece((n + 1) / 2, 1);
+    uint16_t *x = (uint16_t *)(void *)words;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half = gckpt_to_bf16(value(odd == 1 ? 2 : 0));
+        memcpy(x + i, &half, sizeof half);
+    }
+    return x;
+}
+
+/* Rows and classes also just past what the kernels take at a time. */
+static void linear_cross_entropy(void)
+{
+    const gckpt_op *op = &gckpti_op_linear_cross_entropy;
+    gckpt_call c = new_call(NULL, 3);
+    int64_t rows = size(129), classes = size(rows > 40 ? 300 : 2100), n = size(rows * classes > 9000 ? 5 : 65);
+    if (chance(10))
+        rows = 2049 + (int64_t)below(70), classes = 1 + below(3), n = 1 + below(3);
+    else if (chance(10))
+        rows = 1 + below(3), classes = 4097 + (int64_t)below(70), n = 1 + below(3);
+    c.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
+    input(&c, 0, gckpt_shape2(rows, n));
+    if (c.precision == GCKPT_BF16 && chance(80))
+        c.in[0].bf16 = halves(rows * n), c.in[0].data = NULL;
+    input(&c, 1, gckpt_shape2(classes, n));
+    c.in[2].shape = gckpt_shape1(rows);
+    c.in[2].index = targets(rows, classes);
+    totals(&c);
+    float *aux = piece(2 * rows, 1);
+    c.aux = chance(80) ? aux : NULL;
+    both(op, GCKPT_FORWARD, &c);
+    c.aux = aux;
+    c.loss_sum = NULL, c.loss_count = NULL;
+    gradient(op, &c, 0, 0);
+    gradient(op, &c, 1, 0);
+    if (c.in[0].grad && c.in[0].bf16)
+        c.in[0].grad_bf16 = halves(rows * n), c.in[0].grad = NULL;
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+/* ---- attention ---- */
+static void attention(void)
+{
+    static const int sizes[] = { 1, 2, 3, 4, 7, 8, 16, 20, 32, 33, 63, 64, 65, 68, 96, 127, 128, 129, 132, 260 };
+    const gckpt_op *op = &gckpti_op_attention;
+    gckpti_attention o = { 1 + (int)below(3), chance(60) };
+    gckpt_call c = new_call(&o, 3);
+    int64_t d = sizes[below(sizeof sizes / sizeof *sizes)], rows = 1 + below(2), t = size(d > 64 ? 65 : 129);
+    int64_t s = size(d > 64 ? 65 : 129), missing = 0;
+    s = o.causal && (s < t || chance(40)) ? t : s;
+    if (o.causal && chance(30)) { /* keys of a cache that is not full */
+        missing = below(70), c.position = (int64_t)below((uint64_t)(s - t) + 1);
+        o.causal += (int)(missing + c.position), s += missing;
+    }
+    if (d > 32)
+        o.heads = 1 + (o.heads > 2), rows = 1;
+    c.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
+    for (int i = 0; i < 3; i++)
+        input(&c, i, gckpt_shape3(rows, i ? s : t, o.heads * d));
+    CHECK(op->shape(&c) == GCKPT_OK);
+    for (int64_t i = 0, row = s * o.heads * d, left = missing * o.heads * d; i < rows * row; i++)
+        if (i % row >= row - left) {
+            ((float *)(uintptr_t)c.in[1].data)[i] = float_of(0x7f800000u);
+            ((float *)(uintptr_t)c.in[2].data)[i] = float_of(0x7fc00000u);
+        }
+    float *q = (float *)(uintptr_t)c.in[0].data, *k = (float *)(uintptr_t)c.in[1].data;
+    for (int64_t i = 0; chance(10) && i < d; i++) /* all scores of a query -inf, of a key subnormal */
+        q[i] = float_of(0xff800000u), k[i] = 1e-38f;
+    int64_t n = count_of(&c.shape);
+    c.out = chance(90) ? piece(n, chance(70) ? 4 : 1) : NULL;
+    c.aux = c.out && chance(20) ? NULL : piece((int64_t)c.aux_bytes / 4, 1);
+    both(op, GCKPT_FORWARD, &c);
+    if (!c.out || !c.aux || o.causal > 1)
+        return;
+    c.grad_out = piece(n, chance(70) ? 4 : 1);
+    for (int i = 0; i < 3; i++)
+        gradient(op, &c, i, 0);
+    if (!c.in[0].grad && !c.in[1].grad)
+        c.out = NULL;
+    both(op, GCKPT_BACKWARD, &c);
+}
+
+/* ---- small trainings: the processor's bits for plans, splits and precisions ---- */
+enum { BATCH = 5, TOKENS = 9, WIDTH = 12, CLASSES = 37, STEPS = 2 };
+
+static gckpt_tensor *weight(gckpt_graph *g, const char *name, int64_t a, int64_t b)
+{
+    gckpt_init init = { 0.3f, 0.1f, 0 };
+    return gckpt_param(g, name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+/* Two attentions on one input, softmax in place, both losses over one table. */
+static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t micro, gckpt_precision precision)
+{
+    static int32_t tokens[BATCH * TOKENS], wanted[BATCH * TOKENS];
+    for (int i = 0; i < BATCH * TOKENS; i++)
+        tokens[i] = i * 29 % CLASSES, wanted[i] = i % 7 == 3 ? -1 : i * 17 % CLASSES;
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 99 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(micro, TOKENS));
+    gckpt_tensor *to = gckpt_input(g, "wanted", GCKPT_I32, gckpt_shape2(micro, TOKENS));
+    gckpt_tensor *table = weight(g, "table", CLASSES, WIDTH), *gain = weight(g, "gain", WIDTH, 0);
+    gckpt_tensor *bias = weight(g, "bias", WIDTH, 0), *head = weight(g, "head", WIDTH, CLASSES);
+    gckpt_tensor *x = gckpt_layernorm(gckpt_embed(table, in), gain, bias);
+    gckpt_tensor *a = gckpt_attention(x, x, x, 3, 1), *y = gckpt_rmsnorm(gckpt_add(x, a), gain);
+    y = gckpt_add(y, gckpt_attention(y, x, a, 2, 0));
+    y = gckpt_add(gckpt_softmax(gckpt_layernorm(y, NULL, bias)), y);
+    gckpt_tensor *logits = gckpt_linear(y, head, NULL), *soft = gckpt_exp(gckpt_log_softmax(gckpt_scale(logits, 2)));
+    gckpt_tensor *weights = gckpt_sigmoid(gckpt_mean(y, 2));
+    gckpt_term terms[4] = { { gckpt_linear_cross_entropy(y, table, to), 1, 0 },
+                            { gckpt_cross_entropy(logits, to), 0.5f, 0 },
+                            { gckpt_cross_entropy_with(logits, to, weights, 0.1f), 0.5f, 0 },
+                            { gckpt_soft_cross_entropy(logits, soft, weights), 0.5f, 0 } };
+    gckpt_plan_desc desc;
+    gckpt_exec_desc how;
+    memset(&desc, 0, sizeof desc);
+    memset(&how, 0, sizeof how);
+    desc.mode = mode, desc.batch = BATCH, desc.precision = precision;
+    desc.backend = how.backend = backend;
+    gckpt_plan *p = gckpt_plan_new(g, terms, 4, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(to), wanted } };
+    gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0.99f, 0, 0, 0.5f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    uint64_t hash = 0;
+    for (int step = 0; step < STEPS && e; step++) {
+        CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+        hash = hash * 31 + (uint64_t)(report.loss * 1e12);
+        CHECK_MSG(report.loss > 0 && report.loss < 1e3, "loss %g", report.loss);
+    }
+    hash ^= gckpt_store_hash(s);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return hash;
+}
+
+static void trainings(void)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    static const gckpt_precision precisions[] = { GCKPT_FP32, GCKPT_BF16, GCKPT_BF16_STOCHASTIC };
+    for (int i = 0; i < 3; i++) {
+        uint64_t hash = train(NULL, GCKPT_STORE_ALL, BATCH, precisions[i]);
+        for (int j = 0; j < 3; j++)
+            CHECK_MSG(train(device, modes[j], j == 0 ? BATCH : 3 - j, precisions[i]) == hash,
+                      "training, precision %d, mode %d", (int)precisions[i], (int)modes[j]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *error;
+    int rounds = argc > 2 ? atoi(argv[2]) : 40;
+    device = gckpt_cuda_backend(0, &error);
+    CHECK_MSG(device != NULL, "%s", error);
+    if (!device)
+        return check_report("cuda rows");
+    random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
+    host = (float *)calloc(ROOM, sizeof *host);
+    result = (float *)malloc(ROOM * sizeof *result);
+    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
+    for (int i = 0; i < rounds; i++) {
+        softmax();
+        norms();
+        cross_entropy();
+        linear_cross_entropy();
+        attention();
+    }
+    trainings();
+    device->release(device->context, there, ROOM * sizeof *there);
+    free(host);
+    free(result);
+    return check_report("cuda rows");
+}

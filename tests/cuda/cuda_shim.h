@@ -1,0 +1,1864 @@
+/* cuda_shim.h - CUDA C++ without a GPU: every CUDA thread is a fiber, all on one thread of the processor.
+ *
+ *     g++ -std=c++17 -O2 -ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -include tests/cuda/cuda_shim.h -x c++ file.cu
+ *
+ * A test tool, not a backend: it runs a kernel's source as it stands. The .cu is plain CUDA C++, but for
+ * three macros:
+ *
+ *     #ifndef GCKPT_CUDA_SHIM
+ *     #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+ *         (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+ *     #define SHARED(type, name, dims) __shared__ type name dims
+ *     #define DYNAMIC_SHARED(type, name) \
+ *         extern __shared__ __align__(16) unsigned char gckpti_dynamic_shared[]; \
+ *         type *name = (type *)gckpti_dynamic_shared
+ *     #endif
+ *
+ * (a template's instance stands in brackets: LAUNCH((k<2, 3>), ...)), and for the PTX wrappers under
+ * >>ptx, which the .cu defines under the same #ifndef with the signatures written there.
+ *
+ * Where a device is lenient or silent, this ends the process and says where: threads that wait for others
+ * that have exited or wait elsewhere, masks with lanes that are not there, pointers to host, freed or
+ * another device's memory as arguments, accesses past the end of an allocation. Memory is NaN (all bits
+ * set) until it is written. Races show as results that differ between schedules, eager and lazy streams.
+ * With -fsanitize=address,undefined also: accesses outside of shared variables, within the last 256 bytes
+ * of an allocation, misaligned vectors.
+ *
+ * It cannot show: host pointers inside of structs, fences and volatile (the order of memory is the
+ * program's), blocks or threads that wait for each other by polling (it hangs), registers and occupancy,
+ * the bits of tensor cores and of approximate functions, anything about time.
+ *
+ * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>runtime
+ */
+#ifndef TESTS_CUDA_SHIM_H
+#define TESTS_CUDA_SHIM_H
+
+/* >>settings: also for C ----------------------------------------------------------------------- */
+
+/* What runs next among threads, warps and blocks. Results must not depend on it. */
+enum {
+    CUDA_SHIM_FORWARD, /* a warp runs as far as it can before the next one starts */
+    CUDA_SHIM_REVERSE, /* the same from the last block, warp and lane */
+    CUDA_SHIM_RANDOM,  /* all threads in step, in an order drawn again for every round */
+    CUDA_SHIM_STEP     /* all threads in step */
+};
+
+/* Read and written between calls. The first four begin with the environment's CUDA_SHIM_SCHEDULE (0 to
+ * 3), CUDA_SHIM_SEED, CUDA_SHIM_LAZY and CUDA_SHIM_PROTECT. */
+typedef struct {
+    int schedule;
+    unsigned seed;
+    int lazy;         /* a stream's work runs only when something waits for it */
+    int protect;      /* host code that touches device memory, after a call that waits, faults */
+    long fail_malloc; /* 1: the next cudaMalloc fails; n: the n-th from now; 0: none */
+    long fail_pinned; /* the same of cudaMallocHost and cudaHostRegister */
+    long fail_launch; /* this kernel ends in an asynchronous error, which stays */
+    long fail_copy;   /* this copy or fill does */
+    int fail_always;  /* and all after it */
+    unsigned long device_bytes; /* what each device has */
+    int multiprocessors;
+    /* Counted: kernels and copies when they run, replays too; calls that wait; changes of fibers. */
+    long mallocs, launches, copies, waits, switches, float_atomics;
+    long live_device, live_pinned, live_streams, live_events, live_graphs; /* not given back */
+} cuda_shim_settings;
+#ifndef __cplusplus
+extern cuda_shim_settings cuda_shim;
+#else
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <ucontext.h>
+#ifdef __SANITIZE_ADDRESS__
+#define CUDA_SHIM_ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CUDA_SHIM_ASAN
+#endif
+#endif
+#ifdef CUDA_SHIM_ASAN
+#include <sanitizer/asan_interface.h>
+/* A frame that outlives its function would be kept on a stack of the sanitizer's, not of the fiber's. */
+extern "C" __attribute__((weak)) const char *__asan_default_options(void)
+{
+    return "detect_stack_use_after_return=0";
+}
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes)   ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#endif
+
+namespace shim
+{
+inline long from_environment(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? atol(text) : otherwise;
+}
+inline cuda_shim_settings first_settings(void)
+{
+    cuda_shim_settings s = {};
+    s.schedule = (int)from_environment("CUDA_SHIM_SCHEDULE", CUDA_SHIM_FORWARD);
+    s.seed = (unsigned)from_environment("CUDA_SHIM_SEED", 1);
+    s.lazy = (int)from_environment("CUDA_SHIM_LAZY", 0);
+    s.protect = (int)from_environment("CUDA_SHIM_PROTECT", 0);
+    s.device_bytes = 1ul << 30;
+    s.multiprocessors = 132;
+    return s;
+}
+} // namespace shim
+extern "C" {
+__attribute__((used)) inline cuda_shim_settings cuda_shim = shim::first_settings();
+}
+
+/* >>types: words and types of the language ----------------------------------------------------- */
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) alignas(n)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+#define CUDA_SHIM_VECTOR(type, scalar)                                                             \
+    struct alignas(2 * sizeof(scalar)) type##2 { scalar x, y; };                                   \
+    struct alignas(16) type##4 { scalar x, y, z, w; };                                             \
+    inline type##2 make_##type##2(scalar x, scalar y) { return { x, y }; }                         \
+    inline type##4 make_##type##4(scalar x, scalar y, scalar z, scalar w) { return { x, y, z, w }; }
+CUDA_SHIM_VECTOR(float, float)
+CUDA_SHIM_VECTOR(int, int)
+CUDA_SHIM_VECTOR(uint, unsigned)
+#undef CUDA_SHIM_VECTOR
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+enum { warpSize = 32 };
+
+/* >>fibers: a stack for every thread that has begun and not ended ------------------------------- */
+
+namespace shim
+{
+enum { STACK_BYTES = 256 << 10, PAGE = 4096, LANES = 32, MAX_THREADS = 1024 };
+
+struct fiber {
+    void *sp;      /* where it was left: x86-64 */
+    ucontext_t uc; /* elsewhere */
+};
+
+/* cp.async: 16 bytes on their way to shared memory */
+struct async_copy {
+    void *to;
+    const void *from;
+    size_t valid;
+    unsigned group;
+};
+
+struct thread {
+    fiber *on;
+    uint3 index;
+    int line;         /* of what it waits in */
+    unsigned mask;    /* a warp function: its mask, which one it is, and its arguments; */
+    void (*op)(void); /* NULL: waits at a barrier */
+    void *data;
+    unsigned groups; /* cp.async groups committed */
+    std::vector<async_copy> copies;
+};
+
+/* A bit for every lane. */
+struct warp {
+    unsigned all, ready, fresh, waiting, done; /* fresh: ready and not begun */
+};
+
+/* What runs now. Only one host thread at a time gets here (>>streams holds the lock). */
+struct machine {
+    const char *kernel;
+    void (*body)(void *arguments);
+    void *arguments;
+    int count, warps, left, current; /* threads of a block, those not ended, the running one */
+    thread threads[MAX_THREADS];
+    warp warp_of[MAX_THREADS / LANES];
+    int order[MAX_THREADS], at_warp, at; /* where the schedule is */
+    int arrived, barrier_line;
+    fiber host;
+    std::vector<fiber *> idle;
+    int fibers;
+    unsigned long block; /* a number of its own for each block that runs */
+    char *shared;
+    size_t shared_used, static_bytes, dynamic_bytes;
+};
+/* Never freed: fibers and device memory may be used until the process ends. */
+inline machine &m = *new machine();
+
+inline unsigned draw(unsigned below)
+{
+    cuda_shim.seed = cuda_shim.seed * 1664525u + 1013904223u;
+    return (unsigned)(((uint64_t)cuda_shim.seed * below) >> 32);
+}
+
+[[noreturn]] __attribute__((format(printf, 1, 2))) inline void fail(const char *format, ...)
+{
+    fprintf(stderr, "cuda_shim: %s, block (%u,%u,%u)", m.kernel ? m.kernel : "no kernel",
+            blockIdx.x, blockIdx.y, blockIdx.z);
+    if (m.current >= 0)
+        fprintf(stderr, ", thread (%u,%u,%u)", threadIdx.x, threadIdx.y, threadIdx.z);
+    fputs(": ", stderr);
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    int shown = 0;
+    for (int i = 0; i < m.count && shown < 8; i++) {
+        if (!(m.warp_of[i / LANES].waiting >> i % LANES & 1))
+            continue;
+        const thread &t = m.threads[i];
+        if (t.op)
+            fprintf(stderr, "  thread %d waits for its warp, mask %08x, line %d\n", i, t.mask,
+                    t.line);
+        else
+            fprintf(stderr, "  thread %d waits for its block, line %d\n", i, t.line);
+        shown++;
+    }
+    fflush(stderr);
+    abort();
+}
+
+#if defined(__x86_64__) && !defined(CUDA_SHIM_UCONTEXT)
+/* Saves what a call must keep, changes stacks, and returns into the other fiber. */
+extern "C" void cuda_shim_switch(void **from_sp, void *to_sp);
+asm(".text\n"
+    ".weak cuda_shim_switch\n"
+    ".p2align 4\n"
+    "cuda_shim_switch:\n"
+    "    push %rbp\n    push %rbx\n    push %r12\n    push %r13\n    push %r14\n    push %r15\n"
+    "    mov %rsp, (%rdi)\n"
+    "    mov %rsi, %rsp\n"
+    "    pop %r15\n    pop %r14\n    pop %r13\n    pop %r12\n    pop %rbx\n    pop %rbp\n"
+    "    ret\n");
+inline void jump(fiber *from, fiber *to)
+{
+    cuda_shim.switches++;
+    cuda_shim_switch(&from->sp, to->sp);
+}
+#else
+inline void jump(fiber *from, fiber *to)
+{
+    cuda_shim.switches++;
+    swapcontext(&from->uc, &to->uc);
+}
+#endif
+
+/* Back to the schedule's first thread: of a block, or of what follows a barrier. */
+inline void schedule_restart(void)
+{
+    int reverse = cuda_shim.schedule == CUDA_SHIM_REVERSE;
+    m.at_warp = reverse ? m.warps - 1 : 0;
+    m.at = reverse ? LANES : 0;
+    if (cuda_shim.schedule != CUDA_SHIM_RANDOM)
+        return;
+    for (int i = 0; i < m.count; i++) {
+        int j = (int)draw((unsigned)i + 1);
+        m.order[i] = m.order[j];
+        m.order[j] = i;
+    }
+}
+
+inline int take_ready(int w, int lane)
+{
+    m.warp_of[w].ready &= ~(1u << lane);
+    return w * LANES + lane;
+}
+
+/* The thread that runs next; -1: all have ended. */
+inline int next_thread(void)
+{
+    for (int round = 0; m.left; round++) {
+        int greedy = cuda_shim.schedule <= CUDA_SHIM_REVERSE;
+        if (cuda_shim.schedule == CUDA_SHIM_RANDOM) {
+            while (m.at < m.count) {
+                int t = m.order[m.at++];
+                if (m.warp_of[t / LANES].ready >> t % LANES & 1)
+                    return take_ready(t / LANES, t % LANES);
+            }
+        } else if (cuda_shim.schedule == CUDA_SHIM_REVERSE) {
+            for (; m.at_warp >= 0; m.at_warp--, m.at = LANES) {
+                unsigned ready = m.warp_of[m.at_warp].ready;
+                unsigned below = m.at == LANES ? ready : ready & ((1u << m.at) - 1);
+                unsigned from = below ? below : ready;
+                if (from)
+                    return take_ready(m.at_warp, m.at = 31 - __builtin_clz(from));
+            }
+        } else {
+            for (; m.at_warp < m.warps; m.at_warp++, m.at = 0) {
+                unsigned ready = m.warp_of[m.at_warp].ready;
+                unsigned above = m.at == LANES ? 0 : ready & (~0u << m.at);
+                unsigned from = above || !greedy ? above : ready;
+                if (from) {
+                    int lane = __builtin_ctz(from);
+                    m.at = lane + 1;
+                    return take_ready(m.at_warp, lane);
+                }
+            }
+        }
+        if (round)
+            fail("%d threads wait for others that will not come (%d have exited)", m.left,
+                 m.count - m.left);
+        schedule_restart();
+    }
+    return -1;
+}
+
+/* This thread is now the running one. */
+inline void begin(int t)
+{
+    m.current = t;
+    threadIdx = m.threads[t].index;
+}
+
+/* Runs threads one after the other for as long as the next one has not begun: those that never wait
+ * all share one stack. */
+inline void fiber_main(void)
+{
+    for (;;) {
+        m.body(m.arguments);
+        thread &t = m.threads[m.current];
+        fiber *self = t.on;
+        t.copies.clear();
+        m.warp_of[m.current / LANES].done |= 1u << m.current % LANES;
+        m.left--;
+        int next = next_thread();
+        if (next >= 0)
+            begin(next);
+        if (next >= 0 && m.warp_of[next / LANES].fresh >> next % LANES & 1) {
+            m.warp_of[next / LANES].fresh &= ~(1u << next % LANES);
+            m.threads[next].on = self;
+            continue;
+        }
+        m.idle.push_back(self);
+        jump(self, next < 0 ? &m.host : m.threads[next].on); /* comes back with a fresh thread */
+    }
+}
+
+inline fiber *new_fiber(void)
+{
+    fiber *f = new fiber();
+    char *stack = (char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED || mprotect(stack, PAGE, PROT_NONE)) /* an overflow faults */
+        fail("no memory for a stack");
+    /* Stacks begin at different places of a page, or all would share a few sets of the cache. */
+    size_t bytes = STACK_BYTES - (size_t)(m.fibers++ % 16) * 256;
+#if defined(__x86_64__) && !defined(CUDA_SHIM_UCONTEXT)
+    void **top = (void **)(void *)(stack + bytes) - 1; /* as if fiber_main were called */
+    *--top = (void *)fiber_main;
+    for (int i = 0; i < 6; i++)
+        *--top = NULL;
+    f->sp = top;
+#else
+    getcontext(&f->uc);
+    f->uc.uc_stack.ss_sp = stack;
+    f->uc.uc_stack.ss_size = bytes;
+    makecontext(&f->uc, fiber_main, 0);
+#endif
+    return f;
+}
+
+inline void run_thread(int t, fiber *from)
+{
+    begin(t);
+    warp &w = m.warp_of[t / LANES];
+    if (w.fresh >> t % LANES & 1) {
+        w.fresh &= ~(1u << t % LANES);
+        if (m.idle.empty())
+            m.idle.push_back(new_fiber());
+        m.threads[t].on = m.idle.back();
+        m.idle.pop_back();
+    }
+    jump(from, m.threads[t].on);
+}
+
+/* Lets others run until this thread is ready. */
+inline void yield(void)
+{
+    int self = m.current, next = next_thread();
+    if (next != self)
+        run_thread(next, m.threads[self].on);
+}
+
+inline void run_block(void)
+{
+    for (int w = 0; w < m.warps; w++) {
+        int lanes = m.count - w * LANES;
+        unsigned all = lanes >= LANES ? ~0u : (1u << lanes) - 1;
+        m.warp_of[w] = { all, all, all, 0, 0 };
+    }
+    m.left = m.count;
+    m.arrived = 0;
+    m.block++;
+    schedule_restart();
+    run_thread(next_thread(), &m.host);
+    m.current = -1;
+}
+
+/* __syncthreads: all threads, at one line. The last one sends them on from the schedule's first. */
+inline void block_barrier(int line)
+{
+    if (m.arrived && m.barrier_line != line)
+        fail("barriers at lines %d and %d: all threads of a block must reach the same one",
+             m.barrier_line, line);
+    thread &t = m.threads[m.current];
+    m.barrier_line = t.line = line;
+    t.op = NULL;
+    m.warp_of[m.current / LANES].waiting |= 1u << m.current % LANES;
+    if (++m.arrived == m.count) {
+        m.arrived = 0;
+        for (int w = 0; w < m.warps; w++) {
+            m.warp_of[w].ready = m.warp_of[w].all;
+            m.warp_of[w].waiting = 0;
+        }
+        schedule_restart();
+    }
+    yield();
+}
+
+/* >>shared: memory of a block, NaN until written, fenced under AddressSanitizer ------------------ */
+
+enum { SHARED_STATIC = 48 << 10, SHARED_MOST = 227 << 10, SHARED_BYTES = 512 << 10, FENCE = 128 };
+
+/* A declaration's place in the block that ran it last. */
+struct slot {
+    unsigned long block;
+    size_t at;
+};
+
+inline size_t shared_take(size_t bytes)
+{
+    size_t at = (m.shared_used + 127) & ~(size_t)127;
+    m.shared_used = at + bytes + FENCE;
+    if (m.shared_used > SHARED_BYTES)
+        fail("%zu bytes of shared memory are too many", m.shared_used);
+    ASAN_UNPOISON_MEMORY_REGION(m.shared + at, bytes);
+    memset(m.shared + at, 0xFF, bytes);
+    return at;
+}
+
+/* In the order of declaration; the dynamic part was taken first. */
+inline size_t shared_static(size_t bytes)
+{
+    m.static_bytes += (bytes + 15) & ~(size_t)15;
+    if (m.static_bytes > SHARED_STATIC)
+        fail("%zu bytes of static shared memory, %d is the limit", m.static_bytes, SHARED_STATIC);
+    if (m.static_bytes + m.dynamic_bytes > SHARED_MOST)
+        fail("%zu bytes static and %zu dynamic shared memory, %d is the limit", m.static_bytes,
+             m.dynamic_bytes, SHARED_MOST);
+    return shared_take(bytes);
+}
+
+template <class A> inline A &shared(slot &s)
+{
+    if (s.block != m.block)
+        s = { m.block, shared_static(sizeof(A)) };
+    return *(A *)(void *)(m.shared + s.at);
+}
+
+/* Before a block. */
+inline void shared_reset(size_t dynamic)
+{
+    if (!m.shared) {
+        m.shared = (char *)aligned_alloc(1024, SHARED_BYTES);
+        m.shared_used = SHARED_BYTES;
+    }
+    ASAN_POISON_MEMORY_REGION(m.shared, m.shared_used);
+    m.shared_used = m.static_bytes = 0;
+    m.dynamic_bytes = dynamic;
+    shared_take(dynamic);
+}
+
+inline bool is_shared(const void *p, size_t bytes)
+{
+    return (const char *)p >= m.shared && (const char *)p + bytes <= m.shared + SHARED_BYTES;
+}
+} // namespace shim
+
+#define SHARED(type, name, dims)                                                                   \
+    typedef type name##_shared dims;                                                               \
+    static shim::slot name##_slot;                                                                 \
+    name##_shared &name = shim::shared<name##_shared>(name##_slot)
+#define DYNAMIC_SHARED(type, name) type *name = (type *)(void *)shim::m.shared
+
+/* >>warp: functions that all lanes of a mask call together -------------------------------------- */
+
+namespace shim
+{
+/* Every lane brings its arguments; the last one to come runs all for all lanes. */
+template <class D>
+inline void together(unsigned mask, D &mine, void (*op)(D *const lane[LANES], unsigned mask),
+                     int line)
+{
+    int first = m.current & ~(LANES - 1), lane = m.current % LANES;
+    warp &w = m.warp_of[m.current / LANES];
+    thread &t = m.threads[m.current];
+    if (!(mask >> lane & 1))
+        fail("line %d: lane %d is not in its own mask %08x", line, lane, mask);
+    if (mask & ~w.all)
+        fail("line %d: mask %08x names lanes outside the block", line, mask);
+    if (mask & w.done)
+        fail("line %d: mask %08x names lanes that have exited (%08x)", line, mask, mask & w.done);
+    t.mask = mask;
+    t.op = (void (*)(void))op;
+    t.data = &mine;
+    t.line = line;
+    w.waiting |= 1u << lane;
+    if ((w.waiting & mask) != mask) {
+        yield();
+        return;
+    }
+    D *data[LANES] = {};
+    for (unsigned left = mask; left; left &= left - 1) {
+        int i = __builtin_ctz(left);
+        const thread &other = m.threads[first + i];
+        if (other.mask != mask || other.op != t.op || other.line != line)
+            fail("lane %d waits at line %d with mask %08x, lane %d at line %d with %08x", lane,
+                 line, mask, i, other.line, other.mask);
+        data[i] = (D *)other.data;
+    }
+    op(data, mask);
+    w.waiting &= ~mask;
+    w.ready |= mask & ~(1u << lane);
+}
+
+struct nothing {
+};
+inline void op_sync(nothing *const[LANES], unsigned) {}
+
+template <class V> struct shuffled {
+    V value, result;
+    int from;
+};
+template <class V> inline void op_shuffle(shuffled<V> *const lane[LANES], unsigned mask)
+{
+    for (unsigned left = mask; left; left &= left - 1) {
+        shuffled<V> *to = lane[__builtin_ctz(left)];
+        if (!(mask >> to->from & 1))
+            fail("lane %d reads lane %d, which is not in mask %08x", __builtin_ctz(left), to->from,
+                 mask);
+        to->result = lane[to->from]->value;
+    }
+}
+template <class V> inline V shuffle(unsigned mask, V value, int from, int line)
+{
+    static_assert(sizeof(V) == 4 || sizeof(V) == 8, "shuffles move 4 or 8 bytes");
+    shuffled<V> mine = { value, value, from };
+    together(mask, mine, op_shuffle<V>, line);
+    return mine.result;
+}
+inline int lane_of(void) { return m.current % LANES; }
+
+struct vote {
+    unsigned value, result;
+};
+inline void op_ballot(vote *const lane[LANES], unsigned mask)
+{
+    unsigned result = 0;
+    for (int i = 0; i < LANES; i++)
+        if (mask >> i & 1 && lane[i]->value)
+            result |= 1u << i;
+    for (int i = 0; i < LANES; i++)
+        if (mask >> i & 1)
+            lane[i]->result = result;
+}
+} // namespace shim
+
+inline void __syncthreads(int line = __builtin_LINE()) { shim::block_barrier(line); }
+inline void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE())
+{
+    shim::nothing mine;
+    shim::together(mask, mine, shim::op_sync, line);
+}
+template <class V>
+inline V __shfl_sync(unsigned mask, V value, int from, int width = 32, int line = __builtin_LINE())
+{
+    return shim::shuffle(mask, value, (shim::lane_of() & -width) | (from & (width - 1)), line);
+}
+template <class V>
+inline V __shfl_xor_sync(unsigned mask, V value, int with, int width = 32,
+                         int line = __builtin_LINE())
+{
+    int lane = shim::lane_of(), from = lane ^ with;
+    return shim::shuffle(mask, value, from > (lane | (width - 1)) ? lane : from, line);
+}
+template <class V>
+inline V __shfl_up_sync(unsigned mask, V value, unsigned by, int width = 32,
+                        int line = __builtin_LINE())
+{
+    int lane = shim::lane_of(), from = lane - (int)by;
+    return shim::shuffle(mask, value, from < (lane & -width) ? lane : from, line);
+}
+template <class V>
+inline V __shfl_down_sync(unsigned mask, V value, unsigned by, int width = 32,
+                          int line = __builtin_LINE())
+{
+    int lane = shim::lane_of(), from = lane + (int)by;
+    return shim::shuffle(mask, value, from > (lane | (width - 1)) ? lane : from, line);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE())
+{
+    shim::vote mine = { (unsigned)(predicate != 0), 0 };
+    shim::together(mask, mine, shim::op_ballot, line);
+    return mine.result;
+}
+inline int __any_sync(unsigned mask, int predicate, int line = __builtin_LINE())
+{
+    return __ballot_sync(mask, predicate, line) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE())
+{
+    return __ballot_sync(mask, predicate, line) == mask;
+}
+
+/* >>device: functions of one thread ------------------------------------------------------------- */
+
+inline void __threadfence(void) {}
+inline void __threadfence_block(void) {}
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+/* Approximate on a device: other bits there. */
+inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
+inline float __expf(float a) { return expf(a); }
+inline float __logf(float a) { return logf(a); }
+inline float __fdividef(float a, float b) { return a / b; }
+template <class V> inline V min(V a, V b) { return b < a ? b : a; }
+template <class V> inline V max(V a, V b) { return a < b ? b : a; }
+inline int __popc(unsigned a) { return __builtin_popcount(a); }
+inline int __clz(int a) { return a ? __builtin_clz((unsigned)a) : 32; }
+inline int __ffs(int a) { return __builtin_ffs(a); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+
+namespace shim
+{
+template <class To, class From> inline To bits(From from)
+{
+    static_assert(sizeof(To) == sizeof(From), "a cast of bits keeps the size");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+} // namespace shim
+inline unsigned __float_as_uint(float a) { return shim::bits<unsigned>(a); }
+inline float __uint_as_float(unsigned a) { return shim::bits<float>(a); }
+inline int __float_as_int(float a) { return shim::bits<int>(a); }
+inline float __int_as_float(int a) { return shim::bits<float>(a); }
+template <class V> inline V __ldg(const V *from) { return *from; }
+
+template <class V> inline V atomicExch(V *at, V value)
+{
+    V old = *at;
+    *at = value;
+    return old;
+}
+template <class V, class U> inline V atomicAdd(V *at, U value)
+{
+    cuda_shim.float_atomics += !std::is_integral<V>::value;
+    return atomicExch(at, (V)(*at + (V)value));
+}
+template <class V, class U> inline V atomicMax(V *at, U value)
+{
+    return atomicExch(at, (V)value > *at ? (V)value : *at);
+}
+template <class V, class U> inline V atomicMin(V *at, U value)
+{
+    return atomicExch(at, (V)value < *at ? (V)value : *at);
+}
+template <class V, class U> inline V atomicOr(V *at, U value)
+{
+    return atomicExch(at, (V)(*at | (V)value));
+}
+template <class V> inline V atomicCAS(V *at, V expected, V value)
+{
+    return atomicExch(at, *at == expected ? value : *at);
+}
+
+/* >>ptx: what the .cu writes as inline assembly --------------------------------------------------- */
+
+namespace shim
+{
+inline void aligned(const char *what, const void *p, size_t bytes)
+{
+    if ((uintptr_t)p % bytes)
+        fail("%s: address %p is not a multiple of %zu", what, p, bytes);
+}
+
+struct mma {
+    float *d;
+    const uint32_t *a, *b;
+};
+inline float bf16_half(uint32_t pair, int half)
+{
+    return bits<float>(half ? pair & 0xFFFF0000u : pair << 16);
+}
+/* Fragments as the PTX manual has them; g is a lane / 4, t a lane % 4. A chain of fma over k: a device
+ * adds in an order and with roundings of its own. */
+inline void op_mma(mma *const lane[LANES], unsigned)
+{
+    float a[16][16], b[16][8], d[16][8];
+    for (int l = 0; l < LANES; l++) {
+        int g = l / 4, t = l % 4;
+        for (int i = 0; i < 4; i++) {
+            for (int h = 0; h < 2; h++)
+                a[g + i % 2 * 8][t * 2 + h + i / 2 * 8] = bf16_half(lane[l]->a[i], h);
+            d[g + i / 2 * 8][t * 2 + i % 2] = lane[l]->d[i];
+        }
+        for (int i = 0; i < 2; i++)
+            for (int h = 0; h < 2; h++)
+                b[t * 2 + h + i * 8][g] = bf16_half(lane[l]->b[i], h);
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++)
+                d[i][j] = fmaf(a[i][k], b[k][j], d[i][j]);
+    for (int l = 0; l < LANES; l++)
+        for (int i = 0; i < 4; i++)
+            lane[l]->d[i] = d[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
+}
+
+struct ldmatrix {
+    uint32_t *r;
+    const uint16_t *row;
+    int transposed;
+};
+/* Matrix i is 8 rows of 8 bf16; lane 8 i + j brings the address of its row j. */
+inline void op_ldmatrix(ldmatrix *const lane[LANES], unsigned)
+{
+    for (int l = 0; l < LANES; l++)
+        for (int i = 0; i < 4; i++) {
+            int g = l / 4, t = l % 4 * 2;
+            bool flip = lane[l]->transposed;
+            uint32_t low = flip ? lane[8 * i + t]->row[g] : lane[8 * i + g]->row[t];
+            uint32_t high = flip ? lane[8 * i + t + 1]->row[g] : lane[8 * i + g]->row[t + 1];
+            lane[l]->r[i] = low | high << 16;
+        }
+}
+inline void load_matrix(uint32_t r[4], const void *row, int transposed, int line)
+{
+    aligned("ldmatrix", row, 16);
+    if (!is_shared(row, 16))
+        fail("ldmatrix at line %d reads outside shared memory", line);
+    ldmatrix mine = { r, (const uint16_t *)row, transposed };
+    together(~0u, mine, op_ldmatrix, line);
+}
+} // namespace shim
+
+/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32: d += a b */
+inline void gckpti_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2],
+                            int line = __builtin_LINE())
+{
+    shim::mma mine = { d, a, b };
+    shim::together(~0u, mine, shim::op_mma, line);
+}
+/* ldmatrix.sync.aligned.m8n8.x4.shared.b16 */
+inline void gckpti_ldmatrix_x4(uint32_t r[4], const void *row, int line = __builtin_LINE())
+{
+    shim::load_matrix(r, row, 0, line);
+}
+/* ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 */
+inline void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row, int line = __builtin_LINE())
+{
+    shim::load_matrix(r, row, 1, line);
+}
+/* cp.async.cg.shared.global [to], [from], 16, valid: bytes from valid on become 0. Until its group is
+ * waited for, NaN is there: neither what was nor what will be may be read. */
+inline void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    shim::aligned("cp.async", to, 16);
+    shim::aligned("cp.async", from, 16);
+    if (!shim::is_shared(to, 16) || valid < 0 || valid > 16)
+        shim::fail("cp.async of %d bytes to %p: to shared memory, 0 to 16", valid, to);
+    memset(to, 0xFF, 16);
+    shim::thread &t = shim::m.threads[shim::m.current];
+    t.copies.push_back({ to, from, (size_t)valid, t.groups });
+}
+/* cp.async.commit_group */
+inline void gckpti_cp_async_commit(void) { shim::m.threads[shim::m.current].groups++; }
+/* cp.async.wait_group N: all groups but the newest N have arrived */
+template <int N> inline void gckpti_cp_async_wait(void)
+{
+    shim::thread &t = shim::m.threads[shim::m.current];
+    size_t kept = 0;
+    for (const shim::async_copy &copy : t.copies) {
+        if (copy.group + N >= t.groups) {
+            t.copies[kept++] = copy;
+            continue;
+        }
+        memset(copy.to, 0, 16);
+        memcpy(copy.to, copy.from, copy.valid);
+    }
+    t.copies.resize(kept);
+}
+
+/* >>memory: errors; device memory that ends at a page without access; pinned memory -------------- */
+
+#define CUDA_SHIM_ERRORS(X)                                                                        \
+    X(InvalidValue, 1, "invalid argument")                                                         \
+    X(MemoryAllocation, 2, "out of memory")                                                        \
+    X(InvalidConfiguration, 9, "invalid configuration argument")                                   \
+    X(NoDevice, 100, "no CUDA-capable device is detected")                                         \
+    X(InvalidDevice, 101, "invalid device ordinal")                                                \
+    X(ECCUncorrectable, 214, "uncorrectable ECC error encountered")                                \
+    X(InvalidResourceHandle, 400, "invalid resource handle")                                       \
+    X(IllegalState, 401, "the operation cannot be performed in the present state")                 \
+    X(NotReady, 600, "device not ready")                                                           \
+    X(IllegalAddress, 700, "an illegal memory access was encountered")                             \
+    X(HostMemoryAlreadyRegistered, 712, "part or all of the memory range is already mapped")       \
+    X(HostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")   \
+    X(StreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")           \
+    X(StreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")    \
+    X(StreamCaptureMerge, 902, "operation would merge separate capture sequences")                 \
+    X(StreamCaptureUnmatched, 903, "capture was not ended in the stream in which it began")        \
+    X(StreamCaptureUnjoined, 904, "capturing stream has unjoined work")                            \
+    X(StreamCaptureIsolation, 905, "dependency on uncaptured work in another stream")              \
+    X(StreamCaptureImplicit, 906, "the legacy stream would depend on a capturing stream")          \
+    X(CapturedEvent, 907, "the event was last recorded in a capturing stream")                     \
+    X(StreamCaptureWrongThread, 908, "thread-local capture ended from another thread")
+
+enum cudaError {
+    cudaSuccess,
+#define X(name, code, text) cudaError##name = code,
+    CUDA_SHIM_ERRORS(X)
+#undef X
+};
+typedef enum cudaError cudaError_t;
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone,
+    cudaStreamCaptureStatusActive,
+    cudaStreamCaptureStatusInvalidated
+};
+enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
+enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
+
+namespace shim
+{
+enum {
+    DEVICES = 2,
+    NO_MEMORY = -2,
+    ALL_MEMORY = -1
+}; /* the memory a piece of work opens: a device's */
+
+/* Work of a stream: runs once, after what it names. */
+struct work {
+    std::function<void()> run;
+    std::vector<std::shared_ptr<work>> after;
+    int device, opens;
+    bool done;
+    double at; /* when it was done, seconds */
+};
+typedef std::shared_ptr<work> job;
+
+/* A graph's node: the same, any number of times, after nodes before it. */
+struct node {
+    std::function<void()> run;
+    std::vector<size_t> after;
+    int device, opens;
+};
+typedef std::vector<node> nodes;
+
+struct capture {
+    nodes graph;
+    cudaStreamCaptureMode mode;
+    std::thread::id owner;
+    bool broken, over;
+};
+typedef std::shared_ptr<capture> capturing;
+} // namespace shim
+
+struct CUstream_st {
+    int device;
+    unsigned flags;
+    shim::job last;
+    shim::capturing capture;
+    bool origin;               /* the capture began here */
+    std::vector<size_t> after; /* nodes that what is captured next depends on */
+};
+struct CUevent_st {
+    int device;
+    unsigned flags;
+    shim::job recorded;
+    shim::capturing capture; /* recorded in a capture, after these nodes */
+    std::vector<size_t> after;
+};
+struct CUgraph_st {
+    shim::nodes graph;
+};
+struct CUgraphExec_st {
+    std::shared_ptr<const shim::nodes> graph;
+};
+typedef CUstream_st *cudaStream_t;
+typedef CUevent_st *cudaEvent_t;
+typedef CUgraph_st *cudaGraph_t;
+typedef CUgraphExec_st *cudaGraphExec_t;
+
+namespace shim
+{
+struct allocation {
+    char *pages; /* where its pages begin; it stands at their end */
+    size_t bytes;
+    int device;
+    bool open;
+};
+
+struct context {
+    std::recursive_mutex mutex;
+    cudaError_t sticky[DEVICES];
+    cudaStream_t null[DEVICES];
+    std::vector<cudaStream_t> streams;
+    std::set<cudaEvent_t> events;
+    std::map<char *, allocation> memory;
+    std::map<char *, std::pair<size_t, bool>> pinned; /* bytes; allocated so, not registered */
+    std::map<std::pair<int, const void *>, size_t> dynamic_limit;
+    size_t used[DEVICES];
+    char *arena, *next;
+};
+inline context &c = *new context();
+inline thread_local cudaError_t last_error;
+inline thread_local int device;
+
+/* The arena is of addresses only, and none is used twice. */
+enum : size_t { ARENA_BYTES = (size_t)1 << 40, HUGE_PAGE = 2 << 20 };
+
+/* The allocation that holds these bytes, or NULL. */
+inline allocation *owner(const void *p, size_t bytes)
+{
+    auto after = c.memory.upper_bound((char *)(uintptr_t)p);
+    if (after == c.memory.begin())
+        return NULL;
+    auto &found = *--after;
+    return (size_t)((const char *)p - found.first) + bytes <= found.second.bytes ? &found.second
+                                                                                 : NULL;
+}
+inline bool in_arena(const void *p)
+{
+    return c.arena && (const char *)p >= c.arena && (const char *)p < c.arena + ARENA_BYTES;
+}
+inline bool is_pinned(const void *p, size_t bytes)
+{
+    auto after = c.pinned.upper_bound((char *)(uintptr_t)p);
+    return after != c.pinned.begin() &&
+           (--after, (size_t)((const char *)p - after->first) + bytes <= after->second.first);
+}
+
+/* Says what was touched, then lets the fault happen. Where no one else handles faults. */
+inline void fault(int, siginfo_t *info, void *)
+{
+    const char *p = (const char *)info->si_addr;
+    const char *who = m.kernel ? m.kernel : "host code";
+    fprintf(stderr, "cuda_shim: %s, block (%u,%u,%u), thread (%u,%u,%u), touched %p: ", who,
+            blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z,
+            info->si_addr);
+    const allocation *a = owner(p, 1);
+    if (a)
+        fprintf(stderr, "memory of device %d, out of reach for it\n", a->device);
+    else if (in_arena(p))
+        fputs("device memory that is freed, or past the end of an allocation\n", stderr);
+    else
+        fputs("no device memory (a stack overflow?)\n", stderr);
+    signal(SIGSEGV, SIG_DFL);
+}
+
+inline bool arena_start(void)
+{
+    if (c.arena)
+        return true;
+    void *at =
+        mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return false;
+    c.arena = c.next = (char *)at;
+    madvise(at, ARENA_BYTES, MADV_HUGEPAGE);
+    struct sigaction action = {}, old;
+    if (sigaction(SIGSEGV, NULL, &old) || old.sa_handler != SIG_DFL)
+        return true;
+    static char stack[64 << 10]; /* a fiber's may be what is too small */
+    stack_t other = {};
+    other.ss_sp = stack;
+    other.ss_size = sizeof stack;
+    sigaltstack(&other, NULL);
+    action.sa_sigaction = fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGSEGV, &action, NULL);
+    return true;
+}
+
+/* Ends at the last 256 bytes before a page without access. Much of it in large pages, of which there are
+ * fewer to open and close. */
+inline char *device_take(size_t bytes)
+{
+    size_t whole = (bytes + 255) & ~(size_t)255, page = HUGE_PAGE;
+    if (whole < page / 2)
+        page = PAGE;
+    size_t pages = (whole + page - 1) / page * page;
+    c.next += -(uintptr_t)c.next & (page - 1);
+    if (c.used[device] + bytes > cuda_shim.device_bytes || bytes > cuda_shim.device_bytes ||
+        !arena_start() || c.next + pages + PAGE > c.arena + ARENA_BYTES ||
+        mprotect(c.next, pages, PROT_READ | PROT_WRITE))
+        return NULL;
+    allocation a = { c.next, bytes, device, true };
+    char *at = c.next + pages - whole;
+    memset(at, 0xFF, bytes);
+    ASAN_POISON_MEMORY_REGION(c.next, pages);
+    ASAN_UNPOISON_MEMORY_REGION(at, bytes);
+    c.next += pages + PAGE;
+    c.used[device] += bytes;
+    c.memory[at] = a;
+    cuda_shim.live_device++;
+    return at;
+}
+inline void device_release(std::map<char *, allocation>::iterator it)
+{
+    const allocation &a = it->second;
+    size_t pages = (size_t)(it->first - a.pages) + ((a.bytes + 255) & ~(size_t)255);
+    mprotect(a.pages, pages, PROT_NONE);
+    madvise(a.pages, pages, MADV_DONTNEED);
+    ASAN_POISON_MEMORY_REGION(a.pages, pages);
+    c.used[a.device] -= a.bytes;
+    c.memory.erase(it);
+    cuda_shim.live_device--;
+}
+/* Memory of one device (or ALL_MEMORY) can be touched, or cannot. */
+inline void set_access(int of, bool open)
+{
+    for (auto &it : c.memory) {
+        allocation &a = it.second;
+        if (a.open == open || (of != ALL_MEMORY && a.device != of))
+            continue;
+        size_t pages = (size_t)(it.first - a.pages) + ((a.bytes + 255) & ~(size_t)255);
+        mprotect(a.pages, pages, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        a.open = open;
+    }
+}
+
+/* >>streams: work runs at once, or (lazy) when something waits for it; captures -------------------- */
+
+inline cudaError_t note(cudaError_t e)
+{
+    if (e)
+        last_error = e;
+    return e;
+}
+inline cudaError_t broken(const capturing &k, cudaError_t e)
+{
+    k->broken = true;
+    return note(e);
+}
+
+/* Every call holds the lock, and answers with the device's error once it has one. A call that waits or
+ * allocates is UNSAFE: it ends a capture that this thread (or in global mode any thread) has begun, and
+ * (protect) closes device memory to the host until work runs again; doing so after each piece of work
+ * would take longer than the work. */
+enum manner { SAFE, UNSAFE };
+struct entry {
+    std::lock_guard<std::recursive_mutex> lock;
+    bool closes;
+    cudaError_t error;
+    explicit entry(manner how = SAFE)
+        : lock(c.mutex), closes(how == UNSAFE && cuda_shim.protect), error(note(c.sticky[device]))
+    {
+        for (cudaStream_t s : c.streams) {
+            const capturing &k = s->capture;
+            bool ours = k && k->owner == std::this_thread::get_id();
+            if (how == UNSAFE && k &&
+                k->mode <= (ours ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeGlobal))
+                error = broken(k, cudaErrorStreamCaptureUnsupported);
+        }
+    }
+    ~entry()
+    {
+        if (closes)
+            set_access(ALL_MEMORY, false);
+    }
+};
+
+/* Counts down to the call that fails. */
+inline bool fails(long *counter)
+{
+    if (*counter <= 0 || --*counter)
+        return false;
+    *counter = cuda_shim.fail_always != 0;
+    return true;
+}
+
+template <class W> inline void run_work(const W &w)
+{
+    if (c.sticky[w.device])
+        return;
+    if (w.opens != NO_MEMORY)
+        set_access(w.opens, true);
+    w.run();
+}
+
+/* Runs what this waits for, and it. */
+inline void finish(const job &wanted)
+{
+    std::vector<job> stack(1, wanted);
+    while (!stack.empty()) {
+        job top = stack.back(), first;
+        if (!top || top->done) {
+            stack.pop_back();
+            continue;
+        }
+        for (const job &a : top->after)
+            if (a && !a->done)
+                first = a;
+        if (first) {
+            stack.push_back(first);
+            continue;
+        }
+        stack.pop_back();
+        run_work(*top);
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        top->at = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+        top->done = true;
+        top->run = nullptr;
+        top->after.clear();
+    }
+}
+inline void finish_device(int of)
+{
+    std::vector<job> all;
+    if (c.null[of])
+        all.push_back(c.null[of]->last);
+    for (cudaStream_t s : c.streams)
+        if (s->device == of)
+            all.push_back(s->last);
+    if (cuda_shim.schedule == CUDA_SHIM_REVERSE)
+        std::reverse(all.begin(), all.end());
+    for (const job &j : all)
+        finish(j);
+}
+
+/* NULL: no stream. */
+inline cudaStream_t stream_of(cudaStream_t s)
+{
+    if (s)
+        return std::find(c.streams.begin(), c.streams.end(), s) == c.streams.end() ? NULL : s;
+    if (!c.null[device])
+        c.null[device] = new CUstream_st{ device, 0, {}, {}, false, {} };
+    return c.null[device];
+}
+
+/* Nodes that are to come before what this stream does next. */
+inline void add_after(cudaStream_t s, const std::vector<size_t> &more)
+{
+    for (size_t i : more)
+        if (std::find(s->after.begin(), s->after.end(), i) == s->after.end())
+            s->after.push_back(i);
+}
+
+/* A stream's next work, or a capture's next node. */
+inline cudaError_t post(cudaStream_t stream, int opens, std::function<void()> run,
+                        const job &also_after = job())
+{
+    cudaStream_t s = stream_of(stream);
+    if (!s)
+        return note(cudaErrorInvalidResourceHandle);
+    if (s->capture && s->capture->broken)
+        return note(cudaErrorStreamCaptureInvalidated);
+    if (s->capture) {
+        nodes &graph = s->capture->graph;
+        graph.push_back({ std::move(run), s->after, s->device, opens });
+        s->after.assign(1, graph.size() - 1);
+        return cudaSuccess;
+    }
+    job j = std::make_shared<work>();
+    j->run = std::move(run);
+    j->device = s->device;
+    j->opens = opens;
+    j->after = { s->last, also_after };
+    /* The null stream waits for the blocking ones, and they for it. */
+    if (stream && !(s->flags & cudaStreamNonBlocking) && c.null[s->device])
+        j->after.push_back(c.null[s->device]->last);
+    for (cudaStream_t other : c.streams) {
+        if (stream || other->device != s->device || other->flags & cudaStreamNonBlocking)
+            continue;
+        if (other->capture)
+            return broken(other->capture, cudaErrorStreamCaptureImplicit);
+        j->after.push_back(other->last);
+    }
+    s->last = j;
+    if (!cuda_shim.lazy)
+        finish(j);
+    return cudaSuccess;
+}
+
+/* Nodes in an order that their dependencies allow: as captured, the latest first, or drawn. */
+inline void run_graph(const nodes &graph)
+{
+    std::vector<size_t> waits(graph.size());
+    std::vector<std::vector<size_t>> users(graph.size());
+    std::set<size_t> ready;
+    for (size_t i = 0; i < graph.size(); i++) {
+        waits[i] = graph[i].after.size();
+        for (size_t a : graph[i].after)
+            users[a].push_back(i);
+        if (!waits[i])
+            ready.insert(i);
+    }
+    while (!ready.empty()) {
+        auto it = ready.begin();
+        if (cuda_shim.schedule == CUDA_SHIM_REVERSE)
+            it = --ready.end();
+        else if (cuda_shim.schedule == CUDA_SHIM_RANDOM)
+            it = --ready.upper_bound(std::max(*it, (size_t)draw((unsigned)graph.size())));
+        size_t i = *it;
+        ready.erase(it);
+        run_work(graph[i]);
+        for (size_t user : users[i])
+            if (!--waits[user])
+                ready.insert(user);
+    }
+}
+
+/* A copy or fill, which may be the one that fails. */
+inline cudaError_t post_copy(cudaStream_t stream, std::function<void()> move)
+{
+    int of = stream_of(stream)->device;
+    return post(stream, ALL_MEMORY, [=] {
+        cuda_shim.copies++;
+        if (fails(&cuda_shim.fail_copy))
+            c.sticky[of] = cudaErrorECCUncorrectable;
+        else
+            move();
+    });
+}
+/* Checked as the runtime does; a pageable source is read at once, pinned memory when the copy runs. */
+inline cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                        cudaStream_t stream)
+{
+    cudaStream_t s = stream_of(stream);
+    if (!s)
+        return note(cudaErrorInvalidResourceHandle);
+    bool from_device = in_arena(from), to_device = in_arena(to);
+    if (kind != cudaMemcpyDefault && kind != (from_device ? 2 : 0) + (to_device ? 1 : 0))
+        return note(cudaErrorInvalidValue);
+    if ((from_device && !owner(from, bytes)) || (to_device && !owner(to, bytes)))
+        return note(cudaErrorInvalidValue);
+    bool read_at_once = !from_device && !is_pinned(from, bytes);
+    if (s->capture && (read_at_once || (!to_device && !is_pinned(to, bytes))))
+        return broken(s->capture, cudaErrorStreamCaptureUnsupported);
+    if (!cuda_shim.lazy || !read_at_once)
+        return post_copy(stream, [=] { memmove(to, from, bytes); });
+    std::vector<char> kept((const char *)from, (const char *)from + bytes);
+    return post_copy(stream, [to, kept] { memcpy(to, kept.data(), kept.size()); });
+}
+inline cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    if (!stream_of(stream))
+        return note(cudaErrorInvalidResourceHandle);
+    if (!owner(to, bytes))
+        return note(cudaErrorInvalidValue);
+    return post_copy(stream, [=] { memset(to, value, bytes); });
+}
+
+/* >>launch: limits, arguments by value, blocks one after the other ------------------------------- */
+
+inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
+                     void (*body)(void *), void *arguments)
+{
+    m.kernel = kernel;
+    m.body = body;
+    m.arguments = arguments;
+    m.count = (int)(block.x * block.y * block.z);
+    m.warps = (m.count + LANES - 1) / LANES;
+    gridDim = grid;
+    blockDim = block;
+    for (unsigned i = 0; i < (unsigned)m.count; i++)
+        m.threads[i].index = { i % block.x, i / block.x % block.y, i / block.x / block.y };
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = 0, stride = 1;
+    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) { /* a stride without a common factor visits all */
+        unsigned most = (unsigned)std::min<uint64_t>(blocks, 1u << 30);
+        first = draw(most);
+        do
+            stride = 1 + draw(most);
+        while (std::gcd(stride, blocks) != 1);
+    }
+    for (uint64_t j = 0; j < blocks; j++) {
+        uint64_t i = cuda_shim.schedule == CUDA_SHIM_REVERSE ? blocks - 1 - j
+                                                             : (first + j * stride) % blocks;
+        blockIdx = { (unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
+                     (unsigned)(i / grid.x / grid.y) };
+        shared_reset(dynamic);
+        run_block();
+    }
+    m.kernel = NULL;
+    m.count = 0;
+}
+
+/* A kernel and its arguments, as they were at the launch. */
+template <class... P> struct bound {
+    void (*kernel)(P...);
+    std::tuple<std::decay_t<P>...> arguments;
+    static void run(void *self)
+    {
+        bound *b = (bound *)self;
+        std::apply(b->kernel, b->arguments);
+    }
+};
+
+/* A pointer is NULL, of this device's memory, or pinned. */
+template <class V> inline void check_argument(const char *, int, const V &) {}
+template <class V> inline void check_argument(const char *kernel, int of, V *p)
+{
+    const allocation *a = owner((const void *)p, 0);
+    if (!p || (a && a->device == of) || is_pinned((const void *)p, 0))
+        return;
+    m.kernel = kernel;
+    m.current = -1;
+    fail("argument %p is %s", (const void *)p,
+         a             ? "memory of another device"
+         : in_arena(p) ? "device memory that is freed, or past the end of an allocation"
+                       : "a host pointer");
+}
+
+template <class... P, class... A>
+inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic,
+                   cudaStream_t stream, A &&...arguments)
+{
+    entry in;
+    cudaStream_t s = stream_of(stream);
+    if (in.error)
+        return;
+    if (!s || s->device != device) {
+        note(cudaErrorInvalidResourceHandle);
+        return;
+    }
+    auto limit = c.dynamic_limit.find({ device, (const void *)kernel });
+    if (dynamic > (limit == c.dynamic_limit.end() ? (size_t)SHARED_STATIC : limit->second)) {
+        note(cudaErrorInvalidValue);
+        return;
+    }
+    if (!grid.x || !grid.y || !grid.z || grid.x >> 31 || grid.y >> 16 || grid.z >> 16 || !block.x ||
+        !block.y || !block.z || block.x > MAX_THREADS || block.y > MAX_THREADS || block.z > 64 ||
+        block.x * block.y * block.z > MAX_THREADS) {
+        note(cudaErrorInvalidConfiguration);
+        return;
+    }
+    bound<P...> b = { kernel, { std::forward<A>(arguments)... } };
+    static_assert(sizeof b.arguments <= 4096, "arguments of a kernel: 4096 bytes");
+    int of = device;
+    std::apply([&](const auto &...p) { (check_argument(name, of, p), ...); }, b.arguments);
+    post(stream, of, [=]() mutable {
+        cuda_shim.launches++;
+        if (fails(&cuda_shim.fail_launch))
+            c.sticky[of] = cudaErrorIllegalAddress;
+        else
+            run_grid(name, grid, block, dynamic, bound<P...>::run, &b);
+    });
+}
+} // namespace shim
+#define LAUNCH(kernel, ...) shim::launch(#kernel, kernel, __VA_ARGS__)
+
+#define CUDA_SHIM_CALL(manner)                                                                     \
+    shim::entry in(manner);                                                                        \
+    if (in.error)                                                                                  \
+    return in.error
+
+/* >>runtime: errors and devices ------------------------------------------------------------------- */
+
+inline const char *cudaGetErrorName(cudaError_t e)
+{
+#define X(name, code, text)                                                                        \
+    if (e == code)                                                                                 \
+        return "cudaError" #name;
+    CUDA_SHIM_ERRORS(X)
+#undef X
+    return e ? "unrecognized error code" : "cudaSuccess";
+}
+inline const char *cudaGetErrorString(cudaError_t e)
+{
+#define X(name, code, text)                                                                        \
+    if (e == code)                                                                                 \
+        return text;
+    CUDA_SHIM_ERRORS(X)
+#undef X
+    return e ? "unrecognized error code" : "no error";
+}
+inline cudaError_t cudaGetLastError(void)
+{
+    shim::entry in;
+    cudaError_t e = shim::last_error;
+    shim::last_error = cudaSuccess;
+    return e;
+}
+inline cudaError_t cudaPeekAtLastError(void)
+{
+    shim::entry in;
+    return shim::last_error;
+}
+inline cudaError_t cudaGetDeviceCount(int *n) { return *n = shim::DEVICES, cudaSuccess; }
+inline cudaError_t cudaGetDevice(int *d) { return *d = shim::device, cudaSuccess; }
+inline cudaError_t cudaSetDevice(int d)
+{
+    if (d < 0 || d >= shim::DEVICES)
+        return shim::note(cudaErrorInvalidDevice);
+    shim::device = d;
+    return cudaSuccess;
+}
+
+/* What an H200 says, of what is there. */
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
+    int major, minor, multiProcessorCount, warpSize, maxThreadsPerBlock,
+        maxThreadsPerMultiProcessor;
+    int regsPerBlock, regsPerMultiprocessor, l2CacheSize, asyncEngineCount, memoryBusWidth;
+};
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
+{
+    if (d < 0 || d >= shim::DEVICES)
+        return shim::note(cudaErrorInvalidDevice);
+    *p = cudaDeviceProp{ "cuda_shim", cuda_shim.device_bytes,
+                         48 << 10,    227 << 10,
+                         228 << 10,   9,
+                         0,           cuda_shim.multiprocessors,
+                         32,          1024,
+                         2048,        65536,
+                         65536,       50 << 20,
+                         3,           6016 };
+    return cudaSuccess;
+}
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int d)
+{
+    cudaDeviceProp p;
+    cudaError_t e = cudaGetDeviceProperties(&p, d);
+    if (!e)
+        *value = attribute == cudaDevAttrMultiProcessorCount      ? p.multiProcessorCount
+                 : attribute == cudaDevAttrComputeCapabilityMajor ? p.major
+                 : attribute == cudaDevAttrComputeCapabilityMinor ? p.minor
+                                                                  : (int)p.sharedMemPerBlockOptin;
+    return e;
+}
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+/* Holds for the present device. */
+template <class F> inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int value)
+{
+    shim::entry in;
+    if (value < 0 || value > shim::SHARED_MOST)
+        return shim::note(cudaErrorInvalidValue);
+    shim::c.dynamic_limit[{ shim::device, (const void *)kernel }] = (size_t)value;
+    return in.error;
+}
+inline cudaError_t cudaDeviceSynchronize(void)
+{
+    shim::entry in(shim::UNSAFE);
+    cuda_shim.waits++;
+    if (in.error)
+        return in.error;
+    shim::finish_device(shim::device);
+    return shim::note(shim::c.sticky[shim::device]);
+}
+/* The one way out of an error that stays: the device's memory and work are gone. */
+inline cudaError_t cudaDeviceReset(void)
+{
+    shim::entry in;
+    for (auto it = shim::c.memory.begin(); it != shim::c.memory.end();) {
+        auto now = it++;
+        if (now->second.device == shim::device)
+            shim::device_release(now);
+    }
+    for (cudaStream_t s : shim::c.streams)
+        if (s->device == shim::device)
+            s->last.reset();
+    if (shim::c.null[shim::device])
+        shim::c.null[shim::device]->last.reset();
+    shim::c.sticky[shim::device] = shim::last_error = cudaSuccess;
+    return cudaSuccess;
+}
+
+/* >>runtime: memory ------------------------------------------------------------------------------- */
+
+inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+    shim::entry in;
+    *all = cuda_shim.device_bytes;
+    *left = *all - shim::c.used[shim::device];
+    return in.error;
+}
+template <class V> inline cudaError_t cudaMalloc(V **p, size_t bytes)
+{
+    shim::entry in(shim::UNSAFE);
+    *p = NULL;
+    if (in.error || !bytes)
+        return in.error;
+    cuda_shim.mallocs++;
+    if (!shim::fails(&cuda_shim.fail_malloc))
+        *p = (V *)(void *)shim::device_take(bytes);
+    return *p ? cudaSuccess : shim::note(cudaErrorMemoryAllocation);
+}
+/* Waits for the device's work. After an error that stays it is given back too, so leaks can be counted. */
+inline cudaError_t cudaFree(void *p)
+{
+    shim::entry in(shim::UNSAFE);
+    if (!p || in.error == cudaErrorStreamCaptureUnsupported)
+        return in.error;
+    auto it = shim::c.memory.find((char *)p);
+    if (it == shim::c.memory.end())
+        return shim::note(cudaErrorInvalidValue);
+    shim::finish_device(it->second.device);
+    shim::device_release(it);
+    return in.error;
+}
+template <class V> inline cudaError_t cudaMallocHost(V **p, size_t bytes)
+{
+    shim::entry in(shim::UNSAFE);
+    *p = NULL;
+    if (in.error)
+        return in.error;
+    void *at = shim::fails(&cuda_shim.fail_pinned) ? NULL : malloc(bytes ? bytes : 1);
+    if (!at)
+        return shim::note(cudaErrorMemoryAllocation);
+    memset(at, 0xFF, bytes);
+    shim::c.pinned[(char *)at] = { bytes, true };
+    cuda_shim.live_pinned++;
+    *p = (V *)at;
+    return cudaSuccess;
+}
+namespace shim
+{
+inline cudaError_t unpin(void *p, bool allocated, cudaError_t otherwise)
+{
+    entry in(UNSAFE);
+    auto it = c.pinned.find((char *)p);
+    if (in.error == cudaErrorStreamCaptureUnsupported)
+        return in.error;
+    if (it == c.pinned.end() || it->second.second != allocated)
+        return note(otherwise);
+    finish_device(device);
+    c.pinned.erase(it);
+    cuda_shim.live_pinned--;
+    if (allocated)
+        free(p);
+    return in.error;
+}
+} // namespace shim
+inline cudaError_t cudaFreeHost(void *p)
+{
+    return p ? shim::unpin(p, true, cudaErrorInvalidValue) : cudaSuccess;
+}
+inline cudaError_t cudaHostUnregister(void *p)
+{
+    return shim::unpin(p, false, cudaErrorHostMemoryNotRegistered);
+}
+enum { cudaHostRegisterDefault = 0 };
+inline cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned = 0)
+{
+    CUDA_SHIM_CALL(shim::UNSAFE);
+    if (!p || !bytes)
+        return shim::note(cudaErrorInvalidValue);
+    if (shim::is_pinned(p, 1))
+        return shim::note(cudaErrorHostMemoryAlreadyRegistered);
+    if (shim::fails(&cuda_shim.fail_pinned))
+        return shim::note(cudaErrorMemoryAllocation);
+    shim::c.pinned[(char *)p] = { bytes, false };
+    cuda_shim.live_pinned++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t s = 0)
+{
+    shim::entry in;
+    return in.error || !bytes ? in.error : shim::copy(to, from, bytes, kind, s);
+}
+inline cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t s = 0)
+{
+    shim::entry in;
+    return in.error || !bytes ? in.error : shim::fill(to, value, bytes, s);
+}
+inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    shim::entry in(shim::UNSAFE);
+    cudaError_t e = in.error ? in.error : cudaMemcpyAsync(to, from, bytes, kind);
+    shim::finish(shim::stream_of(0)->last);
+    return e ? e : shim::note(shim::c.sticky[shim::device]);
+}
+inline cudaError_t cudaMemset(void *to, int value, size_t bytes)
+{
+    shim::entry in(shim::UNSAFE);
+    return in.error ? in.error : cudaMemsetAsync(to, value, bytes);
+}
+
+/* >>runtime: streams and events -------------------------------------------------------------------- */
+
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
+{
+    shim::entry in;
+    *s = NULL;
+    if (in.error)
+        return in.error;
+    *s = new CUstream_st{ shim::device, flags, {}, {}, false, {} };
+    shim::c.streams.push_back(*s);
+    cuda_shim.live_streams++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithFlags(s, 0); }
+inline cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    shim::entry in;
+    if (!s || !shim::stream_of(s))
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (s->capture)
+        s->capture->broken = true;
+    shim::finish(s->last);
+    shim::c.streams.erase(std::find(shim::c.streams.begin(), shim::c.streams.end(), s));
+    delete s;
+    cuda_shim.live_streams--;
+    return in.error;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    shim::entry in(shim::UNSAFE);
+    cuda_shim.waits++;
+    cudaStream_t s = shim::stream_of(stream);
+    if (!s)
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (s->capture)
+        return shim::broken(s->capture, cudaErrorStreamCaptureUnsupported);
+    if (in.error)
+        return in.error;
+    shim::finish(s->last);
+    return shim::note(shim::c.sticky[s->device]);
+}
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
+{
+    shim::entry in;
+    *e = NULL;
+    if (in.error)
+        return in.error;
+    *e = new CUevent_st{ shim::device, flags, {}, {}, {} };
+    shim::c.events.insert(*e);
+    cuda_shim.live_events++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, 0); }
+inline cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    shim::entry in;
+    if (!shim::c.events.erase(e))
+        return shim::note(cudaErrorInvalidResourceHandle);
+    delete e;
+    cuda_shim.live_events--;
+    return in.error;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = 0)
+{
+    shim::entry in;
+    cudaStream_t s = shim::stream_of(stream);
+    if (in.error)
+        return in.error;
+    if (!shim::c.events.count(e) || !s || s->device != e->device)
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (s->capture && s->capture->broken)
+        return shim::note(cudaErrorStreamCaptureInvalidated);
+    e->capture = s->capture;
+    e->after = s->after;
+    if (s->capture)
+        return cudaSuccess;
+    cudaError_t failed = shim::post(stream, shim::NO_MEMORY, [] {});
+    e->recorded = failed ? e->recorded : s->last;
+    return failed;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    shim::entry in(shim::UNSAFE);
+    cuda_shim.waits++;
+    if (!shim::c.events.count(e))
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (in.error || e->capture)
+        return shim::note(in.error ? in.error : cudaErrorCapturedEvent);
+    shim::finish(e->recorded);
+    return shim::note(shim::c.sticky[e->device]);
+}
+inline cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
+{
+    shim::entry in;
+    if (!shim::c.events.count(from) || !shim::c.events.count(to) || !from->recorded ||
+        !to->recorded || (from->flags | to->flags) & cudaEventDisableTiming)
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (!from->recorded->done || !to->recorded->done)
+        return cudaErrorNotReady;
+    *milliseconds = (float)(1e3 * (to->recorded->at - from->recorded->at));
+    return in.error;
+}
+/* Within a capture this is how another stream joins it, and is joined again. */
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0)
+{
+    shim::entry in;
+    cudaStream_t s = shim::stream_of(stream);
+    if (in.error)
+        return in.error;
+    if (!s || !shim::c.events.count(e))
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (!e->capture && !s->capture)
+        return e->recorded ? shim::post(
+                                 stream, shim::NO_MEMORY, [] {}, e->recorded)
+                           : cudaSuccess;
+    if (!e->capture)
+        return shim::broken(s->capture, cudaErrorStreamCaptureIsolation);
+    if (e->capture->over || !stream)
+        return shim::note(e->capture->over ? cudaErrorCapturedEvent
+                                           : cudaErrorStreamCaptureImplicit);
+    if (s->capture && s->capture != e->capture) {
+        s->capture->broken = true;
+        return shim::broken(e->capture, cudaErrorStreamCaptureMerge);
+    }
+    s->capture = e->capture;
+    shim::add_after(s, e->after);
+    return cudaSuccess;
+}
+
+/* >>runtime: captures and graphs -------------------------------------------------------------------- */
+
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
+{
+    CUDA_SHIM_CALL(shim::SAFE);
+    if (!s || !shim::stream_of(s))
+        return shim::note(s ? cudaErrorInvalidResourceHandle : cudaErrorStreamCaptureUnsupported);
+    if (s->capture)
+        return shim::note(cudaErrorIllegalState);
+    s->capture = std::make_shared<shim::capture>();
+    s->capture->mode = mode;
+    s->capture->owner = std::this_thread::get_id();
+    s->origin = true;
+    s->after.clear();
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
+{
+    shim::entry in;
+    cudaStream_t s = shim::stream_of(stream);
+    if (!s)
+        return shim::note(cudaErrorInvalidResourceHandle);
+    *status = !s->capture          ? cudaStreamCaptureStatusNone
+              : s->capture->broken ? cudaStreamCaptureStatusInvalidated
+                                   : cudaStreamCaptureStatusActive;
+    return in.error;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+    shim::entry in;
+    *graph = NULL;
+    if (!s || !shim::stream_of(s))
+        return shim::note(cudaErrorInvalidResourceHandle);
+    if (!s->capture)
+        return shim::note(cudaErrorIllegalState);
+    shim::capturing k = s->capture;
+    if (!s->origin)
+        return shim::broken(k, cudaErrorStreamCaptureUnmatched);
+    if (k->mode != cudaStreamCaptureModeRelaxed && k->owner != std::this_thread::get_id())
+        return shim::broken(k, cudaErrorStreamCaptureWrongThread);
+    /* Everything that other streams did must come before what this one did last. */
+    std::vector<char> before(k->graph.size());
+    for (size_t i : s->after)
+        before[i] = 1;
+    for (size_t i = k->graph.size(); i-- > 0;)
+        for (size_t a : k->graph[i].after)
+            before[a] |= before[i];
+    bool joined = true;
+    for (cudaStream_t other : shim::c.streams) {
+        if (other->capture != k)
+            continue;
+        for (size_t i : other->after)
+            joined = joined && before[i];
+        other->capture.reset();
+        other->after.clear();
+    }
+    s->origin = false;
+    k->over = true;
+    if (in.error || k->broken || !joined)
+        return shim::note(in.error    ? in.error
+                          : k->broken ? cudaErrorStreamCaptureInvalidated
+                                      : cudaErrorStreamCaptureUnjoined);
+    *graph = new CUgraph_st{ k->graph };
+    cuda_shim.live_graphs++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                        unsigned long long = 0)
+{
+    shim::entry in(shim::UNSAFE);
+    *exec = NULL;
+    if (in.error)
+        return in.error;
+    *exec = new CUgraphExec_st{ std::make_shared<const shim::nodes>(graph->graph) };
+    cuda_shim.live_graphs++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+    CUDA_SHIM_CALL(shim::SAFE);
+    std::shared_ptr<const shim::nodes> graph = exec->graph;
+    return shim::post(s, shim::NO_MEMORY, [graph] { shim::run_graph(*graph); });
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    shim::entry in;
+    delete graph;
+    cuda_shim.live_graphs--;
+    return in.error;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    shim::entry in;
+    delete exec;
+    cuda_shim.live_graphs--;
+    return in.error;
+}
+#endif /* __cplusplus */
+#endif

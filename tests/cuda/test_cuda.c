@@ -1,0 +1,528 @@
+/* test_cuda.c - the CUDA backend: the cases of test_backend.c, random graphs among them, on two devices; what is
+ * waited for; micro-batches recorded and repeated; threads; devices without room, and those that break.
+ *     test_cuda [first seed] [graphs]
+ * Built with GCKPT_CUDA_SHIM it counts what the shim counts and breaks what it can break (cuda_shim.h). */
+#define TESTED_ELSEWHERE
+#include "run/test_backend.c"
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "cuda_shim.h"
+
+static const gckpt_backend *gpu[2]; /* as they are; the same one twice where there is one only */
+static gckpt_backend watched;          /* the first with some functions of ours before its own */
+static const char *why;
+
+#ifdef GCKPT_CUDA_SHIM
+static long pieces_at_start;
+static long tested_pieces(int i) { return (void)i, cuda_shim.live_device - pieces_at_start; }
+static void tested_fails(int i, long nth) { (void)i, cuda_shim.fail_malloc = nth; }
+#else
+static long pieces, fails_at;
+static void *counted_get(void *context, size_t bytes, size_t alignment)
+{
+    void *p = fails_at && !--fails_at ? NULL : gpu[0]->get(context, bytes, alignment);
+    pieces += p != NULL;
+    return p;
+}
+static void counted_release(void *context, void *memory, size_t bytes)
+{
+    pieces--;
+    gpu[0]->release(context, memory, bytes);
+}
+static long tested_pieces(int i) { return (void)i, pieces; }
+static void tested_fails(int i, long nth) { (void)i, fails_at = nth; }
+#endif
+
+/* An op it lacks: the host runs it. */
+static const char *lacking;
+static void tested_lacks(int i, const char *op) { (void)i, lacking = op; }
+static gckpt_kernel find_but(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    return lacking && !strcmp(lacking, op->name) ? NULL : gpu[0]->find(context, op, kind);
+}
+
+/* ---- what is waited for, and what is repeated ---- */
+static long asked, repeated, refused, first_update, last_update, waits_then;
+static int spoils; /* 1: an op's kernel waits for the device: it cannot be recorded */
+
+static long waits(void)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return cuda_shim.waits;
+#else
+    return 0;
+#endif
+}
+static int watched_repeat(void *context, const gckpt_moment *m)
+{
+    int done = gpu[0]->repeat(context, m);
+    asked++;
+    repeated += done;
+    return done;
+}
+static int watched_recorded(void *context)
+{
+    int done = gpu[0]->recorded(context);
+    refused += !done;
+    return done;
+}
+static void watched_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    if (pass->update) {
+        first_update = first_update < 0 ? waits() - waits_then : first_update;
+        last_update = waits() - waits_then;
+    }
+    gpu[0]->update(call, pass);
+}
+static void waiting_gelu(const gckpt_call *call)
+{
+    float x;
+    gpu[0]->find(call->backend, &gckpti_op_gelu, GCKPT_FORWARD)(call);
+    gpu[0]->copy_out(call->backend, &x, call->out, sizeof x);
+}
+static gckpt_kernel watched_find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    if (spoils && kind == GCKPT_FORWARD && !strcmp(op->name, "gelu"))
+        return waiting_gelu;
+    return gpu[0]->find(context, op, kind);
+}
+
+/* Two losses that count differently, dropout and a regulariser over a batch of so many rows: all that may differ
+ * from one micro-batch to the next. */
+enum { N = 7, IN = 9, HIDDEN = 20, OUT = 5 };
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    gckpt_feed feeds[3];
+} net2;
+static float net2_x[N * IN], net2_y[N * OUT];
+static int32_t net2_t[N];
+
+static int say_nothing(void *user, const gckpt_progress *at) { return (void)user, (void)at, 0; }
+
+static net2 net2_make(gckpt_store *s, const gckpt_backend *b, int64_t rows, gckpt_precision precision,
+                      int plainly, int inference)
+{
+    const gckpt_init init = { 0.4f, 0, 0 };
+    gckpt_store_desc seed = { .seed = 9 };
+    net2 m = { .s = s ? s : gckpt_store_new(&seed) };
+    m.g = gckpt_graph_new(m.s, NULL);
+    gckpt_tensor *x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(rows, IN));
+    gckpt_tensor *t = gckpt_input(m.g, "t", GCKPT_I32, gckpt_shape1(rows));
+    gckpt_tensor *y = gckpt_input(m.g, "y", GCKPT_F32, gckpt_shape2(rows, OUT));
+    gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(IN, HIDDEN), init);
+    gckpt_tensor *v = gckpt_param(m.g, "v", gckpt_shape2(HIDDEN, OUT), init);
+    gckpt_tensor *gain = gckpt_param(m.g, "gain", gckpt_shape1(HIDDEN), init);
+    gckpt_tensor *fixed = gckpt_param(m.g, "fixed", gckpt_shape2(HIDDEN, HIDDEN), init);
+    CHECK(gckpt_store_freeze(m.s, "fixed", 1) == GCKPT_OK && gckpt_store_pack(m.s, "fixed", GCKPT_STORED_I8) == GCKPT_OK);
+    gckpt_tensor *h = gckpt_gelu(gckpt_mul(gckpt_linear(x, w, NULL), gain));
+    h = gckpt_linear(gckpt_dropout(gckpt_linear(h, fixed, NULL), 0.3f), v, NULL);
+    gckpt_term terms[3] = { { gckpt_cross_entropy(h, t), 1, 0 },
+                            { gckpt_mean_squared_error(h, y), 0.5f, 0 },
+                            { gckpt_sum_loss(gckpt_mul(w, w)), 0.01f, 1 } };
+    gckpt_plan_desc d = { .mode = inference ? GCKPT_INFERENCE : GCKPT_MEMORY_POOR, .batch = N,
+                          .precision = precision, .backend = b };
+    m.p = gckpt_plan_new(m.g, terms, 3, &d);
+    CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
+    gckpt_exec_desc how = { .backend = b, .progress = plainly ? say_nothing : NULL };
+    m.e = gckpt_exec_new(m.p, m.s, &how);
+    CHECK_MSG(m.e != NULL, "%s", gckpt_error_text(m.s));
+    m.feeds[0].input = gckpt_id(x), m.feeds[0].data = net2_x;
+    m.feeds[1].input = gckpt_id(t), m.feeds[1].data = net2_t;
+    m.feeds[2].input = gckpt_id(y), m.feeds[2].data = net2_y;
+    return m;
+}
+
+/* A step over so many rows, as its own number says: targets, and with them counts, differ from step to step. */
+static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t hash)
+{
+    gckpt_report r = { 0 };
+    const gckpt_hyper hyper = { .lr = 0.02f, .clip = clip };
+    for (int i = 0; i < N * IN; i++)
+        net2_x[i] = (float)((i * 29 + step * 13) % 19 - 9) / 8;
+    for (int i = 0; i < N; i++)
+        net2_t[i] = (i + step) % 3 == 1 ? -1 : (i * 3 + step) % OUT;
+    for (int i = 0; i < N * OUT; i++)
+        net2_y[i] = (float)((i * 7 + step) % 5) / 4;
+    waits_then = waits();
+    first_update = -1;
+    CHECK_MSG(gckpt_step(m->e, m->feeds, 3, rows, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(m->e));
+    const double told[2] = { r.loss, r.grad_norm };
+    hash = gckpti_fnv(hash, told, sizeof told);
+    return hash ^ gckpt_store_hash(m->s);
+}
+
+static void net2_free(net2 *m, int keep_store) { rig_free(m->e, m->p, m->g, keep_store ? NULL : m->s); }
+
+/* Repeated micro-batches have the bits of those that were not, and of the processor's. */
+static uint64_t repeats_run(const gckpt_backend *b, int64_t rows, gckpt_precision precision, int plainly)
+{
+    uint64_t hash = 1469598103934665603u;
+    net2 m = net2_make(NULL, b, rows, precision, plainly, 0), other = { 0 };
+    for (int step = 0; step < 8; step++) {
+        if (step == 5) /* another executor with the same store: the same addresses */
+            other = net2_make(m.s, b, rows == N ? 2 : N, precision, plainly, 0);
+        if (step == 6) { /* the processor's turn: addresses on the device change */
+            net2 here = net2_make(m.s, NULL, 2, precision, 0, 0);
+            hash = net2_step(&here, 20, N, 0, hash);
+            net2_free(&here, 1);
+        }
+        /* two steps of one micro-batch each; then the last one is short in some steps and shorter in others */
+        int64_t all = step < 2 ? rows : step % 4 == 3 ? N - 1 : N;
+        hash = net2_step(step == 5 ? &other : &m, step, all, step % 2 ? 0.05f : 0, hash);
+    }
+    net2_free(&other, 1);
+    net2_free(&m, 0);
+    return hash;
+}
+
+static void test_repeats(void)
+{
+    for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
+        for (int64_t rows = 1; rows <= N; rows += 2) {
+            uint64_t want = repeats_run(NULL, rows, (gckpt_precision)precision, 0);
+            for (int way = 0; way < 3; way++) { /* recorded, plainly, not recordable */
+                asked = repeated = refused = 0;
+                spoils = way == 2;
+                uint64_t got = repeats_run(&watched, rows, (gckpt_precision)precision, way == 1);
+                CHECK_MSG(got == want, "precision %d, rows %d, way %d: other bits", precision, (int)rows, way);
+                CHECK_MSG(way == 0 ? repeated > asked / 5 && !refused : !repeated,
+                          "way %d: of %ld micro-batches %ld repeated, %ld not recorded", way, asked, repeated, refused);
+                CHECK(way < 2 || refused > 0);
+                CHECK_MSG(tested_pieces(0) == 0, "%ld pieces left", tested_pieces(0));
+#ifdef GCKPT_CUDA_SHIM
+                CHECK_MSG(cuda_shim.live_graphs == 0, "%ld graphs left", cuda_shim.live_graphs);
+#endif
+            }
+        }
+    spoils = 0;
+}
+
+/* Forwards only, over any number of rows. */
+static void test_inference(void)
+{
+    double want[4];
+    for (int way = 0; way < 3; way++) {
+        net2 m = net2_make(NULL, way ? &watched : NULL, 3, GCKPT_FP32, way == 2, 1);
+        repeated = 0;
+        for (int i = 0; i < 4; i++) {
+            gckpt_report r = { 0 };
+            CHECK(gckpt_forward(m.e, m.feeds, 3, N - (i == 2), &r) == GCKPT_OK);
+            want[i] = way ? want[i] : r.loss;
+            CHECK_MSG(r.loss == want[i], "forward %d: %.17g, not %.17g", i, r.loss, want[i]);
+        }
+        CHECK((repeated > 0) == (way == 1));
+        net2_free(&m, 0);
+    }
+}
+
+#ifdef GCKPT_CUDA_SHIM
+/* Nothing is waited for from the step's first instruction to its last update, but for the norm where it clips. */
+static void test_no_waits(void)
+{
+    net2 m = net2_make(NULL, &watched, 1, GCKPT_FP32, 0, 0);
+    const gckpt_exec_desc skips = { .backend = &watched, .skip_nonfinite = 1 };
+    for (int step = 0; step < 16; step++) {
+        if (step == 8) {
+            gckpt_exec_free(m.e);
+            m.e = gckpt_exec_new(m.p, m.s, &skips);
+        }
+        net2_step(&m, step, N, step % 2 ? 0.05f : 0, 0);
+        CHECK_MSG(first_update == step % 2 && last_update == step % 2, "step %d: %ld waits before the first update, %ld before the last",
+                  step, first_update, last_update);
+    }
+    net2_free(&m, 0);
+}
+
+/* ---- devices without room, and those that break ---- */
+static void test_room(void)
+{
+    setting o = { .backend = gpu[0] };
+    small m = make(&o, 0);
+    const gckpt_exec_desc x = { .backend = gpu[0] };
+    cuda_shim.fail_malloc = 2; /* the arena */
+    CHECK(!gckpt_exec_new(m.p, m.s, &x) && gckpt_error(m.s) == GCKPT_E_MEMORY);
+    CHECK_MSG(strstr(gckpt_error_text(m.s), "smaller budget") && strstr(gckpt_error_text(m.s), "CUDA device 0 has"),
+              "%s", gckpt_error_text(m.s));
+    cuda_shim.fail_malloc = 0;
+    small_free(&m, 0);
+}
+
+/* In a process of its own, since the device is lost to it: the `launch`-th kernel or copy of a step breaks. */
+static void break_it(long launch, long copy)
+{
+    setting o = { .backend = gpu[0], .micro = 4 };
+    small m = make(&o, 1);
+    small_step(&m, 0, 0);
+    gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+    gckpt_hyper hyper = { .lr = 0.01f };
+    cuda_shim.fail_launch = launch;
+    cuda_shim.fail_copy = copy;
+    for (int again = 0; again < 2; again++) { /* it stays so */
+        CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND);
+        CHECK_MSG(strstr(gckpt_error_text(m.e), "step: cuda: CUDA device 0: "), "%s", gckpt_error_text(m.e));
+        CHECK_MSG(strstr(gckpt_error_text(m.e), "start again from what was saved"), "%s", gckpt_error_text(m.e));
+    }
+    const gckpt_exec_desc x = { .backend = gpu[0] };
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK(gckpt_plan_params(m.p, s) == GCKPT_OK && !gckpt_exec_new(m.p, s, &x));
+    CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "start again"), "%s", gckpt_error_text(s));
+    gckpt_store_free(s);
+    small_free(&m, 0);
+}
+
+static void test_broken(void)
+{
+    for (int way = 0; way < 8; way++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            check_failed = 0;
+            break_it(way < 5 ? 1 + 6 * way : 0, way < 5 ? 0 : way - 4);
+            fflush(stdout);
+            _exit(check_failed != 0);
+        }
+        int status = -1;
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK_MSG(status == 0, "break %d: status %d", way, status);
+    }
+}
+
+/* A device that cannot be opened leaves nothing, and can be opened later. */
+static void test_open(void)
+{
+    const long streams = cuda_shim.live_streams, events = cuda_shim.live_events, pinned = cuda_shim.live_pinned,
+               memory = cuda_shim.live_device;
+    for (long n = 1; n <= 4; n++) {
+        *(n == 4 ? &cuda_shim.fail_pinned : &cuda_shim.fail_malloc) = n == 4 ? 1 : n;
+        CHECK(!gckpt_cuda_backend(1, &why));
+        CHECK_MSG(strstr(why, "CUDA device 1: ") && strstr(why, "out of memory"), "%s", why);
+        CHECK(cuda_shim.live_streams == streams && cuda_shim.live_events == events &&
+              cuda_shim.live_pinned == pinned && cuda_shim.live_device == memory);
+        cuda_shim.fail_malloc = cuda_shim.fail_pinned = 0;
+    }
+}
+#endif
+
+/* ---- values offloaded to pinned memory, beside what is computed, also in recorded micro-batches ---- */
+static long moved;
+static void watched_move(void *context, void *to, const void *from, size_t bytes, int out)
+{
+    moved++;
+    gpu[0]->move(context, to, from, bytes, out);
+}
+
+static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
+{
+    const gckpt_init init = { 0.2f, 0, 0 };
+    gckpt_store_desc seed = { .seed = 3 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 4, 8)), *h = x;
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape3(rows, 4, 8));
+    for (int i = 0; i < 6; i++) {
+        char name[2][8] = { { 'u', (char)('a' + i) }, { 'v', (char)('a' + i) } };
+        gckpt_tensor *a = gckpt_linear(gckpt_layernorm(h, NULL, NULL), gckpt_param(g, name[0], gckpt_shape2(8, 16), init), NULL);
+        a = gckpt_linear(gckpt_gelu(a), gckpt_param(g, name[1], gckpt_shape2(16, 8), init), NULL);
+        h = gckpt_add(h, a);
+    }
+    gckpt_term term = { gckpt_mean_squared_error(h, y), 1, 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .backend = b };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    if (offloads) {
+        size_t most = gckpt_plan_bytes(p);
+        d.mode = GCKPT_OPTIMAL;
+        d.budget = 1;
+        CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
+        d.budget = g->least + (most - g->least) / 8;
+        d.offload_bytes = 1 << 20;
+        d.offload_work = 1 << 20;
+        gckpt_plan_free(p);
+        p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(p && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(g));
+    }
+    const gckpt_exec_desc how = { .backend = b };
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    static float x_data[4 * 32], y_data[4 * 32];
+    gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    for (int step = 0; step < 4 && e; step++) {
+        for (int i = 0; i < 4 * 32; i++)
+            x_data[i] = (float)((i * 7 + step) % 13 - 6) / 5, y_data[i] = (float)(i % 3);
+        CHECK_MSG(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    }
+    uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_offloads(void)
+{
+    uint64_t want = offload_run(NULL, 4, 0);
+    for (int64_t rows = 1; rows <= 4; rows++) {
+        moved = repeated = 0;
+        CHECK_MSG(offload_run(&watched, rows, 1) == want, "offloads, rows %d: other bits", (int)rows);
+        CHECK_MSG(moved > 0 && repeated > 0, "rows %d: %ld moves, %ld repeated", (int)rows, moved, repeated);
+#ifdef GCKPT_CUDA_SHIM
+        CHECK(cuda_shim.live_graphs == 0 && tested_pieces(0) == 0);
+#endif
+    }
+}
+
+/* Copies of any size come through whole, also those of more than all slots (of 4096 bytes in tests). */
+static void test_copies(void)
+{
+    static const size_t sizes[] = { 0, 1, 3, 4095, 4096, 4097, 1 << 19, (1 << 20) + 5 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        unsigned char *host = (unsigned char *)malloc(2 * n + 1);
+        unsigned char *a = (unsigned char *)gpu[0]->get(gpu[0]->context, n + 1, 64),
+                      *b = (unsigned char *)gpu[0]->get(gpu[0]->context, n, 64);
+        CHECK(host && a && b && (uintptr_t)a % 64 == 0);
+        for (size_t k = 0; k < n; k++)
+            host[k] = (unsigned char)(k * 167 >> 8 ^ k);
+        gpu[0]->copy_in(gpu[0]->context, a + 1, host, n); /* and may change when it returns */
+        memset(host, 0x77, n);
+        gpu[0]->copy(gpu[0]->context, b, a + 1, n);
+        gpu[0]->copy_out(gpu[0]->context, host + n, b, n);
+        size_t same = 0;
+        while (same < n && host[n + same] == (unsigned char)(same * 167 >> 8 ^ same))
+            same++;
+        CHECK_MSG(same == n, "of %zu bytes %zu are as they were", n, same);
+        gpu[0]->release(gpu[0]->context, a, n + 1);
+        gpu[0]->release(gpu[0]->context, b, n);
+        free(host);
+    }
+    CHECK(gpu[0]->finish(gpu[0]->context) == NULL);
+}
+
+/* Packed values to floats: every storage, rows shorter than what a thread takes, any alignment. */
+static void test_unpack(void)
+{
+    enum { MOST = 203, PLACES = 256 };
+    static uint16_t stored[MOST];
+    static float scales[MOST], want[MOST], got[MOST];
+    const gckpt_backend *b = gpu[0];
+    gckpt_call call = { .backend = b->context, .threads = 1 };
+    unsigned char *packed = (unsigned char *)b->get(b->context, sizeof stored + 16, 64);
+    float *there = (float *)b->get(b->context, sizeof scales, 64), *to = (float *)b->get(b->context, PLACES * sizeof *to, 64);
+    for (int i = 0; i < MOST; i++) {
+        stored[i] = (uint16_t)(i * 40503 + 77);
+        scales[i] = 0.01f * (float)(1 + i % 9);
+    }
+    b->copy_in(b->context, there, scales, sizeof scales);
+    for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I8; storage++)
+        for (int64_t row = 1; row <= 9; row++)
+            for (int shift = 0; shift < 3; shift++) {
+                const size_t each = storage == GCKPT_STORED_I8 ? 1 : 2;
+                gckpt_unpacking u = { (gckpt_storage)storage, stored, scales, row, MOST - shift, want };
+                u.scales = storage == GCKPT_STORED_I8 ? scales : NULL;
+                u.row = storage == GCKPT_STORED_I8 ? row : u.n;
+                gckpti_unpack(&u, 0, u.n, want);
+                u.packed = packed + (size_t)shift * each;
+                u.scales = u.scales ? there : NULL;
+                u.to = to + shift % 2;
+                b->copy_in(b->context, packed + (size_t)shift * each, stored, (size_t)u.n * each);
+                b->unpack(&call, &u);
+                b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
+                CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d", storage,
+                          (int)row, shift);
+            }
+    b->release(b->context, packed, sizeof stored + 16);
+    b->release(b->context, there, sizeof scales);
+    b->release(b->context, to, PLACES * sizeof *to);
+}
+
+/* ---- threads of the host, each with a store of its own, on one device and on two ---- */
+typedef struct {
+    const gckpt_backend *backend;
+    int64_t rows;
+    uint64_t hash;
+} trainer;
+
+static void *train_there(void *user)
+{
+    trainer *t = (trainer *)user;
+    static const float x[N * IN] = { 0.5f, -1, 0.25f }, y[N * OUT] = { 1 };
+    static const int32_t targets[N] = { 1, 2, -1, 4 };
+    net2 m = net2_make(NULL, t->backend, t->rows, GCKPT_BF16_STOCHASTIC, 0, 0);
+    const gckpt_hyper hyper = { .lr = 0.02f, .clip = 0.5f };
+    m.feeds[0].data = x, m.feeds[1].data = targets, m.feeds[2].data = y;
+    for (int step = 0; step < 6; step++)
+        CHECK(gckpt_step(m.e, m.feeds, 3, N, &hyper, NULL) == GCKPT_OK);
+    t->hash = gckpt_store_hash(m.s);
+    net2_free(&m, 0);
+    return NULL;
+}
+
+static void test_host_threads(void)
+{
+    trainer want = { NULL, 2, 0 };
+    train_there(&want);
+    for (int way = 0; way < 4; way++) {
+        trainer t[3] = { { gpu[0], 2, 0 }, { gpu[way % 2], 3, 0 }, { gpu[0], 1, 0 } };
+        pthread_t thread[3];
+        for (int i = 0; i < 3; i++)
+            CHECK(pthread_create(&thread[i], NULL, train_there, &t[i]) == 0);
+        for (int i = 0; i < 3; i++) {
+            CHECK(pthread_join(thread[i], NULL) == 0);
+            CHECK_MSG(t[i].hash == want.hash, "way %d, thread %d: other bits", way, i);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 4;
+    gpu[0] = gckpt_cuda_backend(0, &why);
+    if (!gpu[0]) {
+        printf("%s\n", why);
+        return 1;
+    }
+    CHECK(why[0] == 0 && gpu[0] == gckpt_cuda_backend(0, NULL));
+    CHECK(!gckpt_cuda_backend(-1, &why) && strstr(why, "from 0 on"));
+    CHECK(!gckpt_cuda_backend(99, NULL));
+#ifdef GCKPT_CUDA_SHIM
+    test_open();
+#endif
+    gpu[1] = gckpt_cuda_backend(1, &why);
+    gpu[1] = gpu[1] ? gpu[1] : gpu[0];
+#ifdef GCKPT_CUDA_SHIM
+    CHECK(gpu[1] != gpu[0]);
+    pieces_at_start = cuda_shim.live_device;
+#endif
+    static gckpt_backend lacks[2];
+    for (int i = 0; i < 2; i++) {
+        lacks[i] = *gpu[i];
+        lacks[i].find = find_but;
+#ifndef GCKPT_CUDA_SHIM
+        lacks[i].get = counted_get;
+        lacks[i].release = counted_release;
+#endif
+        tested[i] = &lacks[i];
+    }
+    watched = *tested[0];
+    watched.repeat = watched_repeat;
+    watched.recorded = watched_recorded;
+    watched.update = watched_update;
+    watched.find = watched_find;
+    watched.move = watched_move;
+    test_copies();
+    test_unpack();
+    test_repeats();
+    test_inference();
+    test_offloads();
+#ifdef GCKPT_CUDA_SHIM
+    test_no_waits();
+    test_room();
+    test_broken();
+#endif
+    test_host_threads();
+    test_tested(first, count);
+    return check_report("cuda");
+}

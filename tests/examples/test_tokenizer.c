@@ -1,0 +1,724 @@
+/* test_tokenizer.c - examples/tokenizer.h and json.h: the tokens of Hugging Face's tokenizers package
+ * (golden/make_tokenizer.py), what is refused and how it is said, long words, files of tokens, every
+ * failing allocation. */
+#include <sys/stat.h>
+#include <unistd.h>
+#include "check.h"
+#include "counted.h"
+#include "examples/tokenizer.h"
+
+#define GOLDEN  "tests/golden/tokenizer/"
+#define SCRATCH "build/test_tokenizer.tmp"
+
+static void put_file(const char *path, const void *bytes, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK(f != NULL && fwrite(bytes, 1, size, f) == size && fclose(f) == 0);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+/* Parses a copy of the text. */
+static int parse(json *d, const char *text)
+{
+    size_t n = strlen(text);
+    json_init(d, "t");
+    d->own = (char *)malloc(n + 1);
+    memcpy(d->own, text, n + 1);
+    return json_parse(d, d->own, n);
+}
+
+static void test_json_refuses(void)
+{
+    static const char *const refused[][2] = {
+        { "", "t:1: expected a value, found the end of the text" },
+        { " \n\n{", "t:3: expected a key in quotes, found the end of the text" },
+        { "[1,\n]", "t:2: expected a value, found ']' (byte 5)" },
+        { "[", "a value" },
+        { "[,1]", "a value, found ','" },
+        { "{\"a\":1,}", "a key in quotes, found '}'" },
+        { "{1:2}", "a key in quotes, found '1'" },
+        { "{\"a\"}", "':' after a key, found '}'" },
+        { "{\"a\":}", "a value, found '}'" },
+        { "{\"a\" 1}", "':' after a key" },
+        { "[1 2]", "',' or ']', found '2'" },
+        { "[1}", "',' or ']', found '}'" },
+        { "{\"a\":1]", "',' or '}', found ']'" },
+        { "1 2", "nothing after the value, found '2'" },
+        { "]", "a value" },
+        { "01", "nothing after the value" },
+        { "-", "a digit, found the end" },
+        { "1.", "a digit" },
+        { ".5", "a value" },
+        { "1e", "a digit" },
+        { "1e+x", "a digit, found 'x'" },
+        { "+1", "a value" },
+        { "0x1", "nothing after the value, found 'x'" },
+        { "NaN", "a value" },
+        { "-Infinity", "a digit" },
+        { "nul", "a value" },
+        { "truefalse", "nothing after" },
+        { "'a'", "a value" },
+        { "\"abc", "the rest of a string, found the end" },
+        { "\"a\tb\"", "the rest of a string, found byte 0x09" },
+        { "\"\\x\"", "after a backslash, found 'x'" },
+        { "\"\\u12\"", "4 hexadecimal digits" },
+        { "\"\\u12g4\"", "4 hexadecimal digits" },
+        { "\"\\ud800\"", "surrogates in pairs" },
+        { "\"\\udc00\"", "surrogates in pairs" },
+        { "\"\\ud800\\u0041\"", "surrogates in pairs" },
+        { "\"\\ud800\\ud801\"", "surrogates in pairs" },
+        { "\"\xff\"", "UTF-8, found byte 0xff" },
+        { "\"\xed\xa0\x80\"", "UTF-8, found byte 0xed" },
+        { "\"\xc3\"", "UTF-8, found byte 0xc3" },
+        { "\xef\xbb\xbf{}", "a value, found byte 0xef" },
+        { "{} // end", "nothing after the value, found '/'" },
+    };
+    char deep[2 * JSON_DEPTH + 3];
+    json d;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        CHECK_MSG(parse(&d, refused[i][0]) == -1 && strstr(d.error, refused[i][1]), "%s: %s",
+                  refused[i][0], d.error);
+        json_free(&d);
+    }
+    for (int depth = JSON_DEPTH; depth <= JSON_DEPTH + 1; depth++) {
+        memset(deep, '[', (size_t)depth);
+        memset(deep + depth, ']', (size_t)depth);
+        deep[2 * depth] = 0;
+        CHECK((parse(&d, deep) == 0) == (depth == JSON_DEPTH));
+        json_free(&d);
+    }
+    CHECK(json_read_file(&d, "build/is not there.json") == -1);
+    CHECK_MSG(strstr(d.error, "build/is not there.json: cannot open it: ") == d.error, "%s",
+              d.error);
+    json_free(&d);
+    CHECK(json_read_file(&d, "tests") == -1 && strstr(d.error, "tests: cannot ") == d.error);
+    json_free(&d);
+    FILE *f = fopen("tests", "rb"); /* a directory: on some systems it opens, and is not read */
+    json_init(&d, "tests");
+    CHECK(f == NULL || json_read_line(&d, f) == -1);
+    CHECK(f == NULL || strstr(d.error, "tests: cannot read it: ") == d.error);
+    if (f != NULL)
+        fclose(f);
+    json_free(&d);
+}
+
+/* A byte order mark of UTF-8 says nothing; of other encodings, the file is refused. */
+static void test_json_marks(void)
+{
+    json d;
+    put_file(SCRATCH, "\xef\xbb\xbf\n{\"a\": 1}", 12);
+    CHECK_MSG(json_read_file(&d, SCRATCH) == 0 && json_int(&d, JSON_ROOT, "a", 0) == 1, "%s",
+              d.error);
+    json_free(&d);
+    put_file(SCRATCH, "\xff\xfe{\0}\0", 6);
+    CHECK(json_read_file(&d, SCRATCH) == -1 &&
+          strstr(d.error, "it is in UTF-16, by its byte order mark"));
+    json_free(&d);
+    put_file(SCRATCH, "\xef\xbb\xbf\xef\xbb\xbf{}", 8);
+    CHECK(json_read_file(&d, SCRATCH) == -1 &&
+          strstr(d.error, "expected a value, found byte 0xef"));
+    json_free(&d);
+}
+
+/* What is written reads as the same, and is written the same. */
+static void test_json_writing(void)
+{
+    static const char text[] =
+        "{\"s\": \"a\\\"\\\\/\\u0008\\n\\t\xc3\xa9\\u0000z\", \"\": [], \"o\": {}, "
+        "\"n\": [0, -1, 1e-05, 1.50, [[2], {\"x\": null}]], \"t\": true, \"f\": false}";
+    char back[sizeof text + 1] = { 0 };
+    json d;
+    CHECK(parse(&d, text) == 0);
+    FILE *f = fopen(SCRATCH, "w+b");
+    json_write_value(f, &d, JSON_ROOT);
+    rewind(f);
+    CHECK(fread(back, 1, sizeof back, f) == sizeof text - 1);
+    CHECK_MSG(strcmp(back, text) == 0, "%s", back);
+    fclose(f);
+    json_free(&d);
+}
+
+static void test_json_values(void)
+{
+    static const char text[] =
+        "{ \"s\" : \"a\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\uD83d\\ude00\\u0000z\", \"e\":\"\",\n"
+        "  \"n\":[0,-1,9223372036854775,1.5,-2e3,1E-2 , 12345678901234567890],\"o\":{},\"a\":[],\n"
+        "  \"t\":true,\"f\":false,\"u\":null,\"k\\u0065y\":{\"x\":[[1,2],[3]]},\"twice\":1,\"twice\":2}";
+    json d;
+    CHECK(parse(&d, text) == 0);
+    uint32_t s = json_find(&d, JSON_ROOT, "s"), n = json_find(&d, JSON_ROOT, "n");
+    CHECK(json_size(&d, s) == 17 &&
+          memcmp(json_text(&d, s), "a\"\\/\b\f\n\r\t\xc3\xa9\xf0\x9f\x98\x80\0z", 18) == 0);
+    CHECK(json_size(&d, JSON_ROOT) == 11 && json_size(&d, n) == 7);
+    CHECK(json_is(&d, json_find(&d, JSON_ROOT, "e"), "") && !json_is(&d, n, ""));
+    uint32_t i = json_first(&d, n);
+    CHECK(json_int_of(&d, i) == 0);
+    CHECK(json_int_of(&d, i = json_next(&d, i)) == -1);
+    CHECK(json_int_of(&d, i = json_next(&d, i)) == 9223372036854775);
+    CHECK(json_real_of(&d, i = json_next(&d, i)) == 1.5);
+    CHECK(json_real_of(&d, i = json_next(&d, i)) == -2000);
+    CHECK(json_real_of(&d, i = json_next(&d, i)) == 0.01);
+    i = json_next(&d, i);
+    CHECK(json_next(&d, i) == 0 && json_real_of(&d, i) == 12345678901234567890.0);
+    uint32_t x = json_find(&d, json_find(&d, JSON_ROOT, "key"), "x"), first = json_first(&d, x);
+    CHECK(json_size(&d, x) == 2 && json_int_of(&d, json_first(&d, json_next(&d, first))) == 3);
+    CHECK(json_first(&d, json_find(&d, JSON_ROOT, "o")) == 0);
+    CHECK(json_first(&d, json_find(&d, JSON_ROOT, "a")) == 0);
+    CHECK(json_kind_of(&d, json_find(&d, JSON_ROOT, "u")) == JSON_NULL);
+    CHECK(json_int(&d, JSON_ROOT, "u", 7) == 7 && json_int(&d, JSON_ROOT, "none", 8) == 8);
+    CHECK(json_real(&d, JSON_ROOT, "u", 0.5) == 0.5 && json_bool(&d, JSON_ROOT, "u", 1) == 1);
+    CHECK(json_bool(&d, JSON_ROOT, "t", 0) == 1 && json_bool(&d, JSON_ROOT, "f", 1) == 0);
+    CHECK(json_find(&d, 0, "x") == 0 && json_find(&d, n, "x") == 0 && json_next(&d, 0) == 0);
+    CHECK(json_kind_of(&d, d.count) == JSON_NOTHING && d.error[0] == 0);
+
+    /* what is asked for and is not so */
+    const char *const errors[] = {
+        "t:2: n: expected a whole number, found an array",
+        "t:2: expected a whole number, found a number 12345678901234567890",
+        "t:2: expected a whole number, found a number 1.5",
+        "t:3: t: expected a number, found true",
+        "t:3: u: expected a string, found null",
+        "t:1: e: expected true or false, found a string ",
+        "t: expected a string, found nothing",
+        "t:3: twice: this key stands twice",
+        "t:1: expected an object with the key q (an array), which is not there",
+        "t:2: n: expected an object, found an array",
+        "t: expected an object with the key q (a value), which is not there"
+    };
+    for (int k = 0; k < 11; k++) {
+        d.error[0] = 0;
+        CHECK(k != 0 || json_int(&d, JSON_ROOT, "n", 1) == 0);
+        CHECK(k != 1 || json_int_of(&d, i) == 0);
+        CHECK(k != 2 || json_int_of(&d, json_first(&d, n) + 3) == 0);
+        CHECK(k != 3 || json_real(&d, JSON_ROOT, "t", 1) == 0);
+        CHECK(k != 4 || json_text(&d, json_find(&d, JSON_ROOT, "u"))[0] == 0);
+        CHECK(k != 5 || json_bool(&d, JSON_ROOT, "e", 1) == 0);
+        CHECK(k != 6 || json_text(&d, 0)[0] == 0);
+        CHECK(k != 7 || json_int(&d, JSON_ROOT, "twice", 0) == 2);
+        CHECK(k != 8 || json_need(&d, JSON_ROOT, "q", JSON_ARRAY) == 0);
+        CHECK(k != 9 || json_need(&d, JSON_ROOT, "n", JSON_OBJECT) == 0);
+        CHECK(k != 10 || json_need(&d, 0, "q", JSON_NOTHING) == 0);
+        CHECK_MSG(strcmp(d.error, errors[k]) == 0, "%s", d.error);
+        json_fail(&d, 0, "later");
+        CHECK(strcmp(d.error, errors[k]) == 0);
+    }
+    json_free(&d);
+}
+
+/* Writing and reading lines: what was written comes back. */
+static void test_json_lines(void)
+{
+    static const char all[] = "\x01\n\t\"\\/ \x7f\xc3\xa9\xf0\x9f\x98\x80 \xff\xed\xa0\x80";
+    static const char back[] = "\x01\n\t\"\\/ \x7f\xc3\xa9\xf0\x9f\x98\x80 \xef\xbf\xbd\xef\xbf\xbd"
+                               "\xef\xbf\xbd\xef\xbf\xbd";
+    json d;
+    FILE *f = fopen(SCRATCH, "w+b");
+    fputs("\n  \r\n{\"a\":1}\r\n", f);
+    json_write_string(f, all, sizeof all - 1);
+    fputs("\n\n[\n2", f);
+    rewind(f);
+    json_init(&d, "lines");
+    CHECK(json_read_line(&d, f) == 1 && json_int(&d, JSON_ROOT, "a", 0) == 1 && d.line == 3);
+    CHECK(json_read_line(&d, f) == 1 && json_is(&d, JSON_ROOT, back) && d.line == 4);
+    CHECK(json_read_line(&d, f) == -1 && d.line == 6);
+    CHECK_MSG(strcmp(d.error, "lines:6: expected a value, found the end of the text (byte 2)") == 0,
+              "%s", d.error);
+    d.error[0] = 0;
+    CHECK(json_read_line(&d, f) == 1 && json_int_of(&d, JSON_ROOT) == 2 && d.line == 7);
+    CHECK(json_read_line(&d, f) == 0 && d.error[0] == 0);
+    json_free(&d);
+    fclose(f);
+}
+
+/* ---- what Hugging Face's tokenizer makes ----------------------------------------------------- */
+static void check_ids(json *d, uint32_t expected, bpe *b, const char *text, size_t n, int specials)
+{
+    bpe_tokens t = { NULL, 0, 0, "" };
+    CHECK(bpe_encode(b, text, n, specials, &t) == 0);
+    size_t same = 0;
+    uint32_t i = json_first(d, expected);
+    for (; i != 0 && same < t.count && json_int_of(d, i) == t.ids[same]; i = json_next(d, i))
+        same++;
+    CHECK_MSG(same == t.count && i == 0, "line %u: token %d differs", (unsigned)d->line, (int)same);
+    /* the tokens' bytes are the text, but for an added token whose name stands for other bytes */
+    size_t size, at = 0, valid_size;
+    char *valid = bpe_replace(text, n, &valid_size);
+    for (size_t k = 0; k < t.count; k++) {
+        const char *bytes = bpe_bytes(b, t.ids[k], &size);
+        if (size == 1 && *bytes == '\xe9' && at + 1 < valid_size && valid[at] == '\xc3')
+            size = 2; /* the added token whose name is also that of byte e9 */
+        else
+            CHECK(at + size <= valid_size && memcmp(valid + at, bytes, size) == 0);
+        at += size;
+    }
+    CHECK(at == valid_size);
+    free(valid);
+    bpe_tokens_free(&t);
+}
+
+static size_t from_hex(char *s)
+{
+    size_t n = strlen(s) / 2;
+    for (size_t i = 0; i < n; i++) {
+        char two[3] = { s[2 * i], s[2 * i + 1], 0 };
+        s[i] = (char)strtol(two, NULL, 16);
+    }
+    return n;
+}
+
+static void check_decoded(json *d, bpe *b)
+{
+    char bytes[256], *text;
+    size_t n = 0, size;
+    for (uint32_t i = json_first(d, json_find(d, JSON_ROOT, "decode")); i; i = json_next(d, i)) {
+        const char *of = bpe_bytes(b, (int32_t)json_int_of(d, i), &size);
+        memcpy(bytes + n, of, size);
+        n += size;
+    }
+    text = bpe_replace(bytes, n, &size);
+    uint32_t expected = json_find(d, JSON_ROOT, "text");
+    CHECK_MSG(json_size(d, expected) == size && !memcmp(json_text(d, expected), text, size),
+              "line %u", (unsigned)d->line);
+    free(text);
+}
+
+static void check_classes(json *d)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    int64_t counts[4] = { 0 };
+    char hex[17];
+    for (uint32_t c = 0; c < 0x110000; c++) {
+        int kind = unicode_class(c);
+        counts[kind]++;
+        hash = (hash ^ (uint64_t)kind) * 0x100000001b3u;
+    }
+    snprintf(hex, sizeof hex, "%08x%08x", (unsigned)(hash >> 32), (unsigned)(hash & 0xffffffff));
+    CHECK(json_is(d, json_find(d, JSON_ROOT, "hash"), hex));
+    uint32_t i = json_first(d, json_find(d, JSON_ROOT, "classes"));
+    for (int k = 1; k < 4; k++, i = json_next(d, i))
+        CHECK(json_int_of(d, i) == counts[k]);
+}
+
+static void test_golden(void)
+{
+    bpe b, files;
+    json d;
+    int lines = 0, status;
+    CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
+    CHECK(bpe_read_files(&files, GOLDEN "vocab.json", GOLDEN "merges.txt") == 0);
+    CHECK(files.count == 600);
+    FILE *f = fopen(GOLDEN "cases.jsonl", "rb");
+    json_init(&d, "cases.jsonl");
+    while (f != NULL && (status = json_read_line(&d, f)) != 0) {
+        uint32_t text = json_find(&d, JSON_ROOT, "text"), hex = json_find(&d, JSON_ROOT, "hex");
+        uint32_t ids = json_find(&d, JSON_ROOT, "ids");
+        uint32_t plain = json_find(&d, JSON_ROOT, "plain"),
+                 other = json_find(&d, JSON_ROOT, "files");
+        CHECK_MSG(status == 1 && d.error[0] == 0, "%s", d.error);
+        lines++;
+        if (json_find(&d, JSON_ROOT, "decode") != 0) {
+            check_decoded(&d, &b);
+        } else if (ids == 0) {
+            check_classes(&d);
+        } else {
+            char *s = d.text + d.nodes[text ? text : hex].at;
+            size_t n = text ? json_size(&d, text) : from_hex(s);
+            check_ids(&d, ids, &b, s, n, 1);
+            check_ids(&d, plain ? plain : ids, &b, s, n, 0);
+            check_ids(&d, other ? other : ids, &files, s, n, 1);
+        }
+        if (status < 0)
+            break;
+    }
+    CHECK(lines > 500);
+    json_free(&d);
+    if (f != NULL)
+        fclose(f);
+    CHECK(bpe_find_added(&b, "<|user|>")->id == 600 && bpe_find_added(&b, "<|user|>")->special);
+    CHECK(!bpe_find_added(&b, "sum +=")->special && bpe_find_added(&b, "sum") == NULL);
+    CHECK(bpe_find_added(&files, "<|endoftext|>")->id == 0);
+    size_t size;
+    CHECK(bpe_bytes(&b, -1, &size)[0] == 0 && size == 0);
+    CHECK(bpe_bytes(&b, 605, &size)[0] == 0 && size == 0);
+    CHECK(memcmp(bpe_bytes(&b, 604, &size), "user", 4) == 0 && size == 4);
+    bpe_free(&b);
+    bpe_free(&files);
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+/* Merges as slowly as the definition: the lowest rank, the leftmost of those, until there is none. */
+static size_t merge_slowly(const bpe *b, const char *s, size_t n, int32_t *ids)
+{
+    for (size_t i = 0; i < n; i++)
+        ids[i] = b->byte[(unsigned char)s[i]];
+    for (;;) {
+        const bpe_merge *best = NULL;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < n; i++) {
+            const bpe_merge *m = bpe_merge_slot(b, ids[i], ids[i + 1]);
+            if (m->pair != BPE_NO_PAIR && (best == NULL || m->rank < best->rank)) {
+                best = m;
+                at = i;
+            }
+        }
+        if (best == NULL)
+            return n;
+        ids[at] = best->id;
+        n--;
+        memmove(ids + at + 1, ids + at + 2, (n - at - 1) * sizeof *ids);
+    }
+}
+
+static void test_words(void)
+{
+    enum { LONG = 1000000 };
+    static const char *const alphabets[] = { "a", "the ", "aeinrst", "m\xd0\xbc\xd0\xb5",
+                                             "' \n1s" };
+    bpe b;
+    bpe_tokens t = { NULL, 0, 0, "" };
+    char word[64];
+    int32_t slowly[64];
+    uint32_t state = 7;
+    CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0);
+    for (int k = 0; k < 6000; k++) {
+        const char *alphabet = alphabets[k % 5];
+        size_t n = 1 + (size_t)k % sizeof word;
+        if (k % 100 == 0) { /* ranks as no training gives them */
+            for (uint32_t i = 0; i <= b.merge_mask; i++)
+                b.merges[i].rank = b.merges[i].rank * 197 % 1009;
+            memset(b.words, 0, BPE_CACHE * sizeof *b.words);
+        }
+        for (size_t i = 0; i < n; i++) {
+            state = state * 1664525 + 1013904223;
+            word[i] = alphabet[(state >> 16) % strlen(alphabet)];
+        }
+        if (k % 2) /* tokens in a row */
+            memcpy(word, b.bytes + b.start[257] + (state >> 16) % 1000, n);
+        size_t count = merge_slowly(&b, word, n, slowly);
+        for (int again = 0; again < 2; again++) { /* the second time remembered, if short */
+            t.count = 0;
+            CHECK(bpe_encode_word(&b, word, n, &t) == 0 && t.count == count);
+            CHECK(memcmp(t.ids, slowly, count * sizeof *slowly) == 0);
+        }
+    }
+    /* words and runs of a million bytes: what takes n * n steps would take minutes */
+    char *text = (char *)malloc(LONG);
+    for (int k = 0; k < 4; k++) {
+        static const char *const of[] = { "a", "th", " ", " \n" };
+        size_t period = strlen(of[k]), size = 0;
+        for (size_t i = 0; i < LONG; i++)
+            text[i] = of[k][i % period];
+        t.count = 0;
+        CHECK(bpe_encode(&b, text, LONG, 1, &t) == 0);
+        for (size_t i = 0; i < t.count; i++) {
+            size_t n;
+            bpe_bytes(&b, t.ids[i], &n);
+            size += n;
+        }
+        CHECK(size == LONG);
+    }
+    free(text);
+    bpe_tokens_free(&t);
+    bpe_free(&b);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+/* The file with `from` replaced once by `to`, at SCRATCH. */
+static void put_edited(const char *path, const char *from, const char *to)
+{
+    json d;
+    size_t n;
+    char *s = json_read_text(&d, path, &n), *at = s != NULL ? strstr(s, from) : NULL;
+    CHECK_MSG(at != NULL, "%s is not in %s", from, path);
+    FILE *f = fopen(SCRATCH, "wb");
+    if (at != NULL) {
+        fwrite(s, 1, (size_t)(at - s), f);
+        fputs(to, f);
+        fputs(at + strlen(from), f);
+    }
+    fclose(f);
+    json_free(&d);
+}
+
+static void check_refused(int status, bpe *b, const char *error)
+{
+    CHECK_MSG(status == -1 && strstr(b->error, error) != NULL, "expected \"%s\", got \"%s\"", error,
+              b->error);
+    CHECK(b->bytes == NULL && b->merges == NULL); /* nothing to free */
+    bpe_free(b);
+}
+
+static void test_refusals(void)
+{
+    static const char *const of_json[][3] = {
+        { "\"BPE\"", "\"WordPiece\"", ":1: model: expected the type BPE, as in GPT-2's" },
+        { "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}",
+          "normalizer: expected null, false or \"\", as in GPT-2's byte-level BPE, found an object" },
+        { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Sequence\"",
+          "pre_tokenizer: expected the type ByteLevel, as in GPT-2's byte-level BPE, found \"Sequence\"" },
+        { "\"pre_tokenizer\"", "\"pre\"", "key pre_tokenizer (an object), which is not there" },
+        { "\"add_prefix_space\":false", "\"add_prefix_space\":true",
+          "add_prefix_space: expected null" },
+        { "\"use_regex\":true", "\"use_regex\":false", "use_regex: expected true" },
+        { "\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"T\"",
+          "post_processor: expected the type ByteLevel" },
+        { "\"post_processor\":{\"type\":\"ByteLevel\"",
+          "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]",
+          "expected nothing but the text's Sequence in post_processor, found an object" },
+        { "\"post_processor\":{\"type\":\"ByteLevel\"",
+          "\"post_processor\":{\"type\":\"TemplateProcessing\"",
+          "key single (an array), which is not there" },
+        { "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":1",
+          "decoder: expected the type ByteLevel" },
+        { "\"dropout\":null", "\"dropout\":0.1", "dropout: expected null" },
+        { "\"continuing_subword_prefix\":null", "\"continuing_subword_prefix\":\"##\"",
+          "continuing_subword_prefix: expected null, false or \"\", as in GPT-2's byte-level BPE, "
+          "found a string ##" },
+        { "\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix" },
+        { "\"ignore_merges\":false", "\"ignore_merges\":true", "ignore_merges: expected null" },
+        { "\"added_tokens\":[", "\"added_tokens\":{},\"x\":[", "added_tokens: expected an array" },
+        { "\"lstrip\":false", "\"lstrip\":true", "lstrip: expected null, false or" },
+        { "\"id\":600", "\"id\":605", "id 605 stands twice, or leaves a hole among 605 tokens" },
+        { "\"id\":600", "\"id\":607", "\"<|user|>\" has id 607, which" },
+        { "\"id\":600", "\"id\":601", "id 601 stands twice" },
+        { "\"id\":166", "\"id\":167", "has id 167, which is not its id in the vocabulary" },
+        { "\"id\":600,\"content\":\"<|user|>\"", "\"id\":0,\"content\":\"<|endoftext|>\"",
+          "stands twice" },
+        { "\"content\":\"<|user|>\",", "", "key content (a string), which is not there" },
+        { "\"vocab\":{", "\"vocab\":[],\"v\":{", "vocab: expected an object, found an array" },
+        { "\"!\":1", "\"!\":2", "id 2 stands twice" },
+        { "\"!\":1", "\"!\":-1",
+          "!: expected ids without holes, from 0 to the number of tokens, found a number -1" },
+        { "\"!\":1", "\"!\":4294967297", "ids without holes" },
+        { "\"!\":1", "\"!\":1.5", "!: expected a whole number, found a number 1.5" },
+        { "\"!\":1,\"\\\"\":2", "\"!\":1,\"!\":2", "token \"!\" stands twice" },
+        { "\"!\":1", "\"!!!\":1", "byte 0x21 has no token (\"!\")" },
+        { "\"merges\":[", "\"merges\":{},\"m\":[", "merges: expected an array" },
+        { "\"merges\":[", "\"merges\":[1,", "expected a merge: two tokens in an array" },
+        { "\"merges\":[", "\"merges\":[\"ab\",", "found a string ab" },
+        { "\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "expected a merge" },
+        { "\"merges\":[", "\"merges\":[[\"a\",1],", "expected a merge" },
+        { "\"merges\":[", "\"merges\":[\"q zqz\",", "a merge has \"zqz\", which is no token" },
+        { "\"merges\":[", "\"merges\":[[\"zq\",\"z\"],", "a merge has \"zq\", which is no token" },
+        { "\"merges\":[", "\"merges\":[[\"q\",\"z\"],", "a merge has \"qz\", which is no token" },
+        { "\"merges\":[", "\"merges\":[[\"\",\"\"],", "a merge has \"\", which is no token" },
+        { "\"merges\":[", "\"merges\":[[\"<|user|>\",\":\"],", "a merge has \"<|user|>\"" },
+    };
+    static const char *const of_merges[][3] = {
+        { "\n", "\nab\n", ":2: expected two tokens with a space between them" },
+        { "\n", "\na b c\n", ":2: expected two tokens with a space between them" },
+        { "\n", "\n\n#version\nq z\r\n", ":4: a merge has \"qz\", which is no token" },
+    };
+    bpe b;
+    for (size_t i = 0; i < sizeof of_json / sizeof of_json[0]; i++) {
+        put_edited(GOLDEN "tokenizer.json", of_json[i][0], of_json[i][1]);
+        check_refused(bpe_read_json(&b, SCRATCH), &b, of_json[i][2]);
+    }
+    for (size_t i = 0; i < sizeof of_merges / sizeof of_merges[0]; i++) {
+        put_edited(GOLDEN "merges.txt", of_merges[i][0], of_merges[i][1]);
+        check_refused(bpe_read_files(&b, GOLDEN "vocab.json", SCRATCH), &b, of_merges[i][2]);
+    }
+    put_edited(GOLDEN "merges.txt", "#version", "\xef\xbb\xbf#version");
+    CHECK_MSG(bpe_read_files(&b, GOLDEN "vocab.json", SCRATCH) == 0, "%s", b.error);
+    bpe_free(&b);
+    put_edited(GOLDEN "merges.txt", "#version", "\xfe\xff#version");
+    check_refused(bpe_read_files(&b, GOLDEN "vocab.json", SCRATCH), &b, "it is in UTF-16");
+    put_file(SCRATCH, "[]", 2);
+    check_refused(bpe_read_files(&b, SCRATCH, GOLDEN "merges.txt"), &b,
+                  ":1: expected an object of tokens and their ids, found an array");
+    check_refused(bpe_read_files(&b, GOLDEN "vocab.json", "build/none"), &b,
+                  "build/none: cannot open");
+    check_refused(bpe_read_files(&b, "build/none", GOLDEN "merges.txt"), &b,
+                  "build/none: cannot open");
+    check_refused(bpe_open(&b, "build"), &b,
+                  "build: expected a directory with tokenizer.json, or ");
+
+    /* a file that ends early */
+    json d;
+    size_t n = 0;
+    const char *s = json_read_text(&d, GOLDEN "tokenizer.json", &n);
+    for (size_t cut = 0; cut < n; cut += cut < 200 ? 1 : 211) {
+        put_file(SCRATCH, s, cut);
+        check_refused(bpe_read_json(&b, SCRATCH), &b, ":1: expected ");
+    }
+    json_free(&d);
+
+    /* the two files found in a directory; an added token without text, which is none */
+    mkdir(SCRATCH "d", 0777);
+    put_edited(GOLDEN "vocab.json", "{", "{ ");
+    CHECK(rename(SCRATCH, SCRATCH "d/vocab.json") == 0);
+    check_refused(bpe_open(&b, SCRATCH "d"), &b, "expected a directory with tokenizer.json, or ");
+    put_edited(GOLDEN "merges.txt", "\n", "\n\n");
+    CHECK(rename(SCRATCH, SCRATCH "d/merges.txt") == 0);
+    CHECK_MSG(bpe_open(&b, SCRATCH "d") == 0 && b.count == 600, "%s", b.error);
+    bpe_free(&b);
+    remove(SCRATCH "d/vocab.json");
+    remove(SCRATCH "d/merges.txt");
+    rmdir(SCRATCH "d");
+    put_edited(GOLDEN "tokenizer.json", "\"content\":\"<|user|>\"", "\"content\":\"\"");
+    CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
+    bpe_free(&b);
+
+    /* a template that adds nothing */
+    put_edited(
+        GOLDEN "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}]");
+    CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
+    bpe_free(&b);
+
+    /* of a merge that stands twice the later rank counts */
+    put_edited(GOLDEN "tokenizer.json", "\"merges\":[", "\"merges\":[[\"\xc4\xa0\",\"t\"],");
+    CHECK(bpe_read_json(&b, SCRATCH) == 0);
+    CHECK(bpe_merge_slot(&b, b.byte[' '], b.byte['t'])->rank == 2);
+    bpe_free(&b);
+
+    /* as the oldest files are: no type, merges as text */
+    put_edited(GOLDEN "tokenizer.json", "\"type\":\"BPE\",", "");
+    CHECK(bpe_read_json(&b, SCRATCH) == 0);
+    bpe_free(&b);
+    put_edited(GOLDEN "tokenizer.json", "\"merges\":[[\"i\",\"n\"]", "\"merges\":[\"i n\"");
+    CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
+    bpe_free(&b);
+}
+
+/* ---- files of tokens ------------------------------------------------------------------------- */
+static void check_bin(const char *bytes, size_t size, const char *error)
+{
+    bpe_tokens t = { NULL, 0, 0, "" };
+    put_file(SCRATCH, bytes, size);
+    int status = bpe_read_bin(SCRATCH, 300, &t);
+    CHECK_MSG(status == -1 && strstr(t.error, error), "expected \"%s\", got \"%s\"", error,
+              t.error);
+    CHECK(t.count == 0);
+    bpe_tokens_free(&t);
+}
+
+static void test_bin(void)
+{
+    int32_t ids[3] = { 1, 299, 65535 };
+    bpe_tokens t = { ids, 3, 3, "" }, back = { NULL, 0, 0, "" };
+    char bytes[1024 + 7] = { 0 };
+    for (int header = 0; header < 2; header++) {
+        CHECK(bpe_write_bin(SCRATCH, header, &t) == 0);
+        FILE *f = fopen(SCRATCH, "rb");
+        size_t n = fread(bytes, 1, sizeof bytes, f), at = header ? 1024 : 0;
+        fclose(f);
+        CHECK(n == at + 6 && memcmp(bytes + at, "\1\0\x2b\1\xff\xff", 6) == 0);
+        CHECK(!header || memcmp(bytes, "\x88\xd8\x34\x01\1\0\0\0\3\0\0\0\0", 13) == 0);
+        CHECK(bpe_read_bin(SCRATCH, 65536, &back) == 0 &&
+              back.count == 3u * (unsigned)(header + 1));
+        CHECK(memcmp(back.ids + back.count - 3, ids, sizeof ids) == 0);
+        CHECK(bpe_read_bin(SCRATCH, 65535, &back) == -1 &&
+              back.count == 3u * (unsigned)(header + 1));
+        CHECK_MSG(strstr(back.error, "token 2 is 65535, but the vocabulary has 65535"), "%s",
+                  back.error);
+    }
+    check_bin(bytes, 1024 + 5, "3 tokens in 1029 bytes: expected 1024 bytes and 2 a token");
+    check_bin(bytes, 1024 + 7, "3 tokens in 1031 bytes");
+    bytes[4] = 7;
+    check_bin(bytes, 1024 + 6, "version 7: expected 1");
+    check_bin("abc", 3, "3 bytes: expected 2 a token");
+    CHECK(bpe_read_bin("build/none", 9, &back) == -1 &&
+          strstr(back.error, "build/none: cannot open"));
+    put_file(SCRATCH, "", 0);
+    back.count = 0;
+    CHECK(bpe_read_bin(SCRATCH, 1, &back) == 0 && back.count == 0);
+
+    ids[1] = 65536;
+    CHECK(bpe_write_bin(SCRATCH, 0, &t) == -1 &&
+          strstr(t.error, "token 1 is 65536: expected 16 bits"));
+    ids[1] = -1;
+    CHECK(bpe_write_bin(SCRATCH, 0, &t) == -1 && strstr(t.error, "token 1 is -1"));
+    ids[1] = 0;
+    CHECK(bpe_write_bin("build/none/x", 0, &t) == -1 &&
+          strstr(t.error, "build/none/x: cannot open it"));
+    bpe_tokens_free(&back);
+
+    /* a full disk; the link is what is removed */
+    ids[1] = 1;
+    remove(SCRATCH);
+    if (access("/dev/full", W_OK) == 0 && symlink("/dev/full", SCRATCH) == 0) {
+        CHECK(bpe_write_bin(SCRATCH, 0, &t) == -1 && strstr(t.error, "cannot write it"));
+        CHECK(access(SCRATCH, F_OK) != 0 && access("/dev/full", W_OK) == 0);
+    }
+}
+
+/* ---- memory ends ----------------------------------------------------------------------------- */
+/* Each thing that allocates, with allocation number 1, 2, ... failing until none does. */
+static void test_allocations(void)
+{
+    enum { JSON, FILES, BIN, TEXTS }; /* from TEXTS on: encoding */
+    char texts[3][900] = { "the", "", "" };
+    for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
+        texts[0][i + 3] = " the"[i % 4]; /* short words: remembered */
+        texts[1][i] = 'a';               /* a long one */
+        texts[2][i] = i == 100 ? '\xff' : "a <|user|> b"[i % 12];
+    }
+    put_file(SCRATCH, texts[2], 300);
+    for (int what = 0; what < TEXTS + 3; what++) {
+        const char *s = texts[what < TEXTS ? 0 : what - TEXTS];
+        long n = 0, before = living;
+        for (int done = 0; !done && n < 1000;) {
+            bpe b;
+            bpe_tokens t = { NULL, 0, 0, "" };
+            memset(&b, 0, sizeof b);
+            CHECK(what < TEXTS || bpe_open(&b, "tests/golden/tokenizer") == 0);
+            allocations = 0;
+            fail_at = ++n;
+            int status = what == JSON ? bpe_read_json(&b, GOLDEN "tokenizer.json")
+                         : what == FILES
+                             ? bpe_read_files(&b, GOLDEN "vocab.json", GOLDEN "merges.txt")
+                         : what == BIN ? bpe_read_bin(SCRATCH, 65536, &t)
+                                       : bpe_encode(&b, s, strlen(s), 1, &t);
+            done = allocations < fail_at;
+            fail_at = 0;
+            const char *error = what < BIN ? b.error : t.error;
+            CHECK((status == 0) == done && (done || t.count == 0));
+            CHECK_MSG(done || strstr(error, "out of memory for "), "%d: \"%s\"", what, error);
+            if (what >= TEXTS) { /* and it works afterwards */
+                size_t count = t.count;
+                t.count = 0;
+                CHECK(bpe_encode(&b, s, strlen(s), 1, &t) == 0);
+                CHECK(t.count > 0 && (!done || t.count == count));
+            }
+            bpe_tokens_free(&t);
+            if (done || what >= TEXTS)
+                bpe_free(&b);
+            CHECK_MSG(living == before, "%d, allocation %ld: %ld are not freed", what, n,
+                      living - before);
+        }
+        CHECK(n > (what < BIN ? 10 : 2) && n < 1000);
+    }
+    json d;
+    FILE *f = fopen(GOLDEN "cases.jsonl", "rb");
+    for (int i = 1; i < 4 && f != NULL; i++) { /* a line, its values */
+        rewind(f);
+        json_init(&d, "cases");
+        allocations = 0;
+        fail_at = i;
+        int status = json_read_line(&d, f);
+        CHECK(i == 3 ? status == 1
+                     : status == -1 && strstr(d.error, "cases:1: out of memory for "));
+        fail_at = 0;
+        json_free(&d);
+    }
+    if (f != NULL)
+        fclose(f);
+}
+
+int main(void)
+{
+    test_json_refuses();
+    test_json_marks();
+    test_json_writing();
+    test_json_values();
+    test_json_lines();
+    test_golden();
+    test_words();
+    test_refusals();
+    test_bin();
+    test_allocations();
+    CHECK(living == 0);
+    remove(SCRATCH);
+    return check_report("test_tokenizer");
+}

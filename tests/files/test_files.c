@@ -1,0 +1,950 @@
+/* test_files.c - section >>files: files of other programs, other types, parts of a store.
+ *
+ * As in test_save.c, a load that is refused must leave the store as it was, bit for bit, and leak
+ * nothing. */
+#include "num/num.h"
+#include "store/own.h"
+#include "files/own.h"
+#include "rig.h"
+
+static heap mem;
+
+/* ---- files made by hand ---- */
+typedef struct {
+    char header[4000];
+    size_t length;
+    file data;
+} maker;
+
+static void make_text(maker *m, const char *text)
+{
+    strcpy(m->header + m->length, text);
+    m->length += strlen(text);
+}
+
+/* A tensor of n values x (type F32, F16, BF16: made of floats that these hold exactly) or of n
+ * bytes 0 (any other type). */
+static void make(maker *m, const char *name, const char *type, const char *shape, const float *x,
+                 size_t n)
+{
+    char text[300];
+    size_t begin = m->data.size;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char b[4] = { 0, 0, 0, 0 };
+        uint32_t u = x ? bits_of(x[i]) : 0;
+        uint32_t h = (u >> 16 & 0x8000u) | (((u >> 23 & 255) - 112) << 10) | (u >> 13 & 0x3ffu);
+        h = u << 1 ? h : u >> 16;
+        u = !strcmp(type, "BF16") ? u >> 16 : !strcmp(type, "F16") ? h : u;
+        for (int k = 0; k < 4; k++)
+            b[k] = (unsigned char)(u >> 8 * k);
+        file_write(&m->data, b, !strcmp(type, "F32") ? 4 : strstr(type, "F16") ? 2 : 1);
+    }
+    snprintf(text, sizeof text,
+             "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%u,%u]}",
+             m->length ? "," : "{", name, type, shape, (unsigned)begin, (unsigned)m->data.size);
+    make_text(m, text);
+}
+
+/* The whole file; the header is padded by `pad` spaces, so the data may begin anywhere. */
+static file made(maker *m, int pad)
+{
+    file f = { 0 };
+    make_text(m, "}");
+    while (pad-- > 0)
+        make_text(m, " ");
+    for (int i = 0; i < 8; i++) {
+        unsigned char c = (unsigned char)((uint64_t)m->length >> (8 * i));
+        file_write(&f, &c, 1);
+    }
+    file_write(&f, m->header, m->length);
+    if (m->data.size)
+        file_write(&f, m->data.bytes, m->data.size);
+    free(m->data.bytes);
+    memset(m, 0, sizeof *m);
+    return f;
+}
+
+static gckpt_result read_as(gckpt_store *s, const file *f, const gckpt_file_desc *d)
+{
+    file copy = *f;
+    copy.at = copy.calls = 0;
+    return gckpt_store_read_as(s, file_read, &copy, f->size, d);
+}
+
+/* ---- stores ---- */
+static gckpt_store *store_new(void)
+{
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
+    return gckpt_store_new(&desc);
+}
+
+static void add(gckpt_store *s, const char *name, gckpt_shape shape)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_init normal = { 1, 0, 0 };
+    CHECK(gckpt_param(g, name, shape, normal) != NULL);
+    gckpt_graph_free(g);
+}
+
+static const float *values(gckpt_store *s, const char *name)
+{
+    static const float none[64] = { 0 };
+    gckpt_parameter p;
+    return gckpt_store_get(s, gckpt_store_find(s, name), &p) == GCKPT_OK ? p.values : none;
+}
+
+/* As the models of Hugging Face: "transformer." may stand before names; masks are left out. */
+static const char *of_hub(void *user, const char *name)
+{
+    ++*(int *)user;
+    name += strncmp(name, "transformer.", 12) ? 0 : 12;
+    size_t n = strlen(name);
+    return n > 10 && !strcmp(name + n - 10, ".attn.bias") ? NULL : name;
+}
+
+static const float four[4] = { 1.5f, -2, 0.0078125f, 65504 }, two[2] = { -0.0f, 3 };
+
+static file hub_file(int pad)
+{
+    maker m = { 0 };
+    make_text(&m, "{\"__metadata__\":{\"format\":\"pt\"}");
+    make(&m, "transformer.h.0.attn.bias", "BOOL", "1,1,3,3", NULL, 9);
+    make(&m, "transformer.w", "F16", "2,2", four, 4);
+    make(&m, "v", "BF16", "2", two, 2);
+    make(&m, "transformer.h.1.attn.bias", "U8", "0", NULL, 0);
+    make(&m, "u", "F32", "4", four, 4);
+    make(&m, "transformer.h.2.attn.bias", "I64", "5", NULL, 5);
+    return made(&m, pad);
+}
+
+static void test_hub(void)
+{
+    int calls = 0;
+    gckpt_file_desc d = { .rename = of_hub, .user = &calls };
+    for (int pad = 0; pad < 4; pad++)
+        for (int kind = 0; kind < 3; kind++) { /* an empty store, one without values, one with */
+            file f = hub_file(pad);
+            gckpt_store *s = store_new();
+            if (kind) {
+                add(s, "v", gckpt_shape1(2));
+                add(s, "u", gckpt_shape1(4));
+                add(s, "w", gckpt_shape2(2, 2));
+            }
+            const float *u = kind == 2 ? values(s, "u") : NULL;
+            CHECK_MSG(read_as(s, &f, &d) == GCKPT_OK, "%s", gckpt_error_text(s));
+            CHECK(gckpt_store_count(s) == 3 && (kind < 2 || u == values(s, "u")));
+            CHECK(!memcmp(values(s, "w"), four, 16) && !memcmp(values(s, "u"), four, 16));
+            CHECK(!memcmp(values(s, "v"), two, 8));
+            CHECK(kind || !strcmp(s->params[0].p.name, "w"));
+            gckpt_store_free(s);
+            free(f.bytes);
+        }
+    CHECK(calls > 0 && mem.live == 0);
+}
+
+/* ---- everything about a store that a load could change, in one number ---- */
+static uint64_t snapshot(const gckpt_store *s)
+{
+    uint64_t h = gckpti_fnv_number(UINT64_C(0xcbf29ce484222325), s->step);
+    h = gckpti_fnv_number(gckpti_fnv_number(h, s->seed), s->count);
+    for (size_t i = 0; i < s->count; i++) {
+        const gckpti_param *q = &s->params[i];
+        h = gckpti_fnv(h, q->p.name, strlen(q->p.name) + 1);
+        h = gckpti_fnv(h, q->p.shape.d, sizeof(int64_t) * (size_t)q->p.shape.n);
+        h = gckpti_fnv_number(h, (uint64_t)q->p.storage * 8 + (uint64_t)q->p.frozen * 4 + q->raw);
+        h = gckpti_fnv_number(h, q->updates * 8 + q->optimiser);
+        h = gckpti_is_made(q) && !q->external
+                ? gckpti_fnv(h, gckpti_values_block(q), gckpti_values_bytes(&q->p))
+                : gckpti_fnv_number(h, 1);
+        for (int k = 0; k < 4; k++)
+            h = q->p.state[k] ? gckpti_fnv(h, q->p.state[k], 4 * (size_t)q->p.elements)
+                              : gckpti_fnv_number(h, 2);
+    }
+    for (size_t i = 0; i < s->note_count; i++) {
+        h = gckpti_fnv(h, s->notes[i], strlen(s->notes[i]) + 1);
+        h = gckpti_fnv(h, gckpt_store_note(s, s->notes[i]),
+                       strlen(gckpt_store_note(s, s->notes[i])) + 1);
+    }
+    return h;
+}
+
+static file write_as(gckpt_store *s, const gckpt_file_desc *d)
+{
+    file f = { 0 };
+    CHECK_MSG(gckpt_store_write_as(s, file_write, &f, d) == GCKPT_OK, "%s", gckpt_error_text(s));
+    return f;
+}
+
+static const char *header_of(const file *f) { return (const char *)f->bytes + 8; }
+
+/* Each read of a load that is right fails in turn, and changes nothing. */
+static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
+{
+    const uint64_t before = snapshot(s);
+    gckpt_result result = GCKPT_E_FILE;
+    for (size_t n = 1; n < 300 && result != GCKPT_OK; n++) {
+        file copy = { .bytes = f->bytes, .size = f->size, .fail_call = n };
+        result = gckpt_store_read_as(s, file_read, &copy, f->size, d);
+        CHECK_MSG(result == GCKPT_OK || (result == GCKPT_E_FILE && snapshot(s) == before), "%s",
+                  gckpt_error_text(s));
+    }
+    CHECK(result == GCKPT_OK);
+}
+
+/* ---- types ---- */
+static const char *const type_names[] = { "F32", "BF16", "F16", "I8" };
+
+/* (3,5) of numbers that every type but I8 holds exactly, a vector of 5; stored as asked for. */
+static gckpt_store *store_of(gckpt_storage storage, int make_values)
+{
+    gckpt_store *s = store_new();
+    add(s, "w", gckpt_shape2(3, 5));
+    add(s, "b", gckpt_shape1(5));
+    for (int p = 0; p < 2 && make_values; p++) {
+        gckpt_parameter q;
+        CHECK(gckpt_store_get(s, p, &q) == GCKPT_OK);
+        for (int i = 0; i < q.elements; i++)
+            q.values[i] = (float)((i * 37 + 11 * p) % 128 - 64) / 32;
+    }
+    if (storage != GCKPT_STORED_F32)
+        CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK &&
+              gckpt_store_pack(s, "*", storage) == GCKPT_OK);
+    return s;
+}
+
+/* Does s hold the bits of what `was` says, stored as s stores it? */
+static int holds(gckpt_store *s, gckpt_store *was)
+{
+    int same = 1;
+    for (size_t i = 0; i < was->count; i++) {
+        const gckpti_param *q = &s->params[gckpt_store_find(s, was->params[i].p.name)];
+        gckpti_param like = *q;
+        float block[64], x[64], y[64];
+        int64_t n = q->p.elements;
+        CHECK(gckpti_is_made(q) && gckpti_is_made(&was->params[i]) && n <= 64);
+        gckpti_unpack_piece(&was->params[i], 0, n, x);
+        if (q->p.storage != was->params[i].p.storage) {
+            gckpti_set_block(&like, (unsigned char *)block);
+            CHECK(gckpti_values_copy(was, &was->params[i], &like));
+            gckpti_unpack_piece(&like, 0, n, x);
+        }
+        gckpti_unpack_piece(q, 0, n, y);
+        same = same && !memcmp(x, y, 4 * (size_t)n);
+    }
+    return same;
+}
+
+/* Each type of a file into each storage: made, not made, an empty store. */
+static void test_types(void)
+{
+    for (int from = 0; from < 4; from++) {
+        gckpt_store *was = store_of((gckpt_storage)from, 1);
+        file f = write_as(was, NULL);
+        CHECK(strstr(header_of(&f), type_names[from]));
+        for (int to = 0; to < 4; to++)
+            for (int made = 0; made < 2; made++) {
+                gckpt_store *s = store_of((gckpt_storage)to, made);
+                const void *block = gckpti_values_block(&s->params[0]);
+                uint64_t before = snapshot(s);
+                int can = from != GCKPT_STORED_I8 || to == GCKPT_STORED_I8 || !to;
+                gckpt_result result = read_as(s, &f, NULL);
+                CHECK_MSG(result == (can ? GCKPT_OK : GCKPT_E_DATA), "%d to %d: %s", from, to,
+                          gckpt_error_text(s));
+                CHECK_MSG(can ? holds(s, was) : snapshot(s) == before, "%d to %d", from, to);
+                CHECK(!made || block == gckpti_values_block(&s->params[0]));
+                CHECK(can || strstr(gckpt_error_text(s), "\"w\": the file has it as I8"));
+                if (can)
+                    fail_reads(s, &f, NULL);
+                gckpt_store_free(s);
+            }
+        gckpt_store *empty = store_new();
+        CHECK(read_as(empty, &f, NULL) == GCKPT_OK && holds(empty, was));
+        CHECK(!empty->params[0].p.storage && !empty->params[0].p.frozen);
+        gckpt_store_free(empty);
+        gckpt_store_free(was);
+        free(f.bytes);
+    }
+    CHECK(mem.live == 0);
+}
+
+/* Floats of a file that its store packs may not fit. */
+static void test_unfit(void)
+{
+    static const float large[2] = { 1, 65520 }, nan[2] = { 1, 0.0f };
+    for (int i8 = 0; i8 < 2; i8++) {
+        maker m = { 0 };
+        float x[2];
+        memcpy(x, i8 ? nan : large, sizeof x);
+        x[1] = i8 ? float_of(0x7f800000u) : x[1];
+        make(&m, "w", "F32", "1,2", x, 2);
+        file f = made(&m, 0);
+        gckpt_store *s = store_new();
+        add(s, "w", gckpt_shape2(1, 2));
+        CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK &&
+              gckpt_store_pack(s, "w", i8 ? GCKPT_STORED_I8 : GCKPT_STORED_F16) == GCKPT_OK);
+        uint64_t before = snapshot(s);
+        CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA && snapshot(s) == before);
+        CHECK_MSG(strstr(gckpt_error_text(s), i8 ? "not finite" : "65504"), "%s",
+                  gckpt_error_text(s));
+        gckpt_store_free(s);
+        free(f.bytes);
+    }
+}
+
+/* ---- writing ---- */
+static const char *with_prefix(void *user, const char *name)
+{
+    char *text = (char *)user;
+    if (!strcmp(name, "b"))
+        return NULL;
+    snprintf(text, 40, "model.%s", name);
+    return text;
+}
+
+static const char *all_one(void *user, const char *name)
+{
+    return *name == 'b' ? (const char *)user : "same";
+}
+
+static const char *no_name(void *user, const char *name)
+{
+    (void)name;
+    return (const char *)user;
+}
+
+static const char *fickle(void *user, const char *name)
+{
+    return ++*(int *)user % 7 ? name : "another one";
+}
+
+/* All data are aligned to their elements, and begin at a multiple of 8. */
+static void check_alignment(const file *f)
+{
+    size_t header = 8 + f->bytes[0] + 256u * f->bytes[1];
+    CHECK(header % 8 == 0);
+    for (const char *at = header_of(f); (at = strstr(at, "\"dtype\":\"")) != NULL; at++) {
+        unsigned size = at[9] == 'I' ? 1 : at[10] == '3' ? 4 : 2;
+        const char *begin = strstr(at, "offsets\":[");
+        CHECK(begin && strtoul(begin + 10, NULL, 10) % size == 0);
+    }
+}
+
+static void test_write(void)
+{
+    char text[40];
+    gckpt_store *s = store_of(GCKPT_STORED_F32, 1), *t = store_new();
+    gckpt_file_desc d = { .rename = with_prefix, .user = text, .values_only = 1 };
+    s->step = 9;
+    CHECK(gckpti_param_state(s, &s->params[0], 2));
+    for (int type = 0; type < 3; type++) {
+        d.storage = (gckpt_storage)type;
+        file f = write_as(s, &d);
+        CHECK(strstr(header_of(&f),
+                     "{\"__metadata__\":{\"format\":\"pt\"},\"model.w\":{\"dtype\":\"") ==
+              header_of(&f));
+        CHECK(strstr(header_of(&f), type_names[type]) && !strstr(header_of(&f), "state"));
+        check_alignment(&f);
+        gckpt_store *u = store_new();
+        CHECK(read_as(u, &f, NULL) == GCKPT_OK && u->count == 1 && u->step == 0);
+        CHECK(!memcmp(u->params[0].p.values, s->params[0].p.values, 60));
+        gckpt_store_free(u);
+        free(f.bytes);
+    }
+    file f = { 0 };
+    d.storage = GCKPT_STORED_I8;
+    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG && f.size == 0);
+    d.storage = GCKPT_STORED_F16;
+    s->params[0].p.values[3] = -65520;
+    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_DATA);
+    CHECK(strstr(gckpt_error_text(s), "\"w\" has values beyond 65504"));
+    /* names that collide, that no file can have, that change */
+    d.storage = GCKPT_STORED_F32;
+    d.rename = all_one;
+    d.user = (void *)text;
+    strcpy(text, "same");
+    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG);
+    CHECK(strstr(gckpt_error_text(s), "\"w\" and \"b\" were given the same name"));
+    strcpy(text, "b#scale");
+    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG);
+    CHECK(strstr(gckpt_error_text(s), "\"b\" was given a name that ends like"));
+    int calls = 0, failed = 0;
+    d.rename = fickle;
+    d.user = &calls;
+    for (int start = 0; start < 7; calls = ++start)
+        failed += gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG &&
+                  strstr(gckpt_error_text(s), "the same name each time") != NULL;
+    CHECK(failed > 0);
+    CHECK(gckpt_store_write_as(NULL, file_write, &f, &d) == GCKPT_E_ARG &&
+          gckpt_store_write_as(s, NULL, &f, &d) == GCKPT_E_ARG);
+    gckpt_store_free(s);
+    gckpt_store_free(t);
+    free(f.bytes);
+    CHECK(mem.live == 0);
+}
+
+/* ---- a store with some of everything, and all that can fail while it is loaded ---- */
+static gckpt_store *store_mixed(int made)
+{
+    static const char *const names[] = { "i", "h", "k", "f", "v", "late" };
+    gckpt_store *s = store_new();
+    for (int i = 0; i < 6; i++)
+        add(s, names[i], i < 4 ? gckpt_shape2(3, 3 + i) : gckpt_shape1(7));
+    for (int i = 0; i < 3; i++)
+        CHECK(gckpt_store_freeze(s, names[i], 1) == GCKPT_OK);
+    for (int i = 0; i < 6 && made; i++) {
+        gckpt_parameter p;
+        CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
+        for (int64_t k = 0; k < p.elements; k++)
+            p.values[k] += (float)made;
+    }
+    CHECK(gckpt_store_pack(s, "i", GCKPT_STORED_I8) == GCKPT_OK &&
+          gckpt_store_pack(s, "h", GCKPT_STORED_BF16) == GCKPT_OK &&
+          gckpt_store_pack(s, "k", GCKPT_STORED_F16) == GCKPT_OK);
+    if (made > 1) {
+        for (int i = 3; i < 5; i++) {
+            gckpti_param *q = &s->params[i];
+            CHECK(gckpti_param_state(s, q, 2));
+            q->optimiser = 1;
+            q->updates = 12;
+            for (int64_t k = 0; k < q->p.elements; k++)
+                q->p.state[1][k] = (float)(k + i);
+        }
+        s->step = 12;
+    }
+    return s;
+}
+
+static void test_mixed(void)
+{
+    gckpt_store *s = store_mixed(2), *unmade = store_mixed(0), *empty = store_new();
+    file f = write_as(s, NULL);
+    check_alignment(&f);
+    /* to the bit where it is packed the same way; the file again */
+    CHECK_MSG(read_as(unmade, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(unmade));
+    CHECK(snapshot(unmade) == snapshot(s));
+    file again = write_as(unmade, NULL);
+    CHECK(same_file(&f, &again));
+    /* the same order in an empty store, as floats */
+    CHECK(read_as(empty, &f, NULL) == GCKPT_OK && empty->count == 6 && empty->step == 12);
+    CHECK(gckpt_store_hash(empty) == gckpt_store_hash(s) && empty->params[4].p.state[1][0] == 4);
+    gckpt_store_free(unmade);
+    /* values alone: state, step and whose state it is stay */
+    gckpt_file_desc d = { .values_only = 1 };
+    gckpti_param *v = &s->params[4];
+    v->p.state[1][0] = 99;
+    v->p.values[0] = 5;
+    v->updates = s->step = 13;
+    CHECK(read_as(s, &f, &d) == GCKPT_OK && v->p.values[0] != 5 && v->p.state[1][0] == 99);
+    CHECK(s->step == 13 && v->updates == 13 && v->optimiser == 1);
+    /* what is not made is written as it will be */
+    unmade = store_mixed(0);
+    file early = write_as(unmade, NULL);
+    gckpt_store_free(empty);
+    empty = store_new();
+    CHECK(read_as(empty, &early, NULL) == GCKPT_OK);
+    CHECK(gckpt_store_hash(empty) == gckpt_store_hash(unmade));
+    gckpt_store_free(s);
+    gckpt_store_free(unmade);
+    gckpt_store_free(empty);
+    free(f.bytes);
+    free(again.bytes);
+    free(early.bytes);
+    CHECK(mem.live == 0);
+}
+
+/* kind 0: empty; 1: nothing made; 2: all made, no state; 3: all made */
+static gckpt_store *store_kind(int kind)
+{
+    gckpt_store *s = kind ? store_mixed(kind - 1) : store_new();
+    CHECK(gckpt_store_set_note(s, "old", "is kept") == GCKPT_OK);
+    if (kind == 2)
+        CHECK(gckpt_store_set_note(s, "key", "is replaced") == GCKPT_OK);
+    return s;
+}
+
+/* Each allocation and each read fails; the file ends at each byte that matters. */
+static void test_failures(void)
+{
+    gckpt_store *s = store_mixed(2);
+    s->params[3].p.values[0] = 1234;
+    CHECK(gckpt_store_set_note(s, "key", "value") == GCKPT_OK);
+    file f = write_as(s, NULL);
+    for (int kind = 0; kind < 4; kind++)
+        for (int what = 0; what < 3; what++) { /* memory, reading, mapping without memory */
+            int done = 0;
+            for (long n = 1; !done && n < 300; n++) {
+                gckpt_store *t = store_kind(kind);
+                uint64_t before = snapshot(t);
+                size_t capacity = t->capacity, notes = t->note_capacity;
+                size_t live = mem.live - capacity * sizeof *t->params - notes * sizeof *t->notes;
+                file copy = { .bytes = f.bytes, .size = f.size };
+                copy.fail_call = what == 1 ? (size_t)n : 0;
+                mem.fail_at = what == 1 ? 0 : mem.calls + n;
+                gckpt_result result = what == 2 ? gckpt_store_map(t, f.bytes, f.size, NULL)
+                                                : gckpt_store_read(t, file_read, &copy, f.size);
+                mem.fail_at = 0;
+                done = result == GCKPT_OK;
+                CHECK_MSG(done ? n > 3 : result == (what == 1 ? GCKPT_E_FILE : GCKPT_E_MEMORY),
+                          "%d %d %ld: %s", kind, what, n, gckpt_error_text(t));
+                CHECK_MSG(done || snapshot(t) == before, "%d %d %ld", kind, what, n);
+                CHECK(done || gckpt_error(t) == result);
+                live = mem.live - live;
+                CHECK(done || live == t->capacity * sizeof *t->params +
+                                          t->note_capacity * sizeof *t->notes);
+                CHECK(done || read_as(t, &f, NULL) == GCKPT_OK); /* it still works */
+                CHECK(!kind || what == 2 || gckpt_store_hash(t) == gckpt_store_hash(s));
+                CHECK(gckpt_store_note(t, "old") && !strcmp(gckpt_store_note(t, "key"), "value"));
+                gckpt_store_free(t);
+            }
+            CHECK(done);
+        }
+    gckpt_store_free(s);
+    free(f.bytes);
+    CHECK(mem.live == 0);
+}
+
+/* Each allocation and each write fails while what is not made is saved under other names. */
+static void test_save_failures(void)
+{
+    for (int what = 0; what < 2; what++) {
+        int calls = 0;
+        gckpt_file_desc d = { .rename = of_hub, .user = &calls, .storage = GCKPT_STORED_BF16 };
+        gckpt_result result = GCKPT_E_MEMORY;
+        long n = 0;
+        while (result != GCKPT_OK && n++ < 300) {
+            gckpt_store *s = store_mixed(0);
+            uint64_t before = snapshot(s);
+            size_t live = mem.live;
+            file f = { .fail_call = what ? (size_t)n : 0 };
+            mem.fail_at = what ? 0 : mem.calls + n;
+            result = gckpt_store_write_as(s, file_write, &f, &d);
+            mem.fail_at = 0;
+            CHECK_MSG(result == GCKPT_OK || result == (what ? GCKPT_E_FILE : GCKPT_E_MEMORY), "%s",
+                      gckpt_error_text(s));
+            CHECK(result == GCKPT_OK || what || (snapshot(s) == before && mem.live == live));
+            gckpt_store_free(s);
+            free(f.bytes);
+        }
+        CHECK(result == GCKPT_OK && n > 1);
+    }
+    CHECK(mem.live == 0);
+}
+
+/* Headers damaged bit by bit, files cut off: refused, or loaded; never anything in between. */
+static void test_damage(void)
+{
+    gckpt_store *s = store_mixed(2), *like = store_kind(3);
+    gckpt_file_desc d = { .partial = 1 };
+    CHECK(gckpt_store_set_note(s, "key", "value") == GCKPT_OK);
+    file f = write_as(s, NULL);
+    size_t header = 8 + f.bytes[0] + 256u * f.bytes[1], live = mem.live;
+    uint64_t before = snapshot(like);
+    int loaded = 0;
+    for (size_t i = 0; i < 8 * header + f.size; i++) {
+        size_t size = i < 8 * header ? f.size : i - 8 * header;
+        unsigned char *bytes = (unsigned char *)malloc(size ? size : 1); /* overruns are seen */
+        memcpy(bytes, f.bytes, size);
+        if (size == f.size)
+            bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+        file copy = { .bytes = bytes, .size = size };
+        gckpt_result result = gckpt_store_read_as(like, file_read, &copy, size, i % 2 ? &d : NULL);
+        if (result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT) {
+            loaded++;
+            gckpt_store_free(like);
+            like = store_kind(3);
+        }
+        CHECK_MSG(snapshot(like) == before && mem.live == live, "bit %d", (int)i);
+        gckpt_store *mapped = store_new();
+        result = gckpt_store_map(mapped, bytes, size, NULL);
+        if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
+            CHECK(mapped->count == 0 && mapped->note_count == 0 && *gckpt_error_text(mapped));
+        else
+            CHECK(size == f.size);
+        gckpt_store_free(mapped);
+        free(bytes);
+        CHECK(mem.live == live);
+    }
+    CHECK(loaded > 10 && loaded < 800);
+    gckpt_store_free(s);
+    gckpt_store_free(like);
+    free(f.bytes);
+    CHECK(mem.live == 0);
+}
+
+/* ---- refusals ---- */
+static const char *to_one(void *user, const char *name)
+{
+    (void)user;
+    return !strcmp(name, "skip")  ? NULL
+           : !strcmp(name, "bad") ? "x#state0"
+           : *name == 'n'         ? name
+                                  : "w";
+}
+
+#define T(name, type, shape, from, to)                                                             \
+    "\"" name "\":{\"dtype\":\"" type "\",\"shape\":[" shape "],\"data_offsets\":[" #from "," #to  \
+    "]}"
+static const struct {
+    const char *header;
+    int data, partial;
+    gckpt_result want;
+    const char *text;
+} refused[] = {
+    { T("a", "F32", "2,2", 0, 16), 16, 0, GCKPT_OK, "" },
+    { T("skip", "F64", "9", 0, 3) "," T("a", "F16", "2,2", 3, 11), 11, 0, GCKPT_OK, "" },
+    { T("skip", "BOOL", "0", 0, 0) "," T("skip", "BOOL", "0", 0, 0), 0, 1, GCKPT_OK, "" },
+    { T("a", "F16", "4", 0, 8), 8, 0, GCKPT_E_SHAPE,
+      "\"a\" for parameter \"w\": the file has it as [4], the store as [2,2]" },
+    { T("a", "F64", "2,2", 0, 32), 32, 0, GCKPT_E_DATA,
+      "\"a\": F32, F16 or BF16 is needed; convert it from dtype F64" },
+    { T("a", "I8", "2,2", 0, 4), 4, 0, GCKPT_E_DATA, "I8 needs two axes or more, and a tensor" },
+    { T("a", "I8", "2,2", 0, 4) "," T("a#scale", "F32", "2,2", 4, 20), 20, 0, GCKPT_E_SHAPE,
+      "\"a#scale\" for parameter \"w\": [2,2], but its parameter is [2,2]" },
+    { T("a", "I8", "2,2", 0, 4) "," T("a#scale", "F16", "2", 4, 8), 8, 0, GCKPT_E_DATA,
+      "\"a#scale\": F32 is needed" },
+    { T("a", "F32", "2,2", 0, 16) "," T("a#scale", "F32", "2", 16, 24), 24, 0, GCKPT_E_DATA,
+      "scales without values of I8" },
+    { T("n#scale", "F32", "2", 0, 8), 8, 1, GCKPT_E_DATA, "scales without values" },
+    { T("a", "F32", "2,2", 0, 16) "," T("b", "F32", "2,2", 16, 32), 32, 0, GCKPT_E_DATA,
+      "\"a\" for parameter \"w\": so is \"b\"" },
+    { T("a", "F32", "2,2", 0, 16) "," T("b#state0", "F32", "2,2", 16, 32), 32, 0, GCKPT_OK, "" },
+    { T("n", "F32", "2,2", 0, 16), 16, 1, GCKPT_E_DATA,
+      "\"n\": is none of the store's 1 parameters, also when renamed" },
+    { T("bad", "F32", "2,2", 0, 16), 16, 0, GCKPT_E_DATA, "\"bad\": the name ends like" },
+    { "\"skip\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}", 8, 1, GCKPT_E_DATA,
+      "data_offsets" },
+    { T("skip", "X", "1", 0, 12) "," T("a", "F32", "2,2", 8, 24), 24, 0, GCKPT_E_DATA, "overlap" },
+    { T("skip", "X", "1", 0, 4) "," T("a", "F32", "2,2", 8, 24), 24, 0, GCKPT_E_DATA, "a hole" },
+    { T("skip", "X", "1", 0, 4), 4, 0, GCKPT_E_DATA, "\"w\": is missing; the file has 0 of" },
+    { T("skip", "X", "1", 0, 4), 8, 1, GCKPT_E_DATA, "need 4 bytes of data, the file has 8" },
+};
+
+static void test_refused(void)
+{
+    gckpt_file_desc d = { .rename = to_one };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        maker m = { 0 };
+        gckpt_store *s = store_new();
+        add(s, "w", gckpt_shape2(2, 2));
+        uint64_t before = snapshot(s);
+        make_text(&m, "{");
+        make_text(&m, refused[i].header);
+        for (int k = 0; k < refused[i].data; k++)
+            file_write(&m.data, "\1", 1);
+        file f = made(&m, 0);
+        d.partial = refused[i].partial;
+        gckpt_result result = read_as(s, &f, &d);
+        CHECK_MSG(result == refused[i].want && strstr(gckpt_error_text(s), refused[i].text),
+                  "%s: %s", refused[i].header, gckpt_error_text(s));
+        CHECK(result == GCKPT_OK || snapshot(s) == before);
+        gckpt_store_free(s);
+        free(f.bytes);
+    }
+    CHECK(mem.live == 0);
+}
+
+/* ---- mapping ---- */
+static int inside(const file *f, const void *at)
+{
+    return (uintptr_t)at - (uintptr_t)f->bytes < f->size;
+}
+
+static void test_map(void)
+{
+    const int little = gckpti_little_endian();
+    gckpt_store *s = store_mixed(2);
+    gckpt_file_desc d = { .values_only = 1 };
+    file f = write_as(s, &d);
+    for (int shift = 0; shift < 4; shift++)
+        for (d.writable = 0; d.writable < 2; d.writable++) {
+            file at = { 0 };
+            at.bytes = (unsigned char *)malloc(f.size + 8);
+            memcpy(at.bytes + shift, f.bytes, f.size);
+            at.size = f.size + 8;
+            gckpt_store *t = store_new();
+            add(t, "h", gckpt_shape2(3, 4)); /* is there: read, not mapped */
+            CHECK_MSG(gckpt_store_map(t, at.bytes + shift, f.size, &d) == GCKPT_OK, "%s",
+                      gckpt_error_text(t));
+            CHECK(holds(t, s) && gckpt_store_count(t) == 6);
+            CHECK(!little || shift || t->elements == 12); /* h's; none of the others are its own */
+            for (int i = 0; i < 6; i++) {
+                gckpt_parameter p, was;
+                CHECK(gckpt_store_peek(t, i, &p) == GCKPT_OK);
+                CHECK(gckpt_store_peek(s, gckpt_store_find(s, p.name), &was) == GCKPT_OK);
+                int there = strcmp(p.name, "h") && little;
+                there = there && shift % (was.storage == GCKPT_STORED_F16 ? 2 : 4) == 0;
+                CHECK_MSG(inside(&at, p.packed ? p.packed : p.values) == there, "%s at %d", p.name,
+                          shift);
+                CHECK(p.frozen == (there && (was.storage || !d.writable)));
+                CHECK(p.storage == (there ? was.storage : GCKPT_STORED_F32));
+            }
+            /* again, into what is mapped: the same may be read, another may not */
+            uint64_t before = snapshot(t);
+            fail_reads(t, &f, &d);
+            CHECK(d.writable || snapshot(t) == before);
+            f.bytes[f.size - 1] ^= 1;
+            int locked = little && shift == 0; /* I8 with its scales */
+            CHECK(read_as(t, &f, &d) == (locked ? GCKPT_E_DATA : GCKPT_OK));
+            CHECK(!locked || strstr(gckpt_error_text(t), "\"i\": is external, not writable"));
+            f.bytes[f.size - 1] ^= 1;
+            gckpt_store_free(t);
+            free(at.bytes);
+        }
+    CHECK(gckpt_store_map(NULL, f.bytes, f.size, NULL) == GCKPT_E_ARG &&
+          gckpt_store_map(s, NULL, f.size, NULL) == GCKPT_E_ARG);
+    gckpt_store_free(s);
+    free(f.bytes);
+    CHECK(mem.live == 0);
+}
+
+/* A model in two files, mapped or read into one that is built. */
+static const char *first_half(void *user, const char *name)
+{
+    (void)user;
+    return *name < 'i' ? name : NULL; /* f, h; base */
+}
+
+static const char *second_half(void *user, const char *name)
+{
+    return first_half(user, name) ? NULL : name;
+}
+
+static void test_shards(void)
+{
+    gckpt_store *s = store_mixed(2), *mapped = store_new(), *built = store_mixed(0);
+    gckpt_file_desc first = { .rename = first_half }, second = { .rename = second_half };
+    gckpt_file_desc part = { .partial = 1 };
+    file a = write_as(s, &first), b = write_as(s, &second);
+    CHECK(gckpt_store_map(mapped, a.bytes, a.size, &part) == GCKPT_OK && mapped->count == 2);
+    CHECK(gckpt_store_map(mapped, b.bytes, b.size, &part) == GCKPT_OK && holds(mapped, s));
+    CHECK(read_as(built, &a, NULL) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(built), "\"i\": is missing"));
+    CHECK(read_as(built, &a, &part) == GCKPT_OK && !gckpti_is_made(&built->params[0]));
+    CHECK(read_as(built, &b, &part) == GCKPT_OK && snapshot(built) == snapshot(s));
+    gckpt_store_free(s);
+    gckpt_store_free(mapped);
+    gckpt_store_free(built);
+    free(a.bytes);
+    free(b.bytes);
+    CHECK(mem.live == 0);
+}
+
+/* A fresh load takes no memory beside what it makes and its header: not the data a second time. */
+static void test_memory(void)
+{
+    maker m = { 0 };
+    enum { N = 60000 };
+    float *x = (float *)calloc(N, sizeof *x);
+    make(&m, "w", "BF16", "6,10000", x, N);
+    file f = made(&m, 0);
+    for (int kind = 0; kind < 3; kind++) {
+        gckpt_store *s = store_new();
+        if (kind)
+            add(s, "w", gckpt_shape2(6, 10000));
+        if (kind == 2)
+            CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK &&
+                  gckpt_store_pack(s, "w", GCKPT_STORED_I8) == GCKPT_OK);
+        mem.peak = mem.live;
+        size_t before = mem.live;
+        CHECK(read_as(s, &f, NULL) == GCKPT_OK);
+        CHECK_MSG(mem.peak - before < (kind < 2 ? 4 * N : N + 40000) + 8000, "%d: %d bytes", kind,
+                  (int)(mem.peak - before));
+        gckpt_store_free(s);
+    }
+    free(x);
+    free(f.bytes);
+    CHECK(mem.live == 0);
+}
+
+/* ---- notes ---- */
+static void test_notes(void)
+{
+    static const char *const wrong[] = { "",     "format",    "contract",  "step",
+                                         "seed", "optimiser", "w#updates", "\200" };
+    gckpt_store *s = store_new(), *t = store_new();
+    CHECK(!gckpt_store_note(s, "a") && !gckpt_store_note(NULL, "a") && !gckpt_store_note(s, NULL));
+    CHECK(gckpt_store_set_note(s, "a", "1") == GCKPT_OK &&
+          gckpt_store_set_note(s, "b", "") == GCKPT_OK);
+    CHECK(gckpt_store_set_note(s, "\303\251 \"q\"\n", "tab\t\\ \360\237\230\200") == GCKPT_OK);
+    CHECK(gckpt_store_set_note(s, "a", "two") == GCKPT_OK && s->note_count == 3);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        CHECK_MSG(gckpt_store_set_note(s, wrong[i], "x") == GCKPT_E_ARG, "%s", wrong[i]);
+    CHECK(gckpt_store_set_note(s, "c", "\377") == GCKPT_E_ARG && s->note_count == 3);
+    CHECK(gckpt_store_set_note(NULL, "c", "") == GCKPT_E_ARG &&
+          gckpt_store_set_note(s, NULL, "") == GCKPT_E_ARG);
+    gckpt_file_desc d = { .values_only = 1 };
+    CHECK(gckpt_store_set_note(t, "a", "old") == GCKPT_OK);
+    CHECK(gckpt_store_set_note(t, "mine", "kept") == GCKPT_OK);
+    for (int only = 0; only < 2; only++) { /* written in both cases, read unless values_only */
+        file f = write_as(s, only ? &d : NULL);
+        CHECK(read_as(t, &f, &d) == GCKPT_OK &&
+              !strcmp(gckpt_store_note(t, "a"), only ? "two" : "old"));
+        CHECK(read_as(t, &f, NULL) == GCKPT_OK && t->note_count == 4);
+        CHECK(!strcmp(gckpt_store_note(t, "a"), "two") && !strcmp(gckpt_store_note(t, "b"), ""));
+        CHECK(!strcmp(gckpt_store_note(t, "\303\251 \"q\"\n"), "tab\t\\ \360\237\230\200"));
+        CHECK(!strcmp(gckpt_store_note(t, "mine"), "kept"));
+        free(f.bytes);
+    }
+    /* notes alone, into an empty store */
+    gckpt_store *mixed = store_mixed(2), *none = store_new();
+    CHECK(gckpt_store_set_note(mixed, "options", "--lr 1e-3") == GCKPT_OK);
+    file f = write_as(mixed, NULL);
+    gckpt_file_desc nothing = { .rename = all_one };
+    CHECK_MSG(read_as(none, &f, &nothing) == GCKPT_E_DATA, "%s", gckpt_error_text(none));
+    CHECK(!gckpt_store_note(none, "options"));
+    nothing.rename = no_name;
+    CHECK_MSG(read_as(none, &f, &nothing) == GCKPT_OK, "%s", gckpt_error_text(none));
+    CHECK(!strcmp(gckpt_store_note(none, "options"), "--lr 1e-3") && none->count == 0);
+    gckpt_store_free(mixed);
+    gckpt_store_free(none);
+    free(f.bytes);
+    CHECK(gckpt_store_set_note(s, "a", NULL) == GCKPT_OK && !gckpt_store_note(s, "a"));
+    CHECK(gckpt_store_set_note(s, "a", NULL) == GCKPT_OK && s->note_count == 2);
+    mem.fail_at = mem.calls + 1;
+    CHECK(gckpt_store_set_note(s, "b", "more") == GCKPT_E_MEMORY);
+    mem.fail_at = 0;
+    CHECK(!strcmp(gckpt_store_note(s, "b"), ""));
+    gckpt_store_free(s);
+    gckpt_store_free(t);
+    CHECK(mem.live == 0);
+}
+
+/* ---- training that goes on from what was trained only ---- */
+static const char *only_trained(void *user, const char *name)
+{
+    const gckpt_store *s = (const gckpt_store *)user;
+    gckpt_parameter p;
+    CHECK(gckpt_store_peek(s, gckpt_store_find(s, name), &p) == GCKPT_OK);
+    return p.frozen ? NULL : name;
+}
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    int x, y;
+} training;
+
+static training training_new(gckpt_store *s)
+{
+    training t;
+    t.s = s;
+    t.g = gckpt_graph_new(s, NULL);
+    gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_tensor *x = gckpt_input(t.g, "x", GCKPT_F32, gckpt_shape2(4, 6));
+    gckpt_tensor *y = gckpt_input(t.g, "y", GCKPT_F32, gckpt_shape2(4, 3));
+    gckpt_tensor *h = gckpt_linear(x, gckpt_param(t.g, "base", gckpt_shape2(6, 5), normal), NULL);
+    h = gckpt_linear(gckpt_tanh(h), gckpt_param(t.g, "top", gckpt_shape2(5, 3), normal), NULL);
+    gckpt_term loss = { gckpt_mean_squared_error(h, y), 1, 0 };
+    CHECK(gckpt_store_freeze(s, "base", 1) == GCKPT_OK);
+    t.x = gckpt_id(x);
+    t.y = gckpt_id(y);
+    t.p = gckpt_plan_new(t.g, &loss, 1, NULL);
+    t.e = gckpt_exec_new(t.p, s, NULL);
+    CHECK_MSG(t.e != NULL, "%s; %s", gckpt_error_text(t.g), gckpt_error_text(s));
+    return t;
+}
+
+static void train(const training *t, int from, int to)
+{
+    for (int step = from; step < to; step++) {
+        float x[24], y[12];
+        for (int i = 0; i < 24; i++)
+            x[i] = (float)((i * 7 + step * 5) % 13 - 6) / 8;
+        for (int i = 0; i < 12; i++)
+            y[i] = (float)((i * 5 + step * 3) % 11 - 5) / 8;
+        gckpt_feed feeds[2] = { { t->x, x }, { t->y, y } };
+        gckpt_hyper adamw = gckpt_hyper_lr(1e-2f);
+        CHECK(gckpt_step(t->e, feeds, 2, 4, &adamw, NULL) == GCKPT_OK);
+    }
+}
+
+/* What is no safetensors file is called what it is, as far as its first bytes tell. */
+static void test_strangers(void)
+{
+    static const struct {
+        const char *bytes, *says;
+    } all[] = {
+        { "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "but a pointer of Git LFS: fetch" },
+        { "PK\3\4\24\b\b\b......................", "but a ZIP archive, as torch.save writes: save it by" },
+        { "\x80\2}q.......................", "but a Python pickle" },
+        { "\x80\4\x95\1............................", "but a Python pickle" },
+        { "\x93NUMPY\1\1v..............", "but a NumPy array" },
+        { "GGUF\3.......................", "but GGUF" },
+        { "\x89HDF\r\n\x1a\n.................", "but HDF5" },
+        { "\x1f\x8b\b..............................", "compressed by gzip: unpack it" },
+        { "<!DOCTYPE html><html>............", "but HTML or XML" },
+        { "gckptpln..........", "but a plan: gckpt_plan_read" },
+        { "Once upon a time, there", "but text: it begins with \"Once upo\"" },
+        { "\n1\r\n2\t3,.......", "but text: it begins with \" 1  2 3,\"" },
+        { "\1\xff\2\3\4\5\6\1.........", "file: by its first 8 bytes it would have a header of 73751958686727937 bytes, in a file of 17" },
+        { "\1\1\1\1\1\1\1\1{\"a\":0}......", "damaged: a header of 72340172838076673 bytes; 100000000 are allowed" },
+    };
+    static const unsigned char cut[] = { 200, 0, 0, 0, 0, 0, 0, 0, '{', '"', 'w', '"', ':' };
+    gckpt_store *s = store_new();
+    file f = { 0 };
+    for (size_t i = 0; i <= sizeof all / sizeof *all; i++) {
+        int last = i == sizeof all / sizeof *all;
+        const char *says = last ? "cut off: a header of 200 bytes in a file of 13" : all[i].says;
+        const void *bytes = last ? (const void *)cut : (const void *)all[i].bytes;
+        f.size = f.at = 0;
+        file_write(&f, bytes, last ? sizeof cut : strlen(all[i].bytes));
+        CHECK_MSG(read_as(s, &f, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), says), "%s",
+                  gckpt_error_text(s));
+        CHECK(gckpt_store_count(s) == 0);
+    }
+    free(f.bytes);
+    gckpt_store_free(s);
+}
+
+static void test_resume(void)
+{
+    gckpt_store *base = store_new(), *s = store_new(), *t = store_new();
+    training b = training_new(base); /* makes the base's values */
+    gckpt_file_desc values = { .values_only = 1 };
+    file weights = write_as(base, &values);
+    for (int i = 0; i < 2; i++) /* in place, so that nothing writes to it */
+        CHECK(gckpt_store_map(i ? t : s, weights.bytes, weights.size,
+                              &(gckpt_file_desc){ .rename = first_half, .partial = 1 }) ==
+              GCKPT_OK);
+    training whole = training_new(s);
+    train(&whole, 0, 4);
+    gckpt_file_desc trained = { .rename = only_trained, .user = s };
+    file f = write_as(s, &trained);
+    CHECK(!strstr(header_of(&f), "base") && strstr(header_of(&f), "top#state1"));
+    train(&whole, 4, 9);
+    gckpt_file_desc part = { .partial = 1 };
+    training rest = training_new(t);
+    CHECK_MSG(read_as(t, &f, &part) == GCKPT_OK && gckpt_store_step(t) == 4, "%s",
+              gckpt_error_text(t));
+    train(&rest, 4, 9);
+    CHECK(gckpt_store_hash(s) == gckpt_store_hash(t) &&
+          gckpt_store_hash(s) != gckpt_store_hash(base));
+    rig_free(b.e, b.p, b.g, base);
+    rig_free(whole.e, whole.p, whole.g, s);
+    rig_free(rest.e, rest.p, rest.g, t);
+    free(weights.bytes);
+    free(f.bytes);
+    CHECK(mem.live == 0);
+}
+
+int main(void)
+{
+    test_hub();
+    test_types();
+    test_unfit();
+    test_write();
+    test_mixed();
+    test_failures();
+    test_save_failures();
+    test_damage();
+    test_refused();
+    test_map();
+    test_shards();
+    test_memory();
+    test_notes();
+    test_strangers();
+    test_resume();
+    return check_report("test_files");
+}

@@ -1,0 +1,166 @@
+#!/bin/sh
+# A plan printed as a C constant, compiled into a program like a firmware: as C99 and as C++11, without a
+# warning, without heap, stdio, graph and planner, everything constant in read-only memory; the same bits as
+# the plan made at run time. tests/firmware/ has host and device.
+#
+# LINKED compiles what only uses the header's public names (make test: against build/gradckpt.o). A table needs the
+# implementation in its file, so each program below compiles that. WIDE=1 (make check-all): all languages with all
+# macros, nothing static, and the fast kernels left in; else each of these once, and what was compiled before in
+# another way is compiled as what one file uses of it (GCKPT_STATIC).
+CC=${CC:-cc}
+LINKED=${LINKED:-$CC -I.}
+work=build/firmware
+. tests/checks.sh
+warnings="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
+    -Wcast-align -Wundef -Werror"
+
+# planless PROGRAM: neither planner, graph nor files are linked; what is: $work/symbols
+planless()
+{
+    nm "$1" > "$work/symbols" || return 1
+    ! grep -E ' [Tt] (gckpt_(plan_new|plan_read|plan_c|fit|apply|graph|param$|input|linear|add|store_(read|write|save))|gckpti_(planner|find|make|layout|place|block|lifetime|encode|drop_|order|share|emit|c_|json|sink|search|fast))' "$work/symbols" |
+        grep -v -E ' gckpti_(find|block_of|find_gradient|find_pick|share)$'
+}
+
+fails_saying() # fails_saying PATTERN command...
+{
+    pattern=$1
+    shift
+    ! "$@" > "$work/said" 2>&1 && grep -q -e "$pattern" "$work/said"
+}
+
+one=-DGCKPT_STATIC
+[ -z "$WIDE" ] || one=
+
+# frames FILE MOST STEP: by -fstack-usage, no function of it takes more than MOST bytes of stack, and those that
+# a step has on each other, from gckpt_step to attention's backward, STEP together.
+frames()
+{
+    sort -t"$(printf '\t')" -k2nr "$1" | head -n 12
+    awk -F'\t' -v most="$2" -v step="$3" '
+        { name = $1; sub(/.*:/, "", name); sub(/\..*/, "", name) }
+        name ~ /^gckpti?_/ && $2 > most { print name " takes " $2 " bytes, " most " is allowed"; bad = 1 }
+        name ~ /^(gckpt_step|gckpti_(run_here|run_op|attention_backward|attention_gradients))$/ { sum += $2; n++ }
+        END { print "a step: " sum; exit bad || n < 2 || sum > step }' "$1"
+}
+
+# -ffp-contract=off: for the op that model.h brings; the header sees to itself.
+include="-ffp-contract=off -I. -Itests/firmware -DTABLE=\"small.h\" -I$work"
+check "host compiles" $LINKED -std=c99 -O1 $warnings $include tests/firmware/host.c -o "$work/host"
+check "host trains" sh -c "$work/host run > $work/want"
+check "host prints the plan" sh -c "$work/host c small > $work/small.h"
+check "host saves the plan" sh -c "$work/host file > $work/small.plan"
+check "and trains with what it saved" sh -c "$work/host read < $work/small.plan | cmp - $work/want"
+check "another name is refused" fails_saying "#error" "$work/host" c "not a name"
+
+sections="-Os -ffunction-sections -fdata-sections -Wl,--gc-sections -fno-pie -no-pie"
+printf 'int main(void) { return 0; }\n' > "$work/t.c"
+$CC $sections "$work/t.c" -o "$work/t" 2> /dev/null || sections=-Os
+cxx="${CXX:-c++} -std=c++11 -x c++" c="$CC -std=c99 -Wstrict-prototypes"
+device()                # device LANGUAGE OUTPUT macro..
+{
+    language=$1 to=$2
+    shift 2
+    $language "$work/t.c" -o "$work/t" 2> /dev/null || return
+    check "device compiles: $language $*" $language $sections $warnings $include "$@" tests/firmware/device.c -o "$to"
+    check "device trains to the same bits: $language $*" sh -c "$to > $work/got && cmp $work/got $work/want"
+}
+if [ -n "$WIDE" ]; then
+    device "$cxx" "$work/device"
+    for language in "$cxx" "$c"; do
+        device "$language" "$work/device_small" -DGCKPT_SMALL
+        device "$language" "$work/device_small" -DGCKPT_NO_TEXT
+    done
+    device "$c" "$work/device_fast" -DFAST
+fi
+device "$c" "$work/device"
+device "$cxx" "$work/device_small" -DGCKPT_NO_TEXT -DGCKPT_STATIC
+device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
+
+# Tables of other plans, wrong ones, and two of one graph, all in one program.
+check "host prints another form" sh -c "$work/host c chosen auto > $work/chosen.h && grep -q 'UINT64_C([0-9]*), { 1, 0, 0 },' $work/chosen.h"
+check "host trains with weights in flash" sh -c "$work/host run - packed > $work/want_packed"
+check "and prints that plan" sh -c "$work/host c packed packed > $work/packed.h"
+check "host trains with leaves" sh -c "$work/host run - leaves > $work/want_leaves && ! cmp -s $work/want $work/want_leaves"
+check "and prints that plan" sh -c "$work/host c leaves leaves > $work/leaves.h"
+check "and others of its graph" sh -c "$work/host c twice1 > $work/twice1.h && $work/host c twice2 > $work/twice2.h"
+"$work/host" c wrong | sed 's/gckpti_op_rmsnorm/gckpti_op_layernorm/' > "$work/wrong.h"
+check "device compiles them" $CC -std=c99 $warnings $include $one -UTABLE tests/firmware/tables.c -o "$work/tables"
+check "another form trains to the same bits" sh -c "$work/tables chosen | cmp - $work/want"
+check "weights in flash do" sh -c "$work/tables packed | cmp - $work/want_packed"
+check "leaves do" sh -c "$work/tables leaves | cmp - $work/want_leaves"
+check "a plan for others is refused" fails_saying "stored as I8, the plan was made for F32" "$work/tables" small
+check "a changed table is refused" fails_saying "hash" "$work/tables" wrong
+check "two tables of one graph" "$work/tables" two
+check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 $include -DGCKPT_SMALL -UTABLE \
+    '-DTABLE="leaves.h"' -DPLAN=leaves -fsyntax-only tests/firmware/device.c
+
+# What is in the device compiled as C with nothing static: no planner, no graph, no files, only the rows of the plan's ops; no
+# writable constant.
+if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+    check "no planner, graph or files in it" planless "$work/device"
+    sed -n 's/.* gckpti_op_//p' "$work/symbols" | sort > "$work/rows"
+    printf '%s\n' add attention dropout embed linear linear_cross_entropy mul rmsnorm slice sum_loss > "$work/want_rows"
+    check "the rows of its ops only" diff "$work/want_rows" "$work/rows"
+    check "the table is there" grep -q ' [Rr] gckpti_small_list$' "$work/symbols"
+    check "and all of it read-only" sh -c "! grep -E '[^Rr] (small|gckpti_(small|op)_[a-z_0-9]*)$' $work/symbols"
+    check "nothing for leaves and ranks" sh -c "! grep -E ' [TtRr] gckpti_(crew|exchange|merge|tree|meet|run_reduce|ranked)' $work/symbols"
+    check "no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
+fi
+
+# Three ops link three ops.
+check "a model of three ops" $LINKED -std=c99 -O1 $warnings -I. -DSET=0 tests/firmware/flash.c -o "$work/host0"
+check "is printed" sh -c "$work/host0 > $work/small0.h"
+check "is compiled" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' \
+    tests/firmware/flash.c -o "$work/device0"
+check "trains in its blocks" "$work/device0"
+if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+    nm "$work/device0" | sed -n 's/.* gckpti_op_//p' | sort > "$work/rows0"
+    printf '%s\n' linear mean_squared_error relu > "$work/want_rows0"
+    check "links three" diff "$work/want_rows0" "$work/rows0"
+    check "and no planner" planless "$work/device0"
+fi
+check "is compiled small" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DGCKPT_SMALL -DSET=0 '-DTABLE="small0.h"' \
+    tests/firmware/flash.c -o "$work/device0"
+check "trains in its blocks" "$work/device0"
+if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+    check "links nothing for other types, memories and backends, and to debug" sh -c "nm $work/device0 > $work/symbols0 &&
+        ! grep -E ' [Tt] gckpti_(see|look|hash_planned|cpu_convert|unpack|packed|borrow|run_on_host|copy_far|text|.*_shape\$|.*_flops)' \
+        $work/symbols0 | grep -v -E ' gckpti_(node|same)_shape$'"
+fi
+
+# What a transformer takes of flash and of the stack, with the compiler of make size; of the stack here, too.
+# Limits that need a reason to grow.
+if bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
+    echo "transformer: bytes of code and of constants: $bytes"
+    check "a transformer takes at most 22700 bytes of code and 5600 of constants" \
+        awk "BEGIN { split(\"$bytes\", n); exit !(n[1] > 0 && n[1] <= 22700 && n[2] <= 5600) }"
+    check "the frames of its step on a Cortex-M4" frames build/size/device-flash.su 900 1800
+fi
+check "a transformer" $LINKED -std=c99 -O1 $warnings -I. -DSET=2 tests/firmware/flash.c -o "$work/host2"
+check "is printed" sh -c "$work/host2 > $work/small2.h"
+usage=-fstack-usage
+$CC $usage -c "$work/t.c" -o "$work/t.o" 2> /dev/null || usage=
+check "firmware compiles it" $c -Os $usage -Wno-unused-function -I. -I$work -DDEVICE -DGCKPT_SMALL -DGCKPT_STATIC \
+    -DSTACK -D_GNU_SOURCE -DSET=2 '-DTABLE="small2.h"' -c tests/firmware/flash.c -o "$work/device2.o"
+check "is linked" $CC "$work/device2.o" -o "$work/device2"
+check "takes at most 4 KiB of stack here, with pointers of 8 bytes" \
+    sh -c "$work/device2 > $work/stack && cat $work/stack && test \$(cat $work/stack) -le 4096"
+[ ! -f "$work/device2.su" ] || check "the frames of its step" frames "$work/device2.su" 1400 2800
+
+# A plan with caches.
+check "a model that generates" $LINKED -std=c99 -O0 $warnings tests/firmware/talk.c -o "$work/talk"
+check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/spoken) = 3 ]"
+check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
+check "is compiled" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' tests/firmware/talk.c -o "$work/talk_device"
+check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
+
+# A table of another time.
+sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/small.h" > "$work/old.h"
+check "a table of another version says so" fails_saying "print it again" $CC -std=c99 $include -UTABLE \
+    '-DTABLE="old.h"' -fsyntax-only tests/firmware/device.c
+sed 's/SIZE_MAX \/ 16 < [0-9]*/SIZE_MAX \/ 16 < SIZE_MAX/' "$work/small.h" > "$work/huge.h"
+check "so does one that is too large" fails_saying "too large for this machine" $CC -std=c99 $include -UTABLE \
+    '-DTABLE="huge.h"' -fsyntax-only tests/firmware/device.c
+
+report firmware

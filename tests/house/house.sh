@@ -1,0 +1,115 @@
+#!/bin/sh
+# What must hold of src/ as text: sh tests/house/house.sh DIR [GENERATED]. A line for each thing that does not, and status 1.
+#   - a file keeps to its budget of lines (ORDER), and no .c to more than 450; all of them to the sum in ORDER's last line
+#   - a function has at most 60 lines, but for as many as ORDER's last line says, which have at most 70
+#   - a file includes only its folder's headers, doors (folder/folder.h) that its folder may use (USES), and base/host.h;
+#     a folder uses only folders that stand above it in ORDER
+#   - a door declares no more functions than USES says
+#   - a public function is called only from its own floor and those above it
+#   - gradckpt_cuda.cu uses private names of the doors of its line only
+#   - GENERATED is what `sh src/header.sh DIR` puts together, and nothing is wrong with that (missing, twice, ...)
+dir=$1
+made=$(mktemp)
+says=$(mktemp)
+trap 'rm -f "$made" "$says"' EXIT
+{
+    sh src/header.sh "$dir" 2>&1 > "$made"
+    [ -z "$2" ] || cmp -s "$made" "$2" || echo "$2 is not what src/ gives: change src/, then make header"
+    for file in "$dir/ORDER" "$dir/USES" gradckpt_cuda.cu $(find "$dir" -name '*.[ch]' -o -name '*.txt' | sort); do
+        echo "=== ${file#"$dir"/}"
+        cat "$file"
+    done | awk '
+    /^=== / && NF == 2 { file = $2; lines[file] = 0; part = file; sub(/\/.*/, "", part); next }
+    { lines[file]++ }
+    file == "ORDER" && /^# All together/ { sum = $6; long = $9; next }
+    (file == "ORDER" || file == "USES") && (/^#/ || NF == 0) { next }
+    file == "ORDER" && $1 ~ /\/$/ { sub(/\/$/, "", $1); floor[$1] = ++floors; next }
+    file == "ORDER" { budget[$1] = $2; all += $2; next }
+    file == "USES" {
+        declared[$1] = $2
+        for (i = 3; i <= NF; i++) {
+            may[$1, $i] = 1
+            if (!($i in floor) || ($1 in floor && floor[$i] >= floor[$1] && $1 != "kernels"))
+                print "USES: " $1 " may not use " $i ", which does not stand above it in ORDER"
+        }
+        next
+    }
+    file == "gradckpt_cuda.cu" { cuda = cuda "\n" $0; next }
+    /^#include "/ {
+        split($2, at, "[\"/]")
+        to = at[2]
+        if (to != part && at[3] != to ".h" && $2 != "\"base/host.h\"" && $2 != "\"api.h\"")
+            print file ":" lines[file] ": " $2 " is not a door"
+        else if (to != part && $2 != "\"api.h\"" && !((part, to) in may))
+            print file ":" lines[file] ": " part " may not use " to " (USES)"
+    }
+    /^(GCKPTI_APART )?GCKPTI_FN / && file == part "/" part ".h" { doors[part]++ }
+    file ~ /\.c$/ && $0 == "{" { begun = lines[file] }
+    file ~ /\.c$/ && $0 == "}" && begun {
+        size = lines[file] - begun + 1
+        longer += size > 60
+        if (size > 70)
+            print file ":" begun ": a function of " size " lines; 70 are possible"
+        begun = 0
+    }
+    file ~ /\// {                               # names: where doors have them, where public functions stand and are used
+        text = $0
+        gsub(/"([^"\\]|\\.)*"/, "", text)
+        gsub(/\/\*.*\*\//, "", text)
+        if (text ~ /^ \*|^\/\*/)
+            next
+        body = text ~ /^GCKPT_API / && text !~ /;/
+        first = 1
+        gsub(/gckpt_result\(/, "(", text)
+        while (match(text, /gckpti?_[A-Za-z0-9_]+|GCKPTI_[A-Z0-9_]+/)) {
+            name = substr(text, RSTART, RLENGTH)
+            called = substr(text, RSTART + RLENGTH, 1) == "("
+            text = substr(text, RSTART + RLENGTH)
+            if (file == part "/" part ".h" || file == "base/config.h")
+                door[name] = door[name] " " part
+            if (name ~ /^gckpt_/ && called && body && first)
+                home[name] = part
+            else if (name ~ /^gckpt_/ && called)
+                used[name] = used[name] " " part
+            first = first && !called
+        }
+    }
+    END {
+        for (f in lines) {
+            if (f in budget && lines[f] > budget[f])
+                print f " has " lines[f] " lines, its budget is " budget[f] " (ORDER)"
+            if (f in budget && budget[f] > 450 && f ~ /\.c$/)
+                print f " may have " budget[f] " lines (ORDER); 450 are possible"
+        }
+        if (all > sum)
+            print "the budgets of ORDER are " all " lines, " sum " are possible"
+        if (longer > long)
+            print longer " functions have more than 60 lines, " long " are possible"
+        for (f in doors)
+            if (doors[f] > declared[f])
+                print "the door of " f " declares " doors[f] " functions, USES lets it " declared[f]
+        for (name in home) {
+            n = split(used[name], by, " ")
+            for (i = 1; i <= n; i++)
+                if (floor[by[i]] < floor[home[name]] && !(name in said)) {
+                    print by[i] " calls " name ", which stands on floor " home[name]
+                    said[name] = 1
+                }
+        }
+        while (match(cuda, /gckpti_[a-z0-9_]+/)) {
+            name = substr(cuda, RSTART, RLENGTH)
+            cuda = substr(cuda, RSTART + RLENGTH)
+            if (!(name in door) || name in said)
+                continue
+            n = split(door[name], of, " ")
+            fits = 0
+            for (i = 1; i <= n; i++)
+                fits = fits || (("gradckpt_cuda.cu", of[i]) in may)
+            if (!fits)
+                print "gradckpt_cuda.cu uses " name " of" door[name] ", which USES does not let it"
+            said[name] = 1
+        }
+    }'
+} > "$says"
+sort -u "$says"
+[ ! -s "$says" ]

@@ -1,0 +1,57 @@
+#!/bin/sh
+# src/ holds to what tests/house/house.sh asks for, and each rule is seen to fail on a copy that breaks it.
+work=build/house
+. tests/checks.sh
+
+check "src/ is in order" sh tests/house/house.sh src
+
+# broken NAME WORDS COMMAND...: in a copy that the command changes, house.sh says these words
+broken()
+{
+    name=$1
+    words=$2
+    shift 2
+    rm -rf "$work/src"
+    cp -r src "$work/src"
+    (cd "$work/src" && "$@")
+    check "$name" said "$words"
+}
+said() { sh tests/house/house.sh "$work/src" > "$work/says" && return 1; grep -q "$1" "$work/says" || { cat "$work/says"; return 1; }; }
+
+change() { sed "$2" "$1" > changed && mv changed "$1"; }
+climb() { change plan/schedule.c '1s,^,#include "run/run.h"\
+,'; }
+own() { change search/bound.c '1s,^,#include "plan/own.h"\
+,'; }
+up() { change USES 's/^base .*/base 33 num/'; }
+long() { yes '' | head -n 100 >> plan/leaves.c; }
+longer() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 80; echo '}'; } >> plan/leaves.c; }
+wide() { echo 'GCKPTI_FN int gckpti_more(void);' >> search/search.h; }
+all() { change ORDER 's/^# All together: at most [0-9]*/# All together: at most 100/'; }
+missing() { rm plan/leaves.c; }
+twice() { echo 'plan/leaves.c 3' >> ORDER; }
+extra() { echo > plan/new.c; }
+again() { printf 'static int gckpti_refresh(void)\n{\n    return 0;\n}\n' >> plan/model.c; }
+bare() { change cpu/rows.c '/^#if GCKPTI_HAS_FAST/d'; }
+public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0);\n}\n' >> num/sums.c; }
+inside() { change USES 's/^gradckpt_cuda.cu .*/gradckpt_cuda.cu 0 base/'; }
+same() { sh src/header.sh src > "$work/made.h" && sh tests/house/house.sh src "$work/made.h"; }
+edited() { echo >> "$work/made.h"; ! sh tests/house/house.sh src "$work/made.h" > "$work/says" && grep -q 'is not what src/ gives' "$work/says"; }
+
+broken "a climb" 'plan/schedule.c:1: plan may not use run (USES)' climb
+broken "another folder's own header" '"plan/own.h" is not a door' own
+broken "USES against ORDER" 'base may not use num, which does not stand above it' up
+broken "a file above its budget" 'plan/leaves.c has .* lines, its budget is' long
+broken "a long function" 'plan/leaves.c:.*: a function of 82 lines' longer
+broken "a door above its budget" 'the door of search declares .* functions, USES lets it' wide
+broken "all above their budget" 'the budgets of ORDER are .* lines, 100 are possible' all
+broken "a file that is missing" 'lists plan/leaves.c, which is not there' missing
+broken "a file listed twice" 'lists plan/leaves.c twice' twice
+broken "a file that is not listed" 'plan/new.c is not in' extra
+broken "a name used twice" 'static gckpti_refresh is in' again
+broken "a file without its condition" 'cpu/rows.c does not begin with' bare
+broken "a public function of a floor above" 'num calls gckpt_store_write, which stands on floor files' public
+broken "insides that CUDA has no door to" 'gradckpt_cuda.cu uses .* which USES does not let it' inside
+check "what is put together is the same" same
+check "a header that was edited" edited
+report house

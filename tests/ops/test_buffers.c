@@ -1,0 +1,620 @@
+/* test_buffers.c - pools, groupnorm and batchnorm against PyTorch (golden/make_norms.py); running statistics: once a
+ * step, right whatever plan, optimiser and way of feeding, nothing when nothing is to change, saved, frozen, printed. */
+#include "gradckpt.h"
+#include "rig.h"
+#include "golden/norms.h"
+#include <math.h>
+
+/* Small multiples of 1/16, as make_norms.py has them, plus `base`. */
+static float *numbers(int step, int64_t n, float base)
+{
+    float *x = (float *)malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = base + (float)(i * step % 23 - 11) / 16;
+    return x;
+}
+
+/* |a - b| / |b| over n numbers. */
+static double distance(const float *a, const double *b, int64_t n)
+{
+    double d = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += b[i] * b[i];
+    }
+    return sqrt(d / size);
+}
+
+/* == ops against PyTorch ======================================================================= */
+enum { MAX, MAX_1D, AVERAGE, AVERAGE_1D, GLOBAL, GROUP, GROUP_BIAS, GROUP_NONE, BATCH, BATCH_NONE, CASES };
+static const struct {
+    const char *name;
+    gckpt_shape x;
+    const double *golden;
+    int step, leaves; /* leaves: of (C) behind x */
+} cases[CASES] = {
+    { "max", { 4, { 2, 5, 6, 3 } }, golden_max, 19, 0 },
+    { "max_1d", { 3, { 2, 7, 4 } }, golden_max_1d, 13, 0 },
+    { "average", { 4, { 2, 5, 6, 3 } }, golden_average, 19, 0 },
+    { "average_1d", { 3, { 2, 7, 4 } }, golden_average_1d, 13, 0 },
+    { "global", { 4, { 2, 5, 6, 3 } }, golden_global, 19, 0 },
+    { "group", { 4, { 2, 5, 6, 8 } }, golden_group, 19, 2 },
+    { "group_bias", { 3, { 3, 4, 6 } }, golden_group_bias, 19, 1 },
+    { "group_none", { 2, { 3, 40 } }, golden_group_none, 19, 0 },
+    { "batch", { 4, { 2, 5, 6, 8 } }, golden_batch, 19, 2 },
+    { "batch_none", { 2, { 6, 4 } }, golden_batch_none, 19, 0 },
+};
+
+static gckpt_tensor *running(gckpt_graph *g, const char *name, int64_t c, float first, float momentum)
+{
+    return gckpt_running(g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, first }, momentum);
+}
+
+static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_shape s = gckpt_shape_of(x);
+    const gckpt_window windows[4] = { { .size = { 3, 2 }, .stride = { 2, 2 }, .padding = { 1, 0 } },
+                                      { .size = { 9, 3 }, .stride = { 9, 1 }, .padding = { 9, 1 } }, /* [1] counts */
+                                      { .size = { 2, 3 }, .stride = { 1, 2 }, .padding = { 0, 1 } },
+                                      { .size = { 0, 2 } } };
+    switch (i) {
+    case MAX: case MAX_1D: return gckpt_max_pool(x, &windows[i]);
+    case AVERAGE: case AVERAGE_1D: return gckpt_average_pool(x, &windows[i]);
+    case GLOBAL: return gckpt_global_average_pool(x);
+    case GROUP: return gckpt_groupnorm(x, 2, gain, bias);
+    case GROUP_BIAS: return gckpt_groupnorm(x, 3, gain, bias);
+    case GROUP_NONE: return gckpt_groupnorm(x, 1, gain, bias);
+    default:
+        return gckpt_batchnorm(x, gain, bias, running(g, "mean", s.d[s.n - 1], 0, 0.1f),
+                               running(g, "variance", s.d[s.n - 1], 1, 0.1f));
+    }
+}
+
+/* y and gradients of sum(y r): those of x and of constants are picked, so that they are sums. */
+static void test_case(int i)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    int64_t c = cases[i].x.d[cases[i].x.n - 1];
+    float *data[4] = { numbers(cases[i].step, count_of(&cases[i].x), 0), numbers(7, c, 1), numbers(5, c, 0), NULL };
+    gckpt_tensor *t[3] = { gckpt_input(g, "x", GCKPT_F32, cases[i].x), NULL, NULL };
+    if (cases[i].leaves == 2)
+        t[1] = gckpt_constant(g, "gain", GCKPT_F32, gckpt_shape1(c), data[1]);
+    if (cases[i].leaves)
+        t[2] = gckpt_constant(g, "bias", GCKPT_F32, gckpt_shape1(c), data[2]);
+    gckpt_tensor *y = apply(i, t[0], t[1], t[2]);
+    gckpt_shape shape = gckpt_shape_of(y);
+    int64_t n = y ? count_of(&shape) : 0;
+    gckpt_tensor *r = gckpt_input(g, "r", GCKPT_F32, shape);
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(y, r)), 1, 0 };
+    gckpt_pick picks[4] = { { y, 0 }, { t[0], 1 } };
+    int count = 2;
+    for (int k = 1; k < 3; k++)
+        if (t[k])
+            picks[count++] = (gckpt_pick){ t[k], 1 };
+    gckpt_plan_desc desc = { .fetch = picks, .fetches = count };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    data[3] = numbers(17, n, 0);
+    gckpt_feed feeds[2] = { { gckpt_id(t[0]), data[0] }, { gckpt_id(r), data[3] } };
+    gckpt_result result = gckpt_gradients(e, feeds, 2, cases[i].x.d[0], NULL);
+    CHECK_MSG(result == GCKPT_OK, "%s: %s %s", cases[i].name, gckpt_error_text(g), gckpt_error_text(e));
+    const double *golden = cases[i].golden;
+    for (int k = 0; k < count && result == GCKPT_OK; k++) {
+        shape = gckpt_shape_of(picks[k].tensor);
+        double d = distance(gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient), golden, count_of(&shape));
+        CHECK_MSG(d < 1e-6, "%s: tensor %d is off by %.2g", cases[i].name, k, d);
+        golden += count_of(&shape);
+    }
+    rig_free(e, p, g, s);
+    for (int k = 0; k < 4; k++)
+        free(data[k]);
+}
+
+/* The first greatest of each window, or the first NaN, has the gradient; 40 channels alike. */
+static void test_greatest(gckpt_isa isa)
+{
+    const float nan = float_of(0x7fc00000), inf = float_of(0x7f800000);
+    const float pairs[8][2] = { { nan, 1 }, { 1, nan }, { nan, nan }, { 2, 2 }, { -0.0f, 0 }, { 0, -0.0f },
+                                { -inf, -inf }, { -1, inf } };
+    const int first[8] = { 1, 0, 1, 1, 1, 1, 1, 0 };
+    enum { WIDE_C = 40 };
+    float x[8 * 2 * WIDE_C];
+    for (int i = 0; i < 8 * 2 * WIDE_C; i++)
+        x[i] = pairs[i / WIDE_C / 2][i / WIDE_C % 2];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *t = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 2, WIDE_C));
+    gckpt_tensor *y = gckpt_max_pool(t, &(gckpt_window){ .size = { 0, 2 } });
+    gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+    gckpt_pick picks[2] = { { y, 0 }, { t, 1 } };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = picks, .fetches = 2 });
+    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
+    gckpt_feed feed = { gckpt_id(t), x };
+    CHECK(gckpt_gradients(e, &feed, 1, 8, NULL) == GCKPT_OK);
+    const float *out = gckpt_fetch(e, gckpt_id(y), 0), *dx = gckpt_fetch(e, gckpt_id(t), 1);
+    for (int i = 0; i < 8 * WIDE_C; i++) {
+        float want = pairs[i / WIDE_C][!first[i / WIDE_C]], got = out[i];
+        CHECK(bits_of(got) == bits_of(want) || (got != got && want != want));
+    }
+    for (int i = 0; i < 8 * 2 * WIDE_C; i++)
+        CHECK(dx[i] == (i / WIDE_C % 2 != first[i / WIDE_C / 2]));
+    rig_free(e, p, g, s);
+}
+
+/* == a net with two batch norms ================================================================ */
+enum { BATCH_ROWS = 6, HIGH = 4, WIDE = 5, IN = 3, C = 4, STEPS = 3 };
+static float *x_data[STEPS], *t_data[STEPS];
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *x, *t;
+    gckpt_term term;
+} net;
+
+static gckpt_tensor *tower(gckpt_tensor *h, void *user)
+{
+    gckpt_graph *g = gckpt_graph_of(h);
+    gckpt_tensor **p = (gckpt_tensor **)user;
+    h = gckpt_linear(h, p[0], NULL);
+    gckpt_tensor *mean = running(g, "mean1", C, 0, 0.25f), *variance = running(g, "variance1", C, 1, 0.25f);
+    h = gckpt_tanh(gckpt_batchnorm(h, p[1], p[2], mean, variance));
+    return gckpt_max_pool(h, &(gckpt_window){ .size = { 2, 2 } });
+}
+
+static void net_graph(net *n, int64_t rows)
+{
+    const gckpt_init zero = { 0, 0, 0 };
+    gckpt_graph *g = n->g = gckpt_graph_new(n->s, NULL);
+    n->x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(rows, HIGH, WIDE, IN));
+    n->t = gckpt_input(g, "t", GCKPT_F32, gckpt_shape2(rows, C));
+    gckpt_tensor *p[4] = { gckpt_param(g, "w1", gckpt_shape2(IN, C), zero), NULL, NULL, NULL };
+    p[1] = gckpt_param(g, "gain", gckpt_shape1(C), zero), p[2] = gckpt_param(g, "bias", gckpt_shape1(C), zero);
+    p[3] = gckpt_param(g, "w2", gckpt_shape2(C, C), zero);
+    gckpt_tensor *h = gckpt_linear(gckpt_checkpoint(tower, n->x, p), p[3], NULL);
+    gckpt_tensor *mean = running(g, "mean2", C, 0, 0.5f), *variance = running(g, "variance2", C, 1, 0.5f);
+    h = gckpt_batchnorm(h, NULL, NULL, mean, variance);
+    h = gckpt_global_average_pool(gckpt_mul(h, h));
+    n->term = (gckpt_term){ gckpt_mean_squared_error(h, n->t), 1, 0 };
+    CHECK_MSG(n->term.loss != NULL, "build: %s", gckpt_error_text(g));
+}
+
+static float *values(const net *n, const char *name)
+{
+    gckpt_parameter q = { 0 };
+    CHECK(gckpt_store_get(n->s, gckpt_store_find(n->s, name), &q) == GCKPT_OK);
+    return q.values;
+}
+
+static const struct { const char *name; int step; float base; int n; } parameters[4] = {
+    { "w1", 29, 0, IN * C }, { "gain", 7, 1, C }, { "bias", 5, 0, C }, { "w2", 3, 0, C * C }
+};
+static const char *const statistics[4] = { "mean1", "variance1", "mean2", "variance2" };
+
+static void net_new(net *n, int64_t rows)
+{
+    n->s = gckpt_store_new(NULL);
+    net_graph(n, rows);
+    for (int i = 0; i < 4; i++) {
+        float *w = numbers(parameters[i].step, parameters[i].n, parameters[i].base);
+        memcpy(values(n, parameters[i].name), w, (size_t)parameters[i].n * sizeof *w);
+        free(w);
+    }
+}
+
+static int net_feed(const void *user, int64_t row, gckpt_feed *f)
+{
+    const net *n = (const net *)user;
+    int step = (int)gckpt_store_step(n->s) % STEPS;
+    f[0] = (gckpt_feed){ gckpt_id(n->x), x_data[step] + row * HIGH * WIDE * IN };
+    f[1] = (gckpt_feed){ gckpt_id(n->t), t_data[step] + row * C };
+    return 2;
+}
+
+static double evaluate(net *n, int64_t rows, gckpt_isa isa)
+{
+    net v = { .s = n->s };
+    net_graph(&v, rows);
+    gckpt_plan *p = gckpt_plan_new(v.g, &v.term, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE });
+    gckpt_exec *e = gckpt_exec_new(p, v.s, &(gckpt_exec_desc){ .isa = isa });
+    gckpt_feed feeds[2] = { { gckpt_id(v.x), x_data[0] }, { gckpt_id(v.t), t_data[0] } };
+    gckpt_report report = { 0 };
+    const char *op = "";
+    CHECK(gckpt_plan_split_exact(p, &op) && !op); /* nothing mixes here */
+    CHECK_MSG(gckpt_forward(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+    rig_free(e, p, v.g, NULL);
+    return report.loss;
+}
+
+static void test_golden_net(void)
+{
+    net n;
+    net_new(&n, 4);
+    gckpt_plan *p = gckpt_plan_new(n.g, &n.term, 1,
+                                   &(gckpt_plan_desc){ .batch = BATCH_ROWS, .optimiser = GCKPT_SGD });
+    gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
+    const char *op = NULL;
+    CHECK_MSG(!gckpt_plan_split_exact(p, &op) && op && !strcmp(op, "batchnorm"), "split: %s", op ? op : "exact");
+    file c = { 0 }; /* a printed plan has each momentum, 0.25 and 0.5 */
+    CHECK(gckpt_plan_c(p, "net", file_write, &c) == GCKPT_OK && strstr((char *)c.bytes, "{ 0U, 0U, 0U }, 1048576000U,"));
+    CHECK(strstr((char *)c.bytes, "{ 0U, 0U, 1065353216U }, 1056964608U,") != NULL);
+    free(c.bytes);
+    gckpt_hyper sgd = gckpt_hyper_lr(0.25f);
+    for (int step = 0; step < STEPS; step++) {
+        gckpt_report report = { 0 };
+        gckpt_result result = rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &sgd, &report);
+        CHECK_MSG(result == GCKPT_OK && fabs(report.loss - golden_losses[step]) < 2e-6, "step %d: %s: loss %.9g, PyTorch %.9g",
+                  step, gckpt_error_text(e), report.loss, golden_losses[step]);
+    }
+    const double *golden = golden_parameters;
+    for (int i = 0; i < 4; golden += parameters[i++].n) {
+        double d = distance(values(&n, parameters[i].name), golden, parameters[i].n);
+        CHECK_MSG(d < 4e-6, "%s is off by %.2g", parameters[i].name, d);
+    }
+    for (int i = 0; i < 4; i++) {
+        double d = distance(values(&n, statistics[i]), golden_running + i * C, C);
+        CHECK_MSG(d < 4e-6, "%s is off by %.2g", statistics[i], d);
+    }
+    double one = evaluate(&n, 1, GCKPT_ISA_AUTO), all = evaluate(&n, BATCH_ROWS, GCKPT_ISA_PLAIN);
+    double short_last = evaluate(&n, 4, GCKPT_ISA_AUTO);
+    CHECK_MSG(fabs(all - golden_losses[STEPS]) < 2e-6 && one == all && all == short_last,
+              "inference: %.9g, %.9g, %.9g, PyTorch %.9g", one, all, short_last, golden_losses[STEPS]);
+    rig_free(e, p, n.g, n.s);
+}
+
+/* == the same bits, whatever is chosen ========================================================= */
+typedef struct {
+    int64_t micro, stream;
+    int pieces;
+    gckpt_optimiser optimiser;
+    gckpt_mode mode;
+    int least, in_backward, stage, offload, threads, file, plain; /* least: OPTIMAL's bytes */
+    gckpt_precision precision;
+    unsigned debug;
+    float clip;
+    int skip;
+} way;
+
+static void own(void *user, const gckpt_update *u)
+{
+    (void)user;
+    CHECK(!strstr(u->name, "mean") && !strstr(u->name, "variance"));
+    for (int64_t i = 0; i < u->elements; i++)
+        u->values[i] -= u->hyper->lr * u->gradient[i];
+}
+
+static gckpt_plan *plan_of(const net *n, const way *w)
+{
+    gckpt_plan_desc desc = { .mode = w->mode, .batch = BATCH_ROWS, .optimiser = w->optimiser,
+                             .update_in_backward = w->in_backward, .threads = w->threads,
+                             .stage_parameters = w->stage, .plain = w->plain, .precision = w->precision,
+                             .offload_bytes = w->offload ? 1 << 20 : 0, .offload_work = 1 };
+    gckpt_point least = { 0 };
+    if (w->least) {
+        gckpt_frontier *f = gckpt_frontier_new(n->g, &n->term, 1, &desc);
+        CHECK(gckpt_frontier_get(f, 0, &least) == GCKPT_OK);
+        gckpt_frontier_free(f);
+    }
+    desc.budget = least.bytes;
+    gckpt_plan *p = gckpt_plan_new(n->g, &n->term, 1, &desc), *q = p;
+    file f = { 0 };
+    if (w->file) {
+        CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
+        q = gckpt_plan_read(n->g, file_read, &f, NULL);
+        gckpt_plan_free(p);
+        free(f.bytes);
+    }
+    CHECK_MSG(q != NULL, "plan: %s", gckpt_error_text(n->g));
+    return q;
+}
+
+/* Trains; returns the store's hash. */
+static uint64_t train(const way *w, int steps)
+{
+    net n;
+    net_new(&n, w->micro);
+    gckpt_plan *p = plan_of(&n, w);
+    gckpt_exec_desc desc = { .debug = w->debug, .own_optimiser = own, .parallel_for = any_order,
+                             .skip_nonfinite = w->skip };
+    gckpt_exec *e = gckpt_exec_new(p, n.s, &desc);
+    gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f, .clip = w->clip };
+    for (int step = 0; step < steps; step++) {
+        gckpt_result result = rig_step(e, net_feed, &n, BATCH_ROWS, w->stream, w->pieces, &hyper, NULL);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+    }
+    int slots = w->optimiser == GCKPT_ADAMW ? 2 : w->optimiser == GCKPT_MOMENTUM;
+    size_t state = (size_t)slots * 4 * (IN * C + 2 * C + C * C); /* none for statistics */
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == state);
+    CHECK(gckpt_store_bytes(n.s) == state + 4 * (IN * C + 2 * C + C * C + 4 * C));
+    if (w->debug & GCKPT_DEBUG_MEASURE)
+        CHECK_MSG(gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "%zu bytes of %zu", gckpt_bytes_measured(e),
+                  gckpt_plan_bytes(p));
+    CHECK(!w->offload || w->micro == BATCH_ROWS || gckpt_plan_offloaded(p) > 0);
+    uint64_t hash = gckpt_store_hash(n.s);
+    rig_free(e, p, n.g, n.s);
+    return hash;
+}
+
+static void test_ways(void)
+{
+    const unsigned debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_MEASURE;
+    const way ways[] = { { .micro = 6, .debug = debug },
+                         { .micro = 6, .mode = GCKPT_MEMORY_POOR, .debug = debug },
+                         { .micro = 6, .mode = GCKPT_SEGMENTS, .file = 1, .debug = GCKPT_DEBUG_PLAIN },
+                         { .micro = 6, .mode = GCKPT_SQRT, .threads = 3, .stage = 1, .debug = debug },
+                         { .micro = 6, .mode = GCKPT_OPTIMAL, .least = 1, .pieces = 1, .debug = debug },
+                         { .micro = 6, .mode = GCKPT_OPTIMAL, .least = 1, .offload = 1, .debug = debug },
+                         { .micro = 6, .in_backward = 1, .mode = GCKPT_SEGMENTS },
+                         { .micro = 6, .in_backward = 1, .mode = GCKPT_MEMORY_POOR, .file = 1, .debug = debug },
+                         { .micro = 6, .clip = 1e9f, .plain = 1, .debug = GCKPT_DEBUG_FINITE },
+                         { .micro = 6, .skip = 1, .threads = 2 } };
+    const way loops[] = { { .micro = 3, .debug = debug },
+                          { .micro = 3, .mode = GCKPT_OPTIMAL, .least = 1, .pieces = 2, .file = 1, .debug = debug },
+                          { .micro = 3, .stream = 3, .threads = 2, .mode = GCKPT_SEGMENTS },
+                          { .micro = 3, .stage = 1, .mode = GCKPT_MEMORY_POOR, .clip = 1e9f },
+                          { .micro = 3, .least = 1, .mode = GCKPT_OPTIMAL, .offload = 1, .skip = 1 } };
+    const gckpt_optimiser optimisers[] = { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER };
+    for (int k = 0; k < 8; k++) {
+        way w = k % 2 ? loops[0] : ways[0];
+        w.optimiser = optimisers[k / 2];
+        const uint64_t hash = train(&w, STEPS);
+        for (int i = 1, all = k % 2 ? 5 : 10; i < all; i++) {
+            w = k % 2 ? loops[i] : ways[i];
+            w.optimiser = optimisers[k / 2];
+            if (k > 1 && i % 3) /* a few will do */
+                continue;
+            CHECK_MSG(train(&w, STEPS) == hash, "optimiser %d, micro-batches of %d: way %d has other bits", k / 2,
+                      (int)w.micro, i);
+        }
+    }
+    const way narrow[] = { { .micro = 3, .precision = GCKPT_BF16, .debug = debug },
+                           { .micro = 3, .precision = GCKPT_BF16, .mode = GCKPT_MEMORY_POOR, .threads = 2 },
+                           { .micro = 3, .precision = GCKPT_BF16, .mode = GCKPT_OPTIMAL, .least = 1, .debug = debug } };
+    const uint64_t hash = train(&narrow[0], STEPS);
+    CHECK(hash != train(&loops[0], STEPS) && hash == train(&narrow[1], STEPS) && hash == train(&narrow[2], STEPS));
+}
+
+/* == when nothing is to change, nothing does =================================================== */
+static int cancel(void *user, const gckpt_progress *p)
+{
+    (void)user;
+    return p->kind == GCKPT_UPDATE;
+}
+
+static void test_nothing(void)
+{
+    net n;
+    net_new(&n, 3);
+    gckpt_plan *p = plan_of(&n, &(way){ .micro = 3 });
+    gckpt_exec *e = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .skip_nonfinite = 1 });
+    gckpt_exec *cancels = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .progress = cancel });
+    gckpt_exec *finite = gckpt_exec_new(p, n.s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_FINITE });
+    const gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f };
+    gckpt_report report = { 0 };
+    gckpt_feed feeds[2];
+    gckpt_check check;
+    CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
+    const uint64_t hash = gckpt_store_hash(n.s);
+    const float before = x_data[1][7];
+    net_feed(&n, 0, feeds);
+    CHECK(rig_step(cancels, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_CANCELLED);
+    CHECK(gckpt_store_hash(n.s) == hash);
+    CHECK(gckpt_gradients(e, feeds, 2, BATCH_ROWS, &report) == GCKPT_OK && report.grad_norm > 0);
+    CHECK(gckpt_store_hash(n.s) == hash);
+    CHECK_MSG(gckpt_check_gradients(e, feeds, 2, BATCH_ROWS, &check) == GCKPT_OK, "%s", gckpt_error_text(e));
+    CHECK_MSG(check.directions == 8, "%d directions", check.directions); /* two of each trained one */
+    CHECK(gckpt_store_hash(n.s) == hash);
+    x_data[1][7] = float_of(0x7f800000);
+    CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_SKIPPED);
+    CHECK(rig_step(finite, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_E_DATA);
+    CHECK(gckpt_store_hash(n.s) == hash);
+    x_data[1][7] = before;
+    CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
+    CHECK(gckpt_store_hash(n.s) == train(&(way){ .micro = 3 }, 2)); /* as if nothing had been */
+    gckpt_exec_free(cancels);
+    gckpt_exec_free(finite);
+    rig_free(e, p, n.g, n.s);
+}
+static double seconds(void *user) { return ++*(double *)user / 1000; }
+
+/* == one net of one running pair: counts of 0, freezing, momentum, picks, two readers ============ */
+enum { ROWS = 4 };
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    gckpt_tensor *x, *y, *mean;
+} small;
+
+static float small_x[ROWS * 3] = { 1, 2, 3, -4, 5, 6, 7, -8, 9, 0, 1, 5 };
+
+/* twice: x and 2 x are normalised by the same statistics. trains: w does. */
+static void small_new(small *n, float momentum, int twice, int trains)
+{
+    const gckpt_init one = { 0, 0, 1 };
+    n->s = n->s ? n->s : gckpt_store_new(NULL);
+    gckpt_graph *g = n->g = gckpt_graph_new(n->s, NULL);
+    n->x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
+    n->y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(ROWS));
+    n->mean = running(g, "mean", 3, 0.5f, momentum);
+    gckpt_tensor *variance = running(g, "variance", 3, 1, momentum), *w = gckpt_param(g, "w", gckpt_shape1(3), one);
+    gckpt_tensor *h = gckpt_batchnorm(n->x, w, NULL, n->mean, variance);
+    if (twice)
+        h = gckpt_add(h, gckpt_batchnorm(gckpt_scale(n->x, 2), NULL, NULL, running(g, "mean", 3, 0.5f, momentum),
+                                         variance));
+    if (!trains)
+        CHECK(gckpt_store_freeze(n->s, "w", 1) == GCKPT_OK);
+    gckpt_term term = { gckpt_cross_entropy(h, n->y), 1, 0 };
+    gckpt_pick pick = { n->mean, 1 };
+    n->p = gckpt_plan_new(g, &term, 1, &(gckpt_plan_desc){ .fetch = &pick, .fetches = 1 });
+    n->e = gckpt_exec_new(n->p, n->s, NULL);
+    CHECK_MSG(n->e != NULL, "small: %s %s", gckpt_error_text(g), gckpt_error_text(n->s));
+}
+
+static gckpt_result small_step(small *n, int32_t target, gckpt_report *report)
+{
+    int32_t y[ROWS] = { target, target, target, target };
+    gckpt_feed feeds[2] = { { gckpt_id(n->x), small_x }, { gckpt_id(n->y), y } };
+    return gckpt_step(n->e, feeds, 2, ROWS, &(gckpt_hyper){ .lr = 0.1f }, report);
+}
+
+static int three(small *n, const char *name, double a, double b, double c)
+{
+    const net as = { .s = n->s };
+    const float *x = values(&as, name);
+    const double want[3] = { a, b, c };
+    return CHECK_MSG(distance(x, want, 3) < 2e-7, "%s: %.9g %.9g %.9g, not %g %g %g", name, (double)x[0],
+                     (double)x[1], (double)x[2], a, b, c);
+}
+
+/* Means of small_x are 1, 0, 5.75; unbiased variances 62/3, 94/3, 74.75/... of three differences. */
+static void test_small(void)
+{
+    const double variance[3] = { (49 + 16 + 1 - 4) / 3.0, (4 + 25 + 64 + 1) / 3.0, (9 + 36 + 81 + 25 - 132.25) / 3 };
+    small n = { 0 };
+    gckpt_report report;
+    small_new(&n, 1, 0, 1);
+    CHECK(small_step(&n, -1, &report) == GCKPT_OK && report.count == 0 && report.step == 0); /* count 0 */
+    three(&n, "mean", 0.5, 0.5, 0.5);
+    CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1);
+    three(&n, "mean", 1, 0, 5.75); /* momentum 1: what was measured, which is the gradient, picked */
+    three(&n, "variance", variance[0], variance[1], variance[2]);
+    const float *g = gckpt_fetch(n.e, gckpt_id(n.mean), 1);
+    CHECK(g && g[0] == 1 && g[1] == 0 && g[2] == 5.75f);
+    CHECK(gckpt_store_freeze(n.s, "mean", 1) == GCKPT_OK); /* the plan was made before */
+    CHECK(small_step(&n, 2, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(n.e), "frozen after planning"));
+    rig_free(n.e, n.p, n.g, NULL);
+    small_new(&n, 0.5f, 0, 1); /* what is frozen stays */
+    CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
+    three(&n, "mean", 1, 0, 5.75);
+    rig_free(n.e, n.p, n.g, n.s);
+    memset(&n, 0, sizeof n);
+    small_new(&n, 0.25f, 0, 0); /* nothing is trained, and yet it measures */
+    CHECK(small_step(&n, 2, &report) == GCKPT_OK && report.step == 1 && report.grad_norm == 0);
+    three(&n, "mean", 0.625, 0.375, 0.5 + 5.25 / 4);
+    three(&n, "variance", 0.75 + variance[0] / 4, 0.75 + variance[1] / 4, 0.75 + variance[2] / 4);
+    rig_free(n.e, n.p, n.g, n.s);
+    memset(&n, 0, sizeof n);
+    small_new(&n, 0.5f, 1, 1); /* two measure: the mean of x and 2 x, of 1 and 4 times the variance */
+    CHECK(small_step(&n, 2, NULL) == GCKPT_OK);
+    three(&n, "mean", 0.25 + 0.75, 0.25, 0.25 + 0.75 * 5.75);
+    three(&n, "variance", 0.5 + 1.25 * variance[0], 0.5 + 1.25 * variance[1], 0.5 + 1.25 * variance[2]);
+    double clock = 0;
+    gckpt_cost costs[16];
+    int32_t y[ROWS] = { 0, 1, 2, 0 };
+    gckpt_feed feeds[2] = { { gckpt_id(n.x), small_x }, { gckpt_id(n.y), y } };
+    uint64_t hash = gckpt_store_hash(n.s), update;
+    CHECK(gckpt_calibrate(n.e, feeds, 2, ROWS, seconds, &clock, costs, gckpt_graph_size(n.g), &update) == GCKPT_OK);
+    CHECK(gckpt_store_hash(n.s) == hash);
+    rig_free(n.e, n.p, n.g, n.s);
+}
+
+/* == saved, and gone on with ==================================================================== */
+static void test_resume(void)
+{
+    const gckpt_hyper hyper = { .lr = 0.05f, .weight_decay = 0.1f };
+    const way w = { .micro = 3 };
+    file f = { 0 };
+    net n;
+    for (int part = 0; part < 2; part++) {
+        net_new(&n, 3);
+        CHECK(part == 0 || gckpt_store_read(n.s, file_read, &f, f.size) == GCKPT_OK);
+        gckpt_plan *p = plan_of(&n, &w);
+        gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
+        for (int step = part; step < STEPS * part + 1 - part; step++)
+            CHECK(rig_step(e, net_feed, &n, BATCH_ROWS, 0, 0, &hyper, NULL) == GCKPT_OK);
+        CHECK(part || gckpt_store_write(n.s, file_write, &f) == GCKPT_OK);
+        CHECK(part == 0 || gckpt_store_hash(n.s) == train(&w, STEPS));
+        rig_free(e, p, n.g, n.s);
+    }
+    free(f.bytes);
+}
+
+/* == what is refused ============================================================================ */
+static void refused(gckpt_graph **g, gckpt_store *s, const gckpt_tensor *t, gckpt_result result, const char *text)
+{
+    CHECK_MSG(!t && gckpt_error(*g) == result && strstr(gckpt_error_text(*g), text), "refused: %d \"%s\", not \"%s\"",
+              (int)gckpt_error(*g), gckpt_error_text(*g), text);
+    gckpt_graph_free(*g);
+    *g = gckpt_graph_new(s, NULL);
+}
+
+static void test_refusals(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init zero = { 0, 0, 0 };
+#define X4 gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(2, 4, 5, 6))
+#define X2 gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 6))
+#define REFUSED(t, result, text) refused(&g, s, t, result, text)
+#define WINDOW(...) &(gckpt_window){ __VA_ARGS__ }
+    REFUSED(gckpt_max_pool(X4, NULL), GCKPT_E_SHAPE, "size must be given");
+    REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .padding = { 2, 0 })), GCKPT_E_SHAPE, "padding 2");
+    REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, 2 }, .stride = { -1, 1 })), GCKPT_E_SHAPE, "stride -1");
+    REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 2, -2 })), GCKPT_E_SHAPE, "size -2");
+    REFUSED(gckpt_average_pool(X4, WINDOW(.size = { 5, 2 })), GCKPT_E_SHAPE, "4 places where the window needs 5");
+    REFUSED(gckpt_max_pool(X2, WINDOW(.size = { 2, 2 })), GCKPT_E_SHAPE, "must be (B,H,W,C)");
+    REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .dilation = { 1, 2 })), GCKPT_E_ARG, "a convolution's");
+    REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .groups = 2)), GCKPT_E_ARG, "a convolution's");
+    REFUSED(gckpt_max_pool(X4, WINDOW(.size = { 2, 2 }, .output_padding = { 0, 1 })), GCKPT_E_ARG, "a convolution's");
+    REFUSED(gckpt_max_pool(gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, 300, 300, 1)), WINDOW(.size = { 257, 256 })),
+            GCKPT_E_SHAPE, "257 x 256");
+    REFUSED(gckpt_global_average_pool(X2), GCKPT_E_SHAPE, "no axes between");
+    REFUSED(gckpt_groupnorm(X4, 4, NULL, NULL), GCKPT_E_SHAPE, "not 4 equal groups");
+    REFUSED(gckpt_groupnorm(X4, 0, NULL, NULL), GCKPT_E_SHAPE, "equal groups");
+    REFUSED(gckpt_groupnorm(gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(6)), 2, NULL, NULL), GCKPT_E_SHAPE, "(B,..,C)");
+    gckpt_tensor *x = X4, *p = gckpt_param(g, "p", gckpt_shape1(5), zero);
+    REFUSED(gckpt_groupnorm(x, 2, p, NULL), GCKPT_E_SHAPE, "needs a gain of [6]");
+    x = X4, p = gckpt_param(g, "p", gckpt_shape1(5), zero);
+    REFUSED(gckpt_groupnorm(x, 2, NULL, p), GCKPT_E_SHAPE, "needs a bias of [6]");
+    x = X4, p = running(g, "r5", 5, 0, 0.1f);
+    REFUSED(gckpt_batchnorm(x, NULL, NULL, p, p), GCKPT_E_SHAPE, "needs a mean of [6]");
+    x = X4, p = gckpt_param(g, "p6", gckpt_shape1(6), zero);
+    REFUSED(gckpt_batchnorm(x, NULL, NULL, p, p), GCKPT_E_ARG, "must be a gckpt_running");
+    x = X4, p = running(g, "r6", 6, 0, 0.1f);
+    REFUSED(gckpt_batchnorm(x, p, NULL, p, p), GCKPT_E_ARG, "is measured, not trained");
+    x = X4, p = running(g, "r6", 6, 0, 0.1f);
+    REFUSED(gckpt_add(x, gckpt_reshape(p, gckpt_shape2(1, 6))), GCKPT_E_ARG, "gckpt_detach");
+    x = X4, p = running(g, "r6", 6, 0, 0.1f); /* but that is fine */
+    CHECK_MSG(gckpt_add(x, gckpt_detach(p)) != NULL, "%s", gckpt_error_text(g));
+    REFUSED(running(g, "r6", 6, 0, 0.2f), GCKPT_E_ARG, "another momentum");
+    p = gckpt_param(g, "p6", gckpt_shape1(6), zero);
+    REFUSED(running(g, "p6", 6, 0, 0.2f), GCKPT_E_ARG, "a gckpt_param");
+    REFUSED(running(g, "m", 6, 0, -0.1f), GCKPT_E_ARG, "from 0 to 1");
+    REFUSED(running(g, "m", 6, 0, 1.5f), GCKPT_E_ARG, "from 0 to 1");
+    REFUSED(running(g, "m", 6, 0, float_of(0x7fc00000)), GCKPT_E_ARG, "from 0 to 1");
+    REFUSED(gckpt_running(g, NULL, gckpt_shape1(6), zero, 0.1f), GCKPT_E_ARG, "need a name");
+    p = gckpt_param(g, "w", gckpt_shape2(3, 6), zero), x = running(g, "r6", 6, 0, 0.1f);
+    REFUSED(gckpt_batchnorm(p, NULL, NULL, x, x), GCKPT_E_ARG, "depends on no input");
+    CHECK(!gckpt_running(NULL, "m", gckpt_shape1(6), zero, 0.1f) && !gckpt_max_pool(NULL, NULL));
+    CHECK(!gckpt_average_pool(NULL, NULL) && !gckpt_global_average_pool(NULL) && !gckpt_groupnorm(NULL, 1, NULL, NULL));
+    CHECK(!gckpt_batchnorm(NULL, NULL, NULL, NULL, NULL));
+    rig_free(NULL, NULL, g, s);
+}
+
+int main(void)
+{
+    for (int i = 0; i < STEPS; i++) {
+        int64_t nx = BATCH_ROWS * HIGH * WIDE * IN, nt = BATCH_ROWS * C;
+        float *x = numbers(37, STEPS * nx, 0), *t = numbers(11, STEPS * nt, 0);
+        x_data[i] = (float *)malloc((size_t)nx * sizeof *x), t_data[i] = (float *)malloc((size_t)nt * sizeof *t);
+        memcpy(x_data[i], x + i * nx, (size_t)nx * sizeof *x), memcpy(t_data[i], t + i * nt, (size_t)nt * sizeof *t);
+        free(x), free(t);
+    }
+    for (int i = 0; i < CASES; i++)
+        test_case(i);
+    test_greatest(GCKPT_ISA_PLAIN);
+    test_greatest(GCKPT_ISA_AUTO);
+    test_golden_net();
+    test_ways();
+    test_nothing();
+    test_small();
+    test_resume();
+    test_refusals();
+    for (int i = 0; i < STEPS; i++)
+        free(x_data[i]), free(t_data[i]);
+    return check_report("buffers");
+}

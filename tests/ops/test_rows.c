@@ -1,0 +1,257 @@
+/* test_rows.c - op rows: the list of the header's own, how printed C names them, what a backward is worth. */
+#include "ops/ops.h"
+#include "plan/plan.h"
+#include "check.h"
+#include <stdlib.h>
+
+typedef gckpt_tensor T;
+
+/* ---- every op of the header, as its builder makes it, is printed as the header's own ---- */
+typedef struct {
+    char *bytes;
+    size_t size;
+} text;
+
+static size_t to_text(void *user, const void *bytes, size_t size)
+{
+    text *t = (text *)user;
+    t->bytes = (char *)realloc(t->bytes, t->size + size + 1);
+    memcpy(t->bytes + t->size, bytes, size);
+    t->size += size;
+    t->bytes[t->size] = 0;
+    return size;
+}
+
+/* The names in the header's list, each with a blank on both sides; 0: no such file. */
+static int listed(char *names, size_t room)
+{
+    char line[256];
+    int n = 0, inside = 0;
+    FILE *f = fopen("gradckpt.h", "r");
+    snprintf(names, room, " ");
+    while (f && fgets(line, sizeof line, f)) {
+        inside = inside || !strncmp(line, "#define GCKPTI_OPS(", 19);
+        for (char *at = line; inside && (at = strstr(at, "(")) != NULL && strncmp(line, "#define", 7);) {
+            char *end = strchr(++at, ')');
+            size_t have = strlen(names);
+            snprintf(names + have, room - have, "%.*s ", (int)(end - at), at);
+            n++;
+        }
+        if (inside && !strchr(line, '\\'))
+            break;
+    }
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* A parameter. */
+static T *param(gckpt_graph *g, const char *name, int64_t a, int64_t b)
+{
+    gckpt_init init = { 0.1f, 0, 0 };
+    return gckpt_param(g, name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+static T *weight(gckpt_graph *g, int64_t a, int64_t b)
+{
+    static int count;
+    char name[16];
+    snprintf(name, sizeof name, "w%d", count++);
+    return param(g, name, a, b);
+}
+
+/* A graph in which each op stands at least once. */
+static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
+{
+    T *ids = gckpt_input(g, "ids", GCKPT_I32, gckpt_shape2(2, 4));
+    T *x = gckpt_embed(weight(g, 9, 8), ids), *one = weight(g, 8, 0);
+    T *(*const curves[])(T *) = { gckpt_relu, gckpt_gelu, gckpt_gelu_erf, gckpt_silu, gckpt_tanh, gckpt_sigmoid,
+                                  gckpt_softmax, gckpt_log_softmax, gckpt_exp, gckpt_log, gckpt_sqrt, gckpt_abs,
+                                  gckpt_reciprocal };
+    static const int axes[3] = { 0, 2, 1 };
+    for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
+        x = curves[i](x);
+    x = gckpt_clamp(gckpt_pow(x, 1.5f), 0, 1);
+    x = gckpt_maximum(gckpt_minimum(gckpt_div(x, one), one), gckpt_detach(x));
+    x = gckpt_dropout(gckpt_scale(x, 0.5f), 0.1f);
+    x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), one);
+    x = gckpt_permute(gckpt_permute(x, axes, 3), axes, 3);
+    T *half[2] = { gckpt_slice(x, 2, 0, 4), gckpt_slice(x, 2, 4, 8) };
+    x = gckpt_concat(half, 2, 2);
+    x = gckpt_rmsnorm(gckpt_layernorm(x, one, one), one);
+    x = gckpt_rotary(gckpt_linear(gckpt_matmul(x, weight(g, 8, 8)), weight(g, 8, 8), one), 2, 0);
+    x = gckpt_attention(x, x, x, 2, 1);
+    x = gckpt_conv1d(x, gckpt_reshape(weight(g, 8, 8), gckpt_shape3(1, 8, 8)), one, NULL);
+    const gckpt_window window = { .size = { 1, 2 }, .stride = { 1, 1 } };
+    x = gckpt_average_pool(gckpt_max_pool(gckpt_concat((T *[]){ x, x }, 2, 1), &window), &window);
+    x = gckpt_groupnorm(gckpt_slice(x, 1, 0, 4), 2, one, one);
+    T *mean = gckpt_running(g, "mean", gckpt_shape1(8), (gckpt_init){ 0, 0, 0 }, 0.1f);
+    T *variance = gckpt_running(g, "variance", gckpt_shape1(8), (gckpt_init){ 0, 0, 1 }, 0.1f);
+    x = gckpt_batchnorm(x, one, one, mean, variance);
+    x = gckpt_gru(gckpt_gather(x, ids), weight(g, 8, 24), NULL, weight(g, 8, 24), NULL, NULL);
+    x = gckpt_lstm(x, weight(g, 8, 16), weight(g, 4, 16), NULL, NULL, NULL);
+    for (int i = 0; more && i < 1; i++)
+        x = gckpt_apply(more, &x, 1, NULL, 0);
+    gckpt_term terms[9] = { { gckpt_cross_entropy(x, ids), 1, 0 },
+                            { gckpt_linear_cross_entropy(x, weight(g, 9, 8), ids), 1, 0 },
+                            { gckpt_mean_squared_error(x, x), 1, 0 },
+                            { gckpt_sum_loss(gckpt_mean(gckpt_sum(x, -1), -1)), 1, 0 },
+                            { gckpt_cross_entropy_with(x, ids, NULL, 0.1f), 1, 0 },
+                            { gckpt_soft_cross_entropy(x, x, NULL), 1, 0 },
+                            { gckpt_mean_squared_error_with(x, x, x), 1, 0 },
+                            { gckpt_huber(x, x, NULL, 1), 1, 0 },
+                            { gckpt_binary_cross_entropy(x, x, NULL), 1, 0 } };
+    gckpt_plan *p = gckpt_plan_new(g, terms, 9, NULL);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    return p;
+}
+
+/* What only an INFERENCE plan can have. */
+static gckpt_plan *cached(gckpt_graph *g)
+{
+    gckpt_pick pick = { gckpt_input(g, "rows", GCKPT_F32, gckpt_shape3(2, 4, 8)), 0 };
+    gckpt_tensor *keys = gckpt_cache(pick.tensor, 16);
+    gckpt_plan_desc desc = { 0 };
+    pick.tensor = gckpt_attention(pick.tensor, keys, keys, 2, 1);
+    desc.mode = GCKPT_INFERENCE, desc.fetch = &pick, desc.fetches = 1;
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    return p;
+}
+
+static gckpt_result same_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+static void nothing(const gckpt_call *call) { (void)call; }
+static const gckpt_op gelu = { "gelu", same_shape, nothing, nothing, NULL, NULL, { 0 }, 0, NULL, NULL, NULL };
+
+static void names(void)
+{
+    char list[1024], want[64], printed[1024] = " ";
+    int n = listed(list, sizeof list), used = 0;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL), *caches = gckpt_graph_new(s, NULL);
+    gckpt_plan *p = all_ops(g, NULL), *q = cached(caches);
+    text t = { NULL, 0 };
+    CHECK(gckpt_plan_c(p, "all", to_text, &t) == GCKPT_OK);
+    CHECK(gckpt_plan_c(q, "cached", to_text, &t) == GCKPT_OK);
+    gckpt_plan_free(q);
+    gckpt_graph_free(caches);
+    CHECK_MSG(n >= 40, "%d ops are listed", n);
+    /* what is printed is listed, and the other way round */
+    for (const char *at = t.bytes; at && (at = strstr(at, "    { &")) != NULL;) {
+        size_t have = strlen(printed), length = strcspn(at += 7, ",");
+        CHECK_MSG(!strncmp(at, "gckpti_op_", 10), "%.*s is printed as the user's", (int)length, at);
+        snprintf(want, sizeof want, " %.*s ", (int)length - 10, at + 10);
+        CHECK_MSG(strstr(list, want) != NULL, "%s is not listed", want);
+        if (!strstr(printed, want))
+            snprintf(printed + have, sizeof printed - have, "%s", want + 1), used++;
+    }
+    CHECK_MSG(used == n, "%d of %d listed ops are printed:%s", used, n, printed);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    /* the user's: a row called as one of ours, a copy of one of ours under another name */
+    gckpt_op copy = gckpti_op_tanh;
+    copy.name = "curve";
+    for (int i = 0; i < 2; i++) {
+        g = gckpt_graph_new(s, NULL);
+        p = all_ops(g, i ? &copy : &gelu);
+        t.size = 0;
+        CHECK(gckpt_plan_c(p, "all", to_text, &t) == GCKPT_OK);
+        CHECK(t.bytes && strstr(t.bytes, i ? "{ &curve, " : "{ &gelu, ") && strstr(t.bytes, "{ &gckpti_op_gelu, ") &&
+              strstr(t.bytes, "{ &gckpti_op_tanh, "));
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+    }
+    gckpt_store_free(s);
+    free(t.bytes);
+}
+
+/* ---- flops_backward ---- */
+enum { FLOPS = 10000000 };
+static uint64_t forward_flops(const gckpt_call *call) { return FLOPS + (uint64_t)call->shape.d[0]; }
+static uint64_t backward_flops(const gckpt_call *call)
+{
+    uint64_t sum = 5;
+    for (int i = 0; i < call->inputs; i++)
+        sum += call->in[i].grad ? (uint64_t)FLOPS * (1u << i) : 0;
+    return sum;
+}
+
+static gckpt_cost cost_of(const gckpt_plan *p, const T *t) { return p->told[gckpt_id(t)].cost; }
+
+/* An op of three inputs; bit i of wanted: input i is trained. */
+static uint64_t user_cost(unsigned wanted, uint64_t (*flops)(const gckpt_call *), uint64_t *work)
+{
+    gckpt_op op = { "mine", same_shape, nothing, nothing, forward_flops, NULL, { 0 }, 0, NULL, NULL, flops };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    T *in[4], *loss;
+    for (int i = 0; i < 3; i++)
+        in[i] = wanted >> i & 1 ? weight(g, 4, 4) : gckpt_input(g, i ? i > 1 ? "c" : "b" : "a", GCKPT_F32, gckpt_shape2(4, 4));
+    T *y = gckpt_apply(&op, in, 3, NULL, 0);
+    in[3] = gckpt_mul(y, weight(g, 4, 4)); /* there is something to train, and data */
+    loss = gckpt_sum_loss(gckpt_mul(in[3], gckpt_input(g, "d", GCKPT_F32, gckpt_shape2(4, 4))));
+    gckpt_term term = { loss, 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_cost c = { 0, 0 };
+    if (CHECK_MSG(p != NULL, "%s", gckpt_error_text(g)))
+        c = cost_of(p, y);
+    CHECK(c.forward == FLOPS + 4 + 16384);
+    *work = gckpt_plan_work(p);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return c.backward;
+}
+
+static void users(void)
+{
+    for (unsigned wanted = 0; wanted < 8; wanted++) {
+        int count = (int)(wanted & 1) + (int)(wanted >> 1 & 1) + (int)(wanted >> 2);
+        uint64_t before, after, rule = user_cost(wanted, NULL, &before), own = user_cost(wanted, backward_flops, &after);
+        CHECK_MSG(rule == (count ? (uint64_t)(count > 1 ? 2 : 1) * (FLOPS + 4) + 16384 : 0), "%u: %lu", wanted,
+                  (unsigned long)rule);
+        CHECK_MSG(own == (count ? 5 + (uint64_t)FLOPS * wanted + 16384 : 0), "%u: %lu", wanted, (unsigned long)own);
+        CHECK_MSG(after - before == own - rule, "%u: the plan's work %lu, then %lu", wanted, (unsigned long)before,
+                  (unsigned long)after);
+    }
+}
+
+/* Attention computes half its forward again, linear_cross_entropy all of it: with one gradient, with more. */
+static void own(void)
+{
+    for (int frozen = 0; frozen < 2; frozen++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 512, 64));
+        T *ids = gckpt_input(g, "ids", GCKPT_I32, gckpt_shape2(1, 512));
+        T *q = gckpt_linear(x, weight(g, 64, 64), NULL), *w = param(g, "head", 512, 64);
+        T *y = gckpt_attention(q, frozen ? x : q, frozen ? x : q, 1, 0);
+        if (frozen)
+            gckpt_store_freeze(s, "head", 1);
+        gckpt_term term = { gckpt_linear_cross_entropy(y, w, ids), 1, 0 };
+        gckpt_plan_desc built = { .as_built = 1 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &built);
+        uint64_t flops = 512 * 512 * (4 * 64 + 14), gradients = frozen ? 1 : 2;
+        if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(g)))
+            return;
+        CHECK(cost_of(p, y).forward == flops + 16384);
+        CHECK(cost_of(p, y).backward == flops * gradients + flops / 2 + 16384);
+        flops = 512 * 512 * (2 * 64 + 13);
+        CHECK(cost_of(p, term.loss).forward == flops + 16384);
+        CHECK(cost_of(p, term.loss).backward == flops * gradients + flops + 16384);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
+int main(void)
+{
+    names();
+    users();
+    own();
+    return check_report("rows");
+}

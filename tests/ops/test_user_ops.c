@@ -1,0 +1,562 @@
+/* test_user_ops.c - what users' kernels have: gckpt_parallel, gckpt_fma, gckpt_dot, gckpt_product;
+ * and the convolution that examples/convolution.h makes of them. Public names only. On every
+ * executor: plain and vector kernels, one thread or some, OpenMP's or the program's own. */
+#include "gradckpt.h"
+#include "rig.h"
+#include "examples/convolution.h"
+#include "golden/convolution.h"
+#include <math.h>
+
+/* ---- where a call comes from: an op that runs `inside` in its forward, on each executor ---- */
+static void (*inside)(const gckpt_call *call);
+static size_t (*inside_work)(const gckpt_call *call);
+static long jobs; /* given to the program's own pool */
+
+static gckpt_result probe_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->work_forward = inside_work ? inside_work(call) : 0;
+    return GCKPT_OK;
+}
+
+static void probe_forward(const gckpt_call *call)
+{
+    memcpy(call->out, call->in[0].data, (size_t)count_of(&call->shape) * sizeof(float));
+    inside(call);
+}
+
+static void last_first(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+    jobs++;
+    while (n-- > 0)
+        body(context, n);
+}
+
+#ifdef _OPENMP
+static void at_once(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+    jobs++;
+#pragma omp parallel for schedule(static, 1) num_threads(3)
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+}
+#else
+#define at_once last_first
+#endif
+
+typedef struct {
+    gckpt_isa isa;
+    int threads, plain, pool; /* pool: 1 last_first, 2 at_once */
+} executor;
+
+/* Of executor i; 0: there are no more. */
+static int executor_at(int i, executor *e)
+{
+    static const gckpt_isa isas[] = { GCKPT_ISA_PLAIN, GCKPT_ISA_C, GCKPT_ISA_NEON, GCKPT_ISA_AVX2,
+                                      GCKPT_ISA_AVX512 };
+    const executor how = { isas[i / 6 % 5], i % 3 + 1, i == 30, i % 6 < 3 ? 0 : 1 + (i % 2) };
+    *e = how;
+    return i < 31;
+}
+
+static void run_inside(void (*what)(const gckpt_call *call), size_t (*work)(const gckpt_call *call))
+{
+    static const gckpt_op probe = { .name = "probe",
+                                    .shape = probe_shape,
+                                    .forward = probe_forward };
+    executor how;
+    inside = what;
+    inside_work = work;
+    for (int i = 0; executor_at(i, &how); i++) {
+        if (!gckpt_isa_available(how.isa))
+            continue;
+        float x[2] = { 1, 2 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+        gckpt_pick pick = { gckpt_apply(&probe, &in, 1, NULL, 0), 0 };
+        gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE,
+                                 .fetch = &pick,
+                                 .fetches = 1,
+                                 .threads = how.threads,
+                                 .plain = how.plain };
+        gckpt_exec_desc run = { .isa = how.plain ? GCKPT_ISA_AUTO : how.isa,
+                                .parallel_for = how.pool == 1   ? last_first
+                                                : how.pool == 2 ? at_once
+                                                                : NULL };
+        gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &run);
+        gckpt_feed feed = { gckpt_id(in), x };
+        CHECK_MSG(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK, "%s",
+                  gckpt_error_text(e ? (void *)e : (void *)g));
+        rig_free(e, p, g, s);
+    }
+}
+
+/* ---- gckpt_parallel ---- */
+enum { ITEMS = 1000 };
+typedef struct {
+    const gckpt_call *call;
+    int count[ITEMS], busy[3], wrong, nested;
+} items;
+
+static void nested_item(void *context, int64_t i, int64_t worker)
+{
+    (void)i;
+    *(int *)context += worker == 0;
+}
+
+static void count_item(void *context, int64_t i, int64_t worker)
+{
+    items *t = (items *)context;
+    t->count[i]++;
+    if (worker < 0 || worker >= t->call->threads) {
+        t->wrong = 1;
+        return;
+    }
+    int *mine = &t->busy[worker]; /* its own: no other item has it meanwhile */
+    *mine += 1;
+    if (t->nested && i % 100 == 0) {
+        gckpt_call one = *t->call;
+        int inner = 0;
+        one.threads = 1;
+        gckpt_parallel(&one, 50, 1000000, nested_item, &inner);
+        t->wrong |= inner != 50;
+    }
+    for (volatile int k = 0; k < 50; k++)
+        t->wrong |= *mine % 2 != 1;
+    *mine += 1;
+}
+
+static void check_parallel(const gckpt_call *call)
+{
+    static const int64_t works[] = { 0, 1, 3000, 1000000, INT64_MAX, -5 };
+    for (int k = 0; k < 12; k++) {
+        static items t;
+        memset(&t, 0, sizeof t);
+        t.call = call;
+        t.nested = k >= 6;
+        int64_t n = k == 0 ? 0 : k == 1 ? 1 : ITEMS;
+        gckpt_parallel(call, n, works[k % 6], count_item, &t);
+        for (int64_t i = 0; i < ITEMS; i++)
+            CHECK_MSG(t.count[i] == (i < n), "item %d of %d: %d times", (int)i, (int)n, t.count[i]);
+        CHECK(!t.wrong);
+    }
+}
+
+/* ---- gckpt_fma, gckpt_dot: manual, 5a and 5d, written out ---- */
+static float some_float(void)
+{
+    uint32_t u = (uint32_t)next_random(&random_state);
+    return u % 8 ? (float)(int32_t)u / 1e9f : float_of(u & 0xff7fffffu);
+}
+
+static void check_numbers(const gckpt_call *call)
+{
+    float x[200], y[200];
+    random_state = 3;
+    for (int i = 0; i < 200; i++)
+        x[i] = some_float(), y[i] = some_float();
+    for (int i = 0; i + 2 < 200; i++) {
+        float a = gckpt_fma(x[i], y[i], x[i + 2]), b = fmaf(x[i], y[i], x[i + 2]);
+        CHECK(bits_of(a) == bits_of(b) || (a != a && b != b));
+    }
+    for (int n = 0; n <= 200; n++) {
+        float lane[32] = { 0 }, got = gckpt_dot(call, x, y, n);
+        for (int i = 0; i < n; i++)
+            lane[i % 32] = fmaf(x[i], y[i], lane[i % 32]);
+        for (int h = 16; h; h /= 2)
+            for (int i = 0; i < h; i++)
+                lane[i] += lane[i + h];
+        CHECK_MSG(bits_of(got) == bits_of(lane[0]) || got != got, "dot of %d", n);
+        CHECK(bits_of(gckpt_dot(NULL, x, y, n)) == bits_of(got) || got != got);
+    }
+}
+
+/* ---- gckpt_product: any strides, against the chain written out ---- */
+enum { ROOM = 900000, GUARD = 1024 };
+static float room_a[ROOM], room_b[ROOM], room_c[ROOM], room_d[ROOM];
+static const int16_t sizes[][3] = { { 1, 1, 1 },       { 7, 5, 3 },     { 33, 50, 17 },
+                                    { 5, 200, 9 },     { 200, 5, 9 },   { 9, 49, 17 },
+                                    { 3, 4, 700 },     { 20, 30, 0 },   { 70, 70, 70 },
+                                    { 260, 530, 130 }, { 600, 40, 720 } };
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
+static size_t product_scratch(const gckpt_call *call)
+{
+    size_t most = 0;
+    for (int i = 0; i < SIZES; i++) {
+        size_t work = gckpt_product_work(call, sizes[i][0], sizes[i][1], sizes[i][2]);
+        most = work > most ? work : most;
+    }
+    CHECK(call->plain ? most == 0 : (most > 0 || !gckpt_isa_available(GCKPT_ISA_C)));
+    return most + GUARD;
+}
+
+/* Strides of (rows, cols) without an element twice: rows or columns side by side, or neither. */
+static void strides(int way, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
+{
+    *row = way == 0 ? cols + 3 : way == 1 ? 1 : 2 * cols + 1;
+    *col = way == 0 ? 1 : way == 1 ? rows + 2 : 2;
+}
+
+static void try_product(const gckpt_call *call, const int16_t *size, int ways)
+{
+    gckpt_product_desc t = { .m = size[0],
+                             .n = size[1],
+                             .k = size[2],
+                             .a = room_a,
+                             .b = room_b,
+                             .c = room_c,
+                             .accumulate = ways / 27,
+                             .work = call->work };
+    size_t work = gckpt_product_work(call, t.m, t.n, t.k);
+    unsigned char *guard = (unsigned char *)call->work + work; /* behind the scratch */
+    int wrong = 0;
+    memset(guard, 0x5a, GUARD);
+    strides(ways % 3, t.m, t.k, &t.a_row, &t.a_col);
+    strides(ways / 3 % 3, t.k, t.n, &t.b_row, &t.b_col);
+    strides(ways / 9 % 3, t.m, t.n, &t.c_row, &t.c_col);
+    int64_t end = t.m * t.c_row + t.n * t.c_col + 64;
+    CHECK(end <= ROOM && t.m * t.a_row + t.k * t.a_col <= ROOM &&
+          t.k * t.b_row + t.n * t.b_col <= ROOM);
+    for (int64_t i = 0; i < end; i++)
+        room_c[i] = room_d[i] = (float)(i % 7) - 3;
+    gckpt_product(call, &t);
+    for (int64_t i = 0; i < t.m; i++)
+        for (int64_t j = 0; j < t.n; j++) {
+            float *d = &room_d[i * t.c_row + j * t.c_col];
+            *d = t.accumulate ? *d : 0.0f;
+            for (int64_t p = 0; p < t.k; p++)
+                *d = fmaf(t.a[i * t.a_row + p * t.a_col], t.b[p * t.b_row + j * t.b_col], *d);
+        }
+    for (int i = 0; i < GUARD; i++)
+        wrong += guard[i] != 0x5a;
+    for (int64_t i = 0; i < end; i++) /* nothing beside C either */
+        wrong += bits_of(room_c[i]) != bits_of(room_d[i]);
+    CHECK_MSG(!wrong, "%d x %d x %d, strides %d, %d threads: %d wrong", size[0], size[1], size[2],
+              ways, call->threads, wrong);
+}
+
+/* Of all ways an executor tries one in so many, and each instruction set all of them, where all is tried. */
+static int tried;
+
+static void check_product(const gckpt_call *call)
+{
+    static int calls;
+    random_state = 5;
+    calls++;
+    for (int i = 0; i < ROOM; i++) {
+        room_a[i] = (float)below(2001) / 1000.0f - 1;
+        room_b[i] = (float)below(2001) / 1000.0f - 1;
+    }
+    for (int i = 0; i < SIZES; i++)
+        for (int ways = 0; ways < 54; ways++)
+            if ((i + 2 < SIZES || ways == 13 || (i + 1 < SIZES && ways % 13 == 0)) &&
+                (i + ways + calls) % tried == 0)
+                try_product(call, sizes[i], ways);
+}
+
+/* ---- the convolution ---- */
+typedef struct {
+    int64_t b, c, h, w, o, r, s;
+    int stride, padding, bias;
+} problem;
+
+typedef struct {
+    float *x, *y, *dy, *dx, *w, *dw, *bias, *db;
+    gckpt_shape shape; /* of y */
+} answer;
+
+static float *copied(const float *from, int64_t n)
+{
+    float *to = (float *)malloc((size_t)n * sizeof *to);
+    memset(to, 0, (size_t)n * sizeof *to);
+    if (from)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        CHECK(!"a value that was picked");
+    return to;
+}
+
+static float *parameter(gckpt_store *s, const char *name)
+{
+    gckpt_parameter p = { 0 };
+    CHECK(gckpt_store_get(s, gckpt_store_find(s, name), &p) == GCKPT_OK);
+    return p.values;
+}
+
+static void fill(float *x, int64_t n, int64_t step)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(i * step % 23 - 11) / 8.0f;
+}
+
+/* One forward and backward of sum(convolution(x) * target): the gradient of y is the target. */
+static answer convolve(const problem *z, gckpt_isa isa, int threads)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init none = { 0, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(z->b, z->c, z->h, z->w));
+    gckpt_tensor *x = gckpt_mul(in, gckpt_param(g, "one", gckpt_shape1(1), none));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape4(z->o, z->c, z->r, z->s), none);
+    gckpt_tensor *bias = z->bias ? gckpt_param(g, "bias", gckpt_shape1(z->o), none) : NULL;
+    gckpt_tensor *y = convolution(x, w, bias, z->stride, z->padding);
+    gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, gckpt_shape_of(y));
+    gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
+    gckpt_pick picks[5] = { { y, 0 }, { x, 1 }, { w, 1 }, { y, 1 }, { bias, 1 } };
+    gckpt_plan_desc desc = {
+        .fetch = picks, .fetches = 4 + z->bias, .threads = threads, .optimiser = GCKPT_SGD
+    };
+    gckpt_exec_desc run = { .isa = isa };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &run);
+    answer a = { .shape = gckpt_shape_of(y) };
+    int64_t nx = z->b * z->c * z->h * z->w, nw = z->o * z->c * z->r * z->s, ny = count_of(&a.shape);
+    a.x = (float *)malloc((size_t)nx * sizeof *a.x);
+    a.dy = (float *)malloc((size_t)ny * sizeof *a.dy);
+    fill(a.x, nx, 37);
+    fill(a.dy, ny, 31);
+    *parameter(s, "one") = 1;
+    fill(parameter(s, "w"), nw, 29);
+    if (z->bias)
+        fill(parameter(s, "bias"), z->o, 5);
+    gckpt_feed feeds[2] = { { gckpt_id(in), a.x }, { gckpt_id(target), a.dy } };
+    gckpt_hyper still = gckpt_hyper_lr(0);
+    gckpt_report report;
+    CHECK_MSG(gckpt_step(e, feeds, 2, z->b, &still, &report) == GCKPT_OK, "%s",
+              gckpt_error_text(e ? (void *)e : (void *)g));
+    a.y = copied(gckpt_fetch(e, gckpt_id(y), 0), ny);
+    a.dx = copied(gckpt_fetch(e, gckpt_id(x), 1), nx);
+    a.dw = copied(gckpt_fetch(e, gckpt_id(w), 1), nw);
+    a.w = copied(parameter(s, "w"), nw);
+    a.bias = z->bias ? copied(parameter(s, "bias"), z->o) : NULL;
+    a.db = z->bias ? copied(gckpt_fetch(e, gckpt_id(bias), 1), z->o) : NULL;
+    for (int64_t i = 0; i < nw; i++) /* gradients of parameters are divided by the count */
+        a.dw[i] *= (float)report.count;
+    for (int64_t i = 0; z->bias && i < z->o; i++)
+        a.db[i] *= (float)report.count;
+    rig_free(e, p, g, s);
+    return a;
+}
+
+static void answer_free(answer *a)
+{
+    float *all[] = { a->x, a->y, a->dy, a->dx, a->w, a->dw, a->bias, a->db };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
+}
+
+/* The definition, in double; everything is a small multiple of 1/64, so sums are exact. */
+static void convolve_naively(const problem *z, const answer *a, double *y, double *dx, double *dw,
+                             double *db)
+{
+    int64_t rows = a->shape.d[2], cols = a->shape.d[3];
+    for (int64_t b = 0; b < z->b; b++)
+        for (int64_t o = 0; o < z->o; o++)
+            for (int64_t p = 0; p < rows; p++)
+                for (int64_t q = 0; q < cols; q++) {
+                    int64_t at = ((b * z->o + o) * rows + p) * cols + q;
+                    double sum = z->bias ? (double)a->bias[o] : 0, g = (double)a->dy[at];
+                    db[o] += g;
+                    for (int64_t c = 0; c < z->c; c++)
+                        for (int64_t r = 0; r < z->r; r++)
+                            for (int64_t s = 0; s < z->s; s++) {
+                                int64_t i = p * z->stride + r - z->padding;
+                                int64_t j = q * z->stride + s - z->padding;
+                                int64_t from = ((b * z->c + c) * z->h + i) * z->w + j;
+                                int64_t with = ((o * z->c + c) * z->r + r) * z->s + s;
+                                if (i < 0 || i >= z->h || j < 0 || j >= z->w)
+                                    continue;
+                                sum += (double)a->w[with] * (double)a->x[from];
+                                dw[with] += g * (double)a->x[from];
+                                dx[from] += g * (double)a->w[with];
+                            }
+                    y[at] = sum;
+                }
+}
+
+static int differ(const float *got, const double *want, int64_t n)
+{
+    int wrong = 0;
+    for (int64_t i = 0; i < n; i++)
+        wrong += fabs((double)got[i] - want[i]) > 2e-6 * fabs(want[i]);
+    return wrong;
+}
+
+static void test_values(void)
+{
+    static const problem problems[] = {
+        { 2, 3, 5, 6, 4, 3, 2, 2, 1, 1 },    { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
+        { 3, 2, 7, 5, 3, 3, 3, 1, 1, 1 },    { 2, 2, 4, 4, 2, 3, 3, 1, 4, 1 },
+        { 1, 2, 9, 8, 5, 1, 1, 3, 0, 1 },    { 2, 1, 6, 3, 2, 6, 3, 1, 0, 0 },
+        { 2, 4, 8, 8, 3, 5, 5, 2, 2, 1 },    { 1, 3, 4, 7, 2, 2, 4, 5, 3, 1 },
+        { 1, 40, 40, 41, 12, 3, 3, 1, 1, 1 } /* several bands */
+    };
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+        for (int k = 0; k < GCKPT_ISA_COUNT * 3; k++) {
+            const problem *z = &problems[i];
+            if (!gckpt_isa_available((gckpt_isa)(k / 3)))
+                continue;
+            answer a = convolve(z, (gckpt_isa)(k / 3), k % 3 + 1);
+            int64_t nx = z->b * z->c * z->h * z->w, nw = z->o * z->c * z->r * z->s;
+            int64_t ny = count_of(&a.shape);
+            double *sums = (double *)calloc((size_t)(nx + nw + ny + z->o), sizeof *sums);
+            double *dx = sums + ny, *dw = dx + nx, *db = dw + nw;
+            convolve_naively(z, &a, sums, dx, dw, db);
+            CHECK_MSG(!differ(a.y, sums, ny) && !differ(a.dx, dx, nx) && !differ(a.dw, dw, nw) &&
+                          (!z->bias || !differ(a.db, db, z->o)),
+                      "problem %d, %s, %d threads: %d %d %d", (int)i,
+                      gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, differ(a.y, sums, ny),
+                      differ(a.dx, dx, nx), differ(a.dw, dw, nw));
+            if (i == 0) /* PyTorch's */
+                CHECK(!differ(a.y, golden_y, ny) && !differ(a.dx, golden_dx, nx) &&
+                      !differ(a.dw, golden_dw, nw) && !differ(a.db, golden_db, z->o));
+            free(sums);
+            answer_free(&a);
+        }
+}
+
+/* ---- a small network, trained in any way ---- */
+enum { BATCH = 6 };
+typedef struct {
+    int64_t rows;
+    gckpt_isa isa;
+    int threads, pool, plain;
+    gckpt_mode mode;
+    int least; /* AUTO in the fewest bytes */
+    gckpt_precision precision;
+    int check; /* gradients, instead of training */
+} training;
+
+static uint64_t train(const training *t)
+{
+    static float pixels[BATCH * 2 * 12 * 11], targets[BATCH * 3];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(t->rows, 2, 12, 11));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(t->rows, 3));
+    gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape4(8, 2, 3, 3), normal);
+    gckpt_tensor *b1 = gckpt_param(g, "b1", gckpt_shape1(8), normal);
+    gckpt_tensor *w2 = gckpt_param(g, "w2", gckpt_shape4(8, 8, 3, 3), normal);
+    gckpt_tensor *b2 = gckpt_param(g, "b2", gckpt_shape1(8), normal);
+    gckpt_tensor *w3 = gckpt_param(g, "w3", gckpt_shape4(6, 8, 2, 2), normal);
+    gckpt_tensor *w4 = gckpt_param(g, "w4", gckpt_shape2(6 * 6 * 5, 3), normal);
+    gckpt_tensor *h = gckpt_tanh(convolution(x, w1, b1, 1, 1)), *out;
+    h = gckpt_add(h, gckpt_tanh(convolution(h, w2, b2, 1, 1))); /* h's gradient accumulates */
+    out = convolution(h, w3, NULL, 2, 0);
+    out = gckpt_linear(gckpt_reshape(out, gckpt_shape2(t->rows, 6 * 6 * 5)), w4, NULL);
+    gckpt_term loss = { gckpt_mean_squared_error(out, y), 1, 0 };
+    gckpt_plan_desc desc = { .mode = t->mode,
+                             .batch = BATCH,
+                             .threads = t->threads,
+                             .plain = t->plain,
+                             .precision = t->precision,
+                             .budget = t->least ? 1 : 0 };
+    gckpt_exec_desc run = { .isa = t->isa,
+                            .debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE,
+                            .parallel_for = t->pool ? at_once : NULL };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+    if (!p && t->least) { /* the error names the least budget */
+        const char *text = gckpt_error_text(g), *at = strstr(text, "at least ");
+        CHECK(at != NULL);
+        desc.budget = at ? (size_t)strtoull(at + 9, NULL, 10) : 0;
+        p = gckpt_plan_new(g, &loss, 1, &desc);
+    }
+    gckpt_exec *e = gckpt_exec_new(p, s, &run);
+    gckpt_feed feeds[2] = { { gckpt_id(x), pixels }, { gckpt_id(y), targets } };
+    gckpt_hyper hyper = { .lr = 0.01f };
+    uint64_t hash = 0;
+    random_state = 11;
+    for (size_t i = 0; i < sizeof pixels / sizeof pixels[0]; i++)
+        pixels[i] = (float)below(2001) / 1000.0f - 1;
+    for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++)
+        targets[i] = (float)below(2001) / 1000.0f - 1;
+    if (t->check) {
+        gckpt_check check;
+        CHECK_MSG(gckpt_check_gradients(e, feeds, 2, BATCH, &check) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+    } else {
+        for (int step = 0; step < 3; step++)
+            CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, NULL) == GCKPT_OK, "%s",
+                      gckpt_error_text(e ? (void *)e : (void *)g));
+        hash = gckpt_store_hash(s);
+    }
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_training(void)
+{
+    static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
+                                        GCKPT_SQRT };
+    const training base = { .rows = BATCH, .threads = 1, .isa = GCKPT_ISA_PLAIN };
+    training t = base;
+    uint64_t want = train(&base);
+    t.check = 1;
+    train(&t);
+    t.isa = GCKPT_ISA_AUTO, t.threads = 2;
+    train(&t);
+    for (int i = 0; i < 60; i++) {
+        static const int64_t rows[] = { 6, 1, 4, 2, 5 }; /* 4, 5: a short last micro-batch */
+        t = base;
+        t.rows = rows[i % 5];
+        t.isa = (gckpt_isa)(i / 2 % GCKPT_ISA_COUNT);
+        t.threads = i % 3 + 1;
+        t.mode = modes[i % 4];
+        t.least = t.mode == GCKPT_AUTO;
+        t.pool = i % 7 == 0;
+        t.plain = i % 11 == 0 && t.isa == GCKPT_ISA_AUTO;
+        if (gckpt_isa_available(t.isa))
+            CHECK_MSG(train(&t) == want, "rows %d, %s, %d threads, mode %d", (int)t.rows,
+                      gckpt_isa_name(t.isa), t.threads, (int)t.mode);
+    }
+    t = base; /* bf16: values are rounded, the op computes in binary32 */
+    t.precision = GCKPT_BF16;
+    want = train(&t);
+    t.rows = 4, t.threads = 3, t.isa = GCKPT_ISA_AUTO, t.least = 1;
+    CHECK(train(&t) == want);
+}
+
+/* Shapes that do not fit are refused by name. */
+static void test_refusals(void)
+{
+    static const int64_t wrong[][5] = { { 3, 3, 3, 1, 0 },
+                                        { 2, 6, 3, 1, 0 },
+                                        { 2, 3, 8, 1, 0 },
+                                        { 2, 3, 3, 0, 0 },
+                                        { 2, 3, 3, 1, -1 } };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        const gckpt_init normal = { 1, 0, 0 };
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(1, 2, 5, 7));
+        gckpt_tensor *w =
+            gckpt_param(g, "w", gckpt_shape4(4, wrong[i][0], wrong[i][1], wrong[i][2]), normal);
+        CHECK(convolution(x, w, NULL, (int)wrong[i][3], (int)wrong[i][4]) == NULL);
+        CHECK(strstr(gckpt_error_text(g), "convolution: x ") != NULL);
+        rig_free(NULL, NULL, g, s);
+    }
+    float x = 2, y = 3;
+    gckpt_parallel(NULL, 5, 1, NULL, NULL);
+    gckpt_product(NULL, NULL);
+    CHECK(gckpt_product_work(NULL, 1000, 1000, 1000) == 0);
+    CHECK(gckpt_dot(NULL, &x, &y, 1) == 6.0f);
+}
+
+int main(int argc, char **argv)
+{
+    tried = argc > 1 && argv[1] ? 1 : 15 / check_tries(3);
+    run_inside(check_parallel, NULL);
+    CHECK(jobs > 0 || !gckpt_isa_available(GCKPT_ISA_C));
+    run_inside(check_numbers, NULL);
+    run_inside(check_product, product_scratch);
+    test_values();
+    test_training();
+    test_refusals();
+    return check_report("user ops");
+}

@@ -1,0 +1,908 @@
+/* test_offload.c - values kept in slower memory: the same bits as without, bytes exact on both sides, a copy
+ * that fails changes nothing, what is proven holds against every schedule there is.
+ *     build/test_offload [first seed] [scale in percent] */
+#define _DEFAULT_SOURCE
+#include "base/base.h"
+#include "graph/graph.h"
+#include "plan/own.h"
+#include "search/own.h"
+#include "ask/own.h"
+
+#include "backend.h"
+#include "net.h"
+
+/* ---- slower memory: between canaries; it notes what is touched; call fail_at copies a byte less ---- */
+enum { FAR_BYTES = 1 << 20, CANARY = 256 };
+static struct {
+    unsigned char bytes[FAR_BYTES + 2 * CANARY];
+    size_t size, touched; /* what the plan says; the greatest address + 1 */
+    long calls, fail_at, out, in;
+} far;
+
+static void far_open(size_t size)
+{
+    memset(&far, 0, sizeof far);
+    memset(far.bytes, 0xc5, sizeof far.bytes);
+    far.size = size;
+}
+
+static size_t far_offload(void *user, size_t at, const void *from, size_t bytes)
+{
+    size_t n = bytes - (++far.calls == far.fail_at);
+    CHECK(user == &far && bytes > 0 && at + bytes <= far.size);
+    memcpy(far.bytes + CANARY + at, from, n);
+    far.touched = at + bytes > far.touched ? at + bytes : far.touched;
+    far.out += (long)bytes;
+    return n;
+}
+
+static size_t far_reload(void *user, size_t at, void *to, size_t bytes)
+{
+    size_t n = bytes - (++far.calls == far.fail_at);
+    CHECK(user == &far && bytes > 0 && at + bytes <= far.size && at + bytes <= far.touched);
+    memcpy(to, far.bytes + CANARY + at, n);
+    far.in += (long)bytes;
+    return n;
+}
+
+static void far_close(void)
+{
+    int intact = 1;
+    CHECK_MSG(far.touched == far.size, "%zu bytes touched, planned %zu", far.touched, far.size);
+    for (size_t i = 0; i < CANARY + FAR_BYTES + CANARY; i++)
+        if (i < CANARY || i >= CANARY + far.size)
+            intact = intact && far.bytes[i] == 0xc5;
+    CHECK(intact);
+}
+
+/* ---- a backend that moves as late as it may: when it is joined, or waited for ---- */
+enum { QUEUE = 512 };
+static struct {
+    device d;
+    gckpt_backend b, lazy;
+    struct { void *to; const void *from; size_t bytes; int out; } queue[QUEUE];
+    int queued;
+    long moves, host, fail_host, asked;
+} dev;
+
+static void lazy_join(void *context)
+{
+    CHECK(context == &dev.d && dev.d.depth == 0);
+    for (int i = 0; i < dev.queued; i++)
+        (dev.queue[i].out ? device_copy_out : device_copy_in)(context, dev.queue[i].to, dev.queue[i].from,
+                                                              dev.queue[i].bytes);
+    dev.queued = 0;
+}
+static void lazy_move(void *context, void *to, const void *from, size_t bytes, int out)
+{
+    CHECK(context == &dev.d && dev.queued < QUEUE);
+    dev.queue[dev.queued].to = to;
+    dev.queue[dev.queued].from = from;
+    dev.queue[dev.queued].bytes = bytes;
+    dev.queue[dev.queued++].out = out;
+    dev.moves++;
+}
+static const char *lazy_finish(void *context)
+{
+    lazy_join(context);
+    return device_finish(context);
+}
+/* Records nothing, so that each instruction is asked for; what was begun is waited for by then. */
+static int asked_to_repeat(void *context, const gckpt_moment *moment)
+{
+    CHECK(context == &dev.d && moment && dev.queued == 0);
+    dev.asked++;
+    return 0;
+}
+static int recorded(void *context) { return CHECK(context == &dev.d && dev.queued == 0); }
+static void *host_get(void *context, size_t bytes)
+{
+    CHECK(context == &dev.d);
+    dev.host++;
+    return dev.fail_host ? dev.host--, NULL : malloc(bytes);
+}
+static void host_release(void *context, void *memory, size_t bytes)
+{
+    CHECK(context == &dev.d && memory && bytes > 0);
+    lazy_join(context); /* nothing may write there any more */
+    dev.host--;
+    free(memory);
+}
+
+/* ---- plans of random graphs, and what they train ---- */
+static float data[VALUES];
+static int32_t indices[2][VALUES];
+
+static int fill(const void *user, int64_t row, gckpt_feed *feeds)
+{
+    (void)user;
+    const size_t x = (size_t)(row * net.t * net.c), i = (size_t)(row * net.t);
+    feeds[0] = (gckpt_feed){ gckpt_id(net.x), data + x };
+    feeds[1] = (gckpt_feed){ gckpt_id(net.tokens), indices[0] + i };
+    feeds[2] = (gckpt_feed){ gckpt_id(net.targets[0]), indices[0] + i };
+    feeds[3] = (gckpt_feed){ gckpt_id(net.targets[1]), indices[1] + i };
+    return 4;
+}
+
+/* Hash of the parameters after three steps, the last one short. */
+static uint64_t train(gckpt_plan *p, gckpt_exec_desc *d, int64_t stream, int pieces)
+{
+    const gckpt_hyper h = { .lr = 1e-2f };
+    gckpt_report r;
+    gckpt_exec *e = gckpt_exec_new(p, net.s, d);
+    if (!CHECK_MSG(e != NULL, "exec: %s", gckpt_error_text(net.s)))
+        return 0;
+    for (int i = 0; i < 3; i++) {
+        gckpt_result result = rig_step(e, fill, NULL, net.batch - (i == 2), stream, pieces, &h, &r);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+    }
+    if (d && d->debug & GCKPT_DEBUG_MEASURE)
+        CHECK_MSG(gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "%zu measured, %zu planned",
+                  gckpt_bytes_measured(e), gckpt_plan_bytes(p));
+    gckpt_exec_free(e);
+    return gckpt_store_hash(net.s);
+}
+
+static gckpt_plan *plan_of(const gckpt_plan_desc *d) { return gckpt_plan_new(net.g, net.term, net.terms, d); }
+
+/* Work of the instructions, bytes that they move out and in. */
+static void check_usage(const gckpt_plan *p, size_t *out, size_t *in)
+{
+    gckpt_usage u;
+    gckpt_instruction ins;
+    uint64_t work = 0;
+    size_t most = 0;
+    *out = *in = 0;
+    for (int x = 0; gckpt_plan_usage(p, x, &u) == GCKPT_OK && gckpt_plan_get(p, x, &ins) == GCKPT_OK; x++) {
+        work += u.work;
+        most = u.live > most ? u.live : most;
+        CHECK((u.moved > 0) == (ins.kind >= GCKPT_OFFLOAD) && (!u.moved || (!u.once && !u.again)));
+        *(ins.kind == GCKPT_OFFLOAD ? out : in) += u.moved;
+    }
+    CHECK(work == gckpt_plan_work(p) && most == gckpt_plan_bound(p));
+    CHECK((*out > 0) == (gckpt_plan_offloaded(p) > 0) && (*in > 0) == (*out > 0));
+}
+
+static long planned, used, less, met;
+
+/* One request with and without slower memory, at a budget between the least and store-all's. */
+static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t rows, int where)
+{
+    size_t out, in, least, most;
+    build(seed, rows);
+    d.mode = GCKPT_STORE_ALL;
+    gckpt_plan *p = plan_of(&d), *near, *again;
+    most = p ? gckpt_plan_bytes(p) : 0;
+    gckpt_plan_free(p);
+    d.mode = GCKPT_OPTIMAL;
+    d.budget = 1;
+    CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_BUDGET);
+    d.budget = least = net.g->least;
+    d.budget += (most - least) / 100 * (size_t)where;
+    near = plan_of(&d);
+    d.offload_bytes = chance(30) ? 4096 : FAR_BYTES;
+    d.offload_work = (uint64_t)(1 + below(60)) << (chance(50) ? 20 : 14);
+    p = plan_of(&d);
+    if (!CHECK_MSG(p && near, "%s", gckpt_error_text(net.g)))
+        return;
+    CHECK_MSG(gckpt_plan_work(p) <= gckpt_plan_work(near), "seed %u: %llu, without %llu", seed,
+              (unsigned long long)gckpt_plan_work(p), (unsigned long long)gckpt_plan_work(near));
+    CHECK(gckpt_plan_bytes(p) <= d.budget && gckpt_plan_offloaded(p) <= d.offload_bytes);
+    CHECK(gckpt_plan_proven_work(p) <= gckpt_plan_work(p) && gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p));
+    CHECK(gckpt_plan_proven_work(p) <= gckpt_plan_proven_work(near));
+    check_usage(p, &out, &in);
+    planned++;
+    used += out > 0;
+    less += gckpt_plan_work(p) < gckpt_plan_work(near);
+    met += gckpt_plan_work(p) == gckpt_plan_proven_work(p);
+    gckpt_plan_free(near);
+    far_open(gckpt_plan_offloaded(p));
+    gckpt_exec_desc e = { .offload = far_offload, .reload = far_reload, .user = &far };
+    e.debug = chance(50) ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_PAINT : GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_PAINT;
+    int whole = rows == net.batch || rows == 0;
+    gckpt_exec_desc own = { .backend = d.backend, .debug = chance(30) ? GCKPT_DEBUG_MEASURE : 0 };
+    uint64_t got = train(p, d.backend ? &own : chance(70) ? &e : NULL, 0, chance(30) ? 3 : 0);
+    CHECK_MSG(got == want, "seed %u, %d %%: other bits", seed, where);
+    if (far.calls) {
+        far_close();
+        CHECK(!whole || far.out <= 3 * (long)out);
+    }
+    destroy();
+    if (d.backend) {
+        gckpt_plan_free(p);
+        return;
+    }
+    /* as a file: the same plan, for the same graph */
+    file f = { 0 };
+    build(seed, rows);
+    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
+    again = gckpt_plan_read(net.g, file_read, &f, NULL);
+    if (CHECK_MSG(again != NULL, "%s", gckpt_error_text(net.g))) {
+        file g = { 0 };
+        CHECK(gckpt_plan_write(again, file_write, &g) == GCKPT_OK && same_file(&f, &g));
+        CHECK(gckpt_plan_offloaded(again) == gckpt_plan_offloaded(p) && gckpt_plan_work(again) == gckpt_plan_work(p));
+        CHECK(train(again, NULL, 0, 0) == want);
+        free(g.bytes);
+    }
+    free(f.bytes);
+    gckpt_plan_free(again);
+    gckpt_plan_free(p);
+    destroy();
+}
+
+static void random_plans(unsigned first, unsigned n)
+{
+    for (unsigned seed = first; seed < first + n; seed++) {
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
+        d.precision = chance(30) ? chance(50) ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC : GCKPT_FP32;
+        d.alignment = chance(25) ? 4 : chance(15) ? 512 : 0;
+        d.stage_parameters = chance(20);
+        build(seed, 0);
+        int64_t batch = net.batch, rows = chance(40) ? 1 + (int64_t)below(batch) : 0;
+        gckpt_plan *p = plan_of(&d);
+        uint64_t want = p ? train(p, NULL, 0, 0) : 0;
+        int exact = p && (!rows || gckpt_plan_split_exact(p, NULL));
+        gckpt_plan_free(p);
+        destroy();
+        d.batch = rows ? batch : 0;
+        for (int k = 0; exact && k < 4; k++) {
+            d.backend = k > 1 && dev.lazy.move ? &dev.lazy : NULL;
+            try_budget(seed, d, want, rows, (int)below(70));
+        }
+    }
+    printf("random plans: %ld, %ld offload, %ld with less work, %ld of proven work\n", planned, used, less, met);
+    CHECK(planned < 20 || (used > planned / 4 && less > 0 && met > 0));
+}
+
+/* ---- a GPT of some layers, whose plans offload; budget 1: an eighth of the way from the least to store-all ---- */
+static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
+{
+    const int64_t t = 4, c = 8;
+    gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_plan_desc d = *like;
+    memset(&net, 0, sizeof net);
+    net.s = gckpt_store_new(NULL);
+    net.g = gckpt_graph_new(net.s, NULL);
+    net.batch = 4, net.t = t, net.c = c;
+    net.x = gckpt_input(net.g, "x", GCKPT_F32, gckpt_shape3(rows, t, c));
+    net.tokens = gckpt_input(net.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
+    net.targets[0] = gckpt_input(net.g, "a", GCKPT_I32, gckpt_shape2(rows, t));
+    net.targets[1] = gckpt_input(net.g, "b", GCKPT_I32, gckpt_shape2(rows, t));
+    T *table = gckpt_param(net.g, "table", gckpt_shape2(V, c), normal), *h = gckpt_embed(table, net.tokens), *y;
+    h = gckpt_add(h, net.x);
+    for (int l = 0; l < 6; l++) {
+        char name[32];
+        T *w[3];
+        for (int k = 0; k < 3; k++) {
+            snprintf(name, sizeof name, "w%d.%d", l, k);
+            w[k] = gckpt_param(net.g, name, gckpt_shape2(k == 2 ? 2 * c : c, k == 1 ? 2 * c : c), normal);
+        }
+        y = gckpt_linear(gckpt_layernorm(h, NULL, NULL), w[0], NULL);
+        h = gckpt_add(h, gckpt_attention(y, y, y, 2, 1));
+        y = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(h, NULL), w[1], NULL));
+        h = gckpt_add(h, gckpt_linear(y, w[2], NULL));
+    }
+    net.term[0] = (gckpt_term){ gckpt_linear_cross_entropy(h, table, net.targets[0]), 1, 0 };
+    net.terms = 1;
+    if (d.budget == 1) {
+        gckpt_plan_desc all = d;
+        all.memory = (gckpt_memory){ 0 };
+        all.offload_bytes = 0;
+        CHECK(!plan_of(&all) && gckpt_error(net.g) == GCKPT_E_BUDGET);
+        d.budget = net.g->least;
+        all.mode = GCKPT_STORE_ALL;
+        all.budget = 0;
+        gckpt_plan *p = plan_of(&all);
+        d.budget += p ? (gckpt_plan_bytes(p) - d.budget) / 8 : 0;
+        gckpt_plan_free(p);
+    }
+    return plan_of(&d);
+}
+
+static const gckpt_plan_desc gpt_desc = { .mode = GCKPT_OPTIMAL, .budget = 1, .offload_bytes = FAR_BYTES,
+                                          .offload_work = 1 << 20, .batch = 4 };
+
+/* Bits with every way to run; an executor on memory of a device's own, copied or moved. */
+static void every_way(void)
+{
+    gckpt_plan_desc d = gpt_desc;
+    uint64_t want = 0;
+    size_t out, in;
+    d.mode = GCKPT_STORE_ALL;
+    d.budget = 0;
+    gckpt_plan *p = gpt(4, &d);
+    want = p ? train(p, NULL, 0, 0) : 0;
+    rig_free(NULL, p, net.g, net.s);
+    for (int k = 0; k < 12; k++) {
+        int own = k >= 6, callbacks = k % 3 == 1, moves = k % 3 == 2;
+        d = gpt_desc;
+        d.backend = own ? moves ? &dev.lazy : &dev.b : NULL;
+        d.threads = k % 2 ? 2 : 1;
+        p = gpt(k % 2 ? 1 : 3, &d);
+        if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
+            return;
+        CHECK(gckpt_plan_offloaded(p) > 0);
+        check_usage(p, &out, &in);
+        far_open(gckpt_plan_offloaded(p));
+        gckpt_exec_desc e = { .user = &far, .backend = d.backend };
+        if (callbacks)
+            e.offload = far_offload, e.reload = far_reload;
+        e.debug = k % 4 == 3 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_MEASURE : k % 4 == 1 ? GCKPT_DEBUG_RECOMPUTE : 0;
+        dev.moves = dev.asked = 0;
+        device_reset(&dev.d);
+        uint64_t got = train(p, &e, k % 2 ? 2 : 0, k % 2 || own ? 0 : 5);
+        CHECK_MSG(got == want, "way %d: other bits", k);
+        CHECK((dev.asked > 0) == (own && moves && !e.debug)); /* others may take part in what is done */
+        CHECK((dev.moves > 0) == (own && moves) && dev.host == 0 && (far.calls > 0) == callbacks);
+        if (callbacks)
+            far_close();
+        rig_free(NULL, p, net.g, net.s);
+    }
+}
+
+/* A value that is fetched is reloaded by the last instruction of a looped body: the next micro-batch waits for it. */
+static void reload_last(void)
+{
+    static gckpt_instruction list[4096];
+    const gckpt_hyper h = { .lr = 1e-2f };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .as_built = 1, .backend = &dev.lazy };
+    gckpt_instruction in;
+    gckpt_feed feeds[4];
+    gckpt_plan *p = gpt(1, &d);
+    int n = 0;
+    while (gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE)
+        list[n++] = in;
+    gckpt_plan_free(p);
+    for (int i = 0; i < n; i += 7) {
+        uint64_t want = 0;
+        float first = 0;
+        int loss = list[i].kind == GCKPT_FORWARD && net.g->tensors[list[i].id]->op->flags & GCKPT_LOSS;
+        for (int more = 0; more < 2 && list[i].kind == GCKPT_FORWARD && !loss; more++) {
+            rig_free(NULL, NULL, net.g, net.s);
+            gckpt_plan_free(gpt(1, &d));
+            gckpt_pick pick = { net.g->tensors[list[i].id], 0 };
+            gckpt_plan_desc q = d;
+            q.mode = GCKPT_SCHEDULE;
+            q.schedule = list;
+            q.instructions = n + more;
+            q.fetch = &pick;
+            q.fetches = 1;
+            q.offload_bytes = FAR_BYTES;
+            q.offload_work = 1;
+            list[n] = (gckpt_instruction){ GCKPT_RELOAD, list[i].id };
+            p = gckpt_plan_new(net.g, net.term, net.terms, &q);
+            gckpt_exec_desc e = { .backend = &dev.lazy };
+            gckpt_exec *x = p ? gckpt_exec_new(p, net.s, &e) : NULL;
+            if (CHECK_MSG(x != NULL, "%s", gckpt_error_text(p ? (void *)net.s : (void *)net.g))) {
+                fill(NULL, 0, feeds);
+                CHECK(gckpt_step(x, feeds, 4, 4, &h, NULL) == GCKPT_OK);
+                const float *got = gckpt_fetch(x, list[i].id, 0);
+                if (!more)
+                    want = gckpt_store_hash(net.s), first = *got;
+                CHECK(gckpt_store_hash(net.s) == want && memcmp(&first, got, sizeof first) == 0);
+            }
+            rig_free(x, p, NULL, NULL);
+        }
+    }
+    rig_free(NULL, NULL, net.g, net.s);
+}
+
+/* A step that is abandoned behind any instruction leaves nothing to come in an arena it shares. */
+static void abandoned(void)
+{
+    const gckpt_hyper h = { .lr = 1e-2f };
+    gckpt_plan_desc d = gpt_desc;
+    gckpt_feed feeds[4];
+    uint64_t want = 0;
+    d.backend = &dev.lazy;
+    gckpt_plan *p = gpt(2, &d);
+    size_t bytes = gckpt_plan_arena(p);
+    for (int stop = 0; stop < 400; stop += 7) {
+        gckpt_store *s = gckpt_store_new(NULL); /* its values are those of net.s */
+        CHECK(gckpt_plan_params(p, s) == GCKPT_OK);
+        gckpt_exec_desc e = { .backend = &dev.lazy, .arena = device_get(&dev.d, bytes, 64), .arena_size = bytes };
+        gckpt_exec *a = gckpt_exec_new(p, s, &e), *b = gckpt_exec_new(p, s, &e);
+        fill(NULL, 0, feeds);
+        CHECK(!stop || gckpt_step_start(a, feeds, 4, 4, &h) == GCKPT_OK);
+        for (int k = 0; k < stop && gckpt_next(a).id >= 0 && gckpt_next(a).kind != GCKPT_UPDATE; k++)
+            gckpt_run_some(a, 1, NULL);
+        int end = stop && gckpt_next(a).kind == GCKPT_UPDATE;
+        CHECK(gckpt_step(b, feeds, 4, 4, &h, NULL) == GCKPT_OK);
+        want = stop ? want : gckpt_store_hash(s);
+        CHECK_MSG(gckpt_store_hash(s) == want, "abandoned behind %d instructions", stop);
+        gckpt_exec_free(a);
+        rig_free(b, NULL, NULL, s);
+        device_release(&dev.d, e.arena, bytes);
+        if (end)
+            break;
+    }
+    rig_free(NULL, p, net.g, net.s);
+}
+
+/* The n-th copy fails: an error, nothing changed; the next step is as if there had been none. */
+static void failures(void)
+{
+    gckpt_feed feeds[4];
+    const gckpt_hyper h = { .lr = 1e-2f, .clip = 1 };
+    gckpt_plan *p = gpt(2, &gpt_desc);
+    if (!CHECK(p != NULL))
+        return;
+    far_open(gckpt_plan_offloaded(p));
+    gckpt_exec_desc d = { .offload = far_offload, .user = &far };
+    CHECK(!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_ARG);
+    d.reload = far_reload;
+    gckpt_exec *e = gckpt_exec_new(p, net.s, &d);
+    fill(NULL, 0, feeds);
+    CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK);
+    const long calls = far.calls;
+    uint64_t before = gckpt_store_hash(net.s), state = gckpt_store_step(net.s);
+    for (long n = 1; n <= calls; n++) {
+        far.calls = 0;
+        far.fail_at = n;
+        gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
+        CHECK_MSG(result == GCKPT_E_FILE && strstr(gckpt_error_text(e), "nothing was changed"), "copy %ld: %s", n,
+                  gckpt_error_text(e));
+        CHECK(gckpt_store_hash(net.s) == before && gckpt_store_step(net.s) == state && far.calls == n);
+    }
+    far.fail_at = 0;
+    CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK && gckpt_store_step(net.s) == state + 1);
+    uint64_t after = gckpt_store_hash(net.s);
+    rig_free(e, p, net.g, net.s);
+    gckpt_plan_desc all = gpt_desc;
+    all.mode = GCKPT_STORE_ALL;
+    all.budget = 0;
+    p = gpt(4, &all);
+    e = gckpt_exec_new(p, net.s, NULL);
+    fill(NULL, 0, feeds);
+    for (int i = 0; i < 2; i++)
+        CHECK(gckpt_step(e, feeds, 4, 4, &h, NULL) == GCKPT_OK);
+    CHECK(gckpt_store_hash(net.s) == after);
+    rig_free(e, p, net.g, net.s);
+    /* slower memory that forgets is found out */
+    p = gpt(2, &gpt_desc);
+    d.debug = GCKPT_DEBUG_RECOMPUTE;
+    e = gckpt_exec_new(p, net.s, &d);
+    far_open(gckpt_plan_offloaded(p));
+    CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
+    while (gckpt_next(e).kind != GCKPT_RELOAD && gckpt_next(e).id >= 0)
+        gckpt_run_some(e, 1, NULL);
+    far.bytes[CANARY] ^= 1;
+    far.bytes[CANARY + far.size - 1] ^= 1;
+    gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
+    CHECK(result == GCKPT_E_DATA && strstr(gckpt_error_text(e), "slower memory"));
+    rig_free(e, p, net.g, net.s);
+    /* memory for it */
+    for (int own = 0; own < 2; own++) {
+        gckpt_plan_desc pd = gpt_desc;
+        pd.backend = own ? &dev.lazy : NULL;
+        p = gpt(2, &pd);
+        heap memory = { .limit = gckpt_plan_offloaded(p) };
+        d = (gckpt_exec_desc){ .memory = heap_memory(&memory), .backend = pd.backend };
+        memory.limit = own ? 0 : memory.limit;
+        dev.fail_host = own;
+        CHECK(!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_MEMORY);
+        dev.fail_host = 0;
+        CHECK(memory.blocks == 0 && dev.host == 0);
+        dev.lazy.join = NULL;
+        CHECK(!own || (!gckpt_exec_new(p, net.s, &d) && gckpt_error(net.s) == GCKPT_E_ARG));
+        dev.lazy.join = lazy_join;
+        rig_free(NULL, p, net.g, net.s);
+    }
+    heap planning = { 0 };
+    for (planning.fail_at = 1, p = NULL; !p && planning.fail_at < 4000; planning.fail_at += 7) {
+        gckpt_plan_desc pd = gpt_desc;
+        pd.memory = heap_memory(&planning);
+        planning.calls = 0;
+        p = gpt(2, &pd);
+        CHECK(p || (gckpt_error(net.g) == GCKPT_E_MEMORY && planning.blocks == 0));
+        rig_free(NULL, p, net.g, net.s);
+    }
+    CHECK(p && planning.blocks == 0 && planning.wrong_sizes == 0);
+}
+
+/* Where nothing is offloaded, or not like that. */
+static void refusals(void)
+{
+    gckpt_plan_desc d = gpt_desc;
+    gckpt_instruction list[4096];
+    int n = 0, loads = 0;
+    d.batch = 0;
+    d.update_in_backward = 1;
+    d.budget = 0;
+    gckpt_plan *p = gpt(4, &d);
+    CHECK(p && gckpt_plan_offloaded(p) == 0);
+    d.budget = gckpt_plan_bytes(p) / 10 * 9;
+    gckpt_plan_free(p);
+    p = plan_of(&d);
+    CHECK(p && gckpt_plan_offloaded(p) == 0);
+    rig_free(NULL, p, net.g, net.s);
+    d = gpt_desc;
+    d.mode = GCKPT_INFERENCE;
+    d.budget = 0;
+    p = gpt(2, &d);
+    CHECK(p && gckpt_plan_offloaded(p) == 0);
+    rig_free(NULL, p, net.g, net.s);
+    d = gpt_desc;
+    d.offload_work = UINT64_MAX / 8;
+    CHECK(!gpt(2, &d) && gckpt_error(net.g) == GCKPT_E_ARG);
+    rig_free(NULL, NULL, net.g, net.s);
+    /* a plan's own list as a schedule: the same plan */
+    d = gpt_desc;
+    d.as_built = 1;
+    p = gpt(2, &d);
+    for (gckpt_instruction in; gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE; n++) {
+        list[n] = in;
+        loads += in.kind == GCKPT_RELOAD;
+    }
+    d = gpt_desc;
+    d.mode = GCKPT_SCHEDULE;
+    d.budget = 0;
+    d.schedule = list;
+    d.instructions = n;
+    gckpt_plan *q = plan_of(&d);
+    CHECK_MSG(q && gckpt_plan_work(q) == gckpt_plan_work(p) && gckpt_plan_offloaded(q) == gckpt_plan_offloaded(p),
+              "%s", gckpt_error_text(net.g));
+    CHECK(loads > 0);
+    gckpt_plan_free(q);
+    d.offload_bytes = gckpt_plan_offloaded(p) - 1;
+    CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_BUDGET);
+    d.offload_bytes = 0;
+    CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "offload_bytes"));
+    d.offload_bytes = FAR_BYTES;
+    memmove(list + 1, list, (size_t)d.instructions++ * sizeof *list);
+    list[0].kind = GCKPT_RELOAD;
+    list[1] = list[2]; /* it reads what was reloaded */
+    list[2] = (gckpt_instruction){ GCKPT_FORWARD, list[0].id };
+    CHECK_MSG(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG && strstr(gckpt_error_text(net.g), "reload of"), "%s",
+              gckpt_error_text(net.g));
+    list[0].kind = (gckpt_kind)(GCKPT_RELOAD + 1);
+    CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_ARG);
+    /* what is shown */
+    file f = { 0 };
+    char line[80];
+    CHECK(gckpt_plan_print(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\toffload ") &&
+          strstr((char *)f.bytes, "\treload "));
+    snprintf(line, sizeof line, "offloaded: %zu bytes", gckpt_plan_offloaded(p));
+    CHECK(strstr((char *)f.bytes, line));
+    f.size = 0;
+    CHECK(gckpt_plan_trace(p, file_write, &f) == GCKPT_OK && strstr((char *)f.bytes, "\"cat\":\"offload\"") &&
+          strstr((char *)f.bytes, "\"cat\":\"reload\""));
+    f.size = 0;
+    CHECK(gckpt_plan_c(p, "small", file_write, &f) == GCKPT_OK);
+    free(f.bytes);
+    rig_free(NULL, p, net.g, net.s);
+    /* points of a frontier with slower memory: less work in more bytes, and their plans have it */
+    gckpt_plan_free(gpt(2, &gpt_desc));
+    d = gpt_desc;
+    gckpt_frontier *all = gckpt_frontier_new(net.g, net.term, net.terms, &d);
+    gckpt_point at, before = { 0, UINT64_MAX, 0, 0, 0 };
+    for (int i = 0; gckpt_frontier_get(all, i, &at) == GCKPT_OK; i++, before = at) {
+        CHECK(at.bytes > before.bytes && at.work < before.work && at.proven_work <= at.work);
+        q = gckpt_frontier_plan(all, at.bytes);
+        CHECK(q && gckpt_plan_work(q) == at.work && gckpt_plan_bytes(q) <= at.bytes);
+        CHECK(gckpt_plan_recompute(q) < at.recompute + 1e-9 && gckpt_plan_recompute(q) > at.recompute - 1e-9);
+        gckpt_plan_free(q);
+    }
+    CHECK(gckpt_frontier_points(all) > 3);
+    gckpt_frontier_free(all);
+    rig_free(NULL, NULL, net.g, net.s);
+}
+
+/* ---- any schedule: what the search evaluates is what the draft comes to ---- */
+static void schedules(unsigned first, unsigned n)
+{
+    enum { MOST_ITEMS = 6000 };
+    static gckpt_instruction list[MOST_ITEMS], with[2 * MOST_ITEMS];
+    long reloads = 0;
+    for (unsigned seed = first; seed < first + n; seed++) {
+        gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (SIZE_MAX / 4), .offload_work = 12345 };
+        build(seed, 0);
+        int count = random_schedule(net.g, net.term, net.terms, list, MOST_ITEMS), many = 0, back = 0;
+        unsigned char seen[MOST] = { 0 };
+        d.alignment = chance(50) ? 4 : 64;
+        d.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
+        for (int i = 0; i < count; i++) { /* reloads of what was computed before, anywhere */
+            back = back || list[i].kind == GCKPT_BACKWARD;
+            seen[list[i].id] |= list[i].kind == GCKPT_FORWARD;
+            with[many++] = list[i];
+            for (int k = (int)below(3); k > 0 && chance(back ? 80 : 20); k--) {
+                int id = list[below(i + 1)].id;
+                if (seen[id] && net.g->tensors[id]->kind == GCKPTI_OP && !net.g->tensors[id]->batchless)
+                    with[many++] = (gckpt_instruction){ GCKPT_RELOAD, id };
+            }
+        }
+        d.schedule = with;
+        d.instructions = many;
+        gckpti_planner p;
+        gckpti_allocator memory = gckpti_allocator_of(NULL);
+        gckpti_search s = { 0 };
+        gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
+        if (result == GCKPT_OK)
+            result = gckpti_draft_mode(&p, GCKPT_SCHEDULE, 0);
+        if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
+            const gckpti_draft *q = &p.draft;
+            s.p = &p;
+            s.scratch = gckpti_scratch_new(&memory, &p.failed);
+            gckpti_search_sizes(&s);
+            gckpti_schedule_room(&s.scratch, &s.now, q->s.length, p.sources);
+            gckpti_search_room(&s, &s.now, q->s.length);
+            memcpy(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int));
+            s.now.length = q->s.length;
+            gckpti_evaluate(&s, &s.now);
+            CHECK(s.now.length == q->s.length && !memcmp(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int)));
+            CHECK_MSG(s.now.extra == q->work - q->least_work, "seed %u: work", seed);
+            CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
+            int same = 1, far_live = 1;
+            for (int x = 0; x < q->s.length; x++) {
+                size_t live = q->live[q->place[x]], next = q->live[q->place[x] + 1];
+                same = same && (d.alignment > 4 ? (size_t)s.now.live[x] >= live : (size_t)s.now.live[x] == live);
+                if (q->ins[q->place[x] + 1].kind == GCKPT_OFFLOAD)
+                    far_live = far_live && next <= live;
+                reloads += q->ins[q->place[x]].kind == GCKPT_RELOAD;
+            }
+            CHECK_MSG(same || d.precision, "seed %u: live bytes", seed);
+            CHECK(far_live);
+            gckpti_scratch_free(&s.scratch);
+        }
+        gckpti_planner_free(&p);
+        destroy();
+        /* and it trains the same */
+        d.offload_bytes = FAR_BYTES;
+        uint64_t want = 0;
+        for (int k = 0; k < 2; k++) {
+            gckpt_plan_desc now = d;
+            now.mode = k ? GCKPT_SCHEDULE : GCKPT_STORE_ALL;
+            build(seed, 0);
+            gckpt_plan *plan = plan_of(&now);
+            gckpt_exec_desc e = { .debug = GCKPT_DEBUG_PAINT };
+            uint64_t got = plan ? train(plan, &e, 0, 0) : 0;
+            CHECK_MSG(!k || !plan || got == want, "seed %u: other bits", seed);
+            CHECK_MSG(plan || gckpt_error(net.g) == GCKPT_E_BUDGET, "%s", gckpt_error_text(net.g));
+            want = got;
+            rig_free(NULL, plan, NULL, NULL);
+            destroy();
+        }
+    }
+    printf("random schedules: %u, with %ld reloads\n", n, reloads);
+    CHECK(reloads > (long)n);
+}
+
+/* ---- every schedule of a small chain, by Dijkstra's search over what is live, what slower memory has, and
+ * the next backward: values may be let go, computed again, stored (while they are live) and reloaded ---- */
+typedef struct {
+    uint64_t cost;
+    int state;
+} visit;
+enum { CHAIN = 5, STATES = (CHAIN + 2) << (2 * CHAIN) };
+
+static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
+{
+    static uint64_t best[STATES];
+    static visit queue[STATES * 24];
+    const int n = p->units, all = (1 << n) - 1;
+    int count = 0;
+    memset(best, 0xff, sizeof best);
+    queue[count++] = (visit){ 0, 0 };
+    best[0] = 0;
+    while (count > 0) {
+        int at = 0;
+        for (int i = 1; i < count; i++)
+            at = queue[i].cost < queue[at].cost ? i : at;
+        visit v = queue[at];
+        queue[at] = queue[--count];
+        int live = v.state & all, stored = v.state >> n & all, rank = v.state >> (2 * n);
+        if (v.cost > best[v.state])
+            continue;
+        if (rank == p->ranks)
+            return v.cost;
+        int64_t held = 0, kept = 0;
+        for (int u = 0; u < n; u++) {
+            held += live >> u & 1 ? p->unit[u].out : 0;
+            kept += stored >> u & 1 ? p->unit[u].out : 0;
+        }
+        for (int way = 0; way < 4 * n + 1; way++) {
+            int u = way / 4, to = v.state, bits = 1 << u;
+            uint64_t cost = v.cost;
+            if (way == 4 * n) { /* the next backward */
+                const gckpti_unit *q = &p->unit[p->backward[rank]];
+                int reads = q->effect ? 1 << p->backward[rank] : 0; /* a loss has run */
+                for (int k = q->read; k < q->read + q->reads; k++)
+                    reads |= 1 << p->links[k];
+                if ((reads & live) != reads || held + p->gradient_at[rank] > memory)
+                    continue;
+                to += 1 << (2 * n);
+            } else if (way % 4 == 0) { /* let go */
+                if (!(live & bits) || p->unit[u].effect)
+                    continue;
+                to &= ~bits;
+            } else if (way % 4 == 1) { /* compute: a loss once, in the beginning */
+                const gckpti_unit *q = &p->unit[u];
+                int reads = 0;
+                for (int k = q->in; k < q->in + q->inputs; k++)
+                    reads |= 1 << p->links[k];
+                if (live & bits || (reads & live) != reads ||
+                    held + q->out + q->work + p->gradient_between[rank] > memory)
+                    continue;
+                cost += q->cost;
+                to |= bits;
+            } else if (way % 4 == 2) { /* store */
+                if (!(live & bits) || stored & bits || kept + p->unit[u].out > slow)
+                    continue;
+                cost += gckpti_parts_work(p, u, GCKPTI_VALUE);
+                to |= bits << n;
+            } else { /* reload */
+                if (live & bits || !(stored & bits) || held + p->unit[u].out + p->gradient_between[rank] > memory)
+                    continue;
+                cost += gckpti_parts_work(p, u, GCKPTI_VALUE);
+                to |= bits;
+            }
+            if (cost < best[to] && CHECK(count < STATES * 24)) {
+                best[to] = cost;
+                queue[count++] = (visit){ cost, to };
+            }
+        }
+    }
+    return UINT64_MAX;
+}
+
+static void every_schedule(int chains)
+{
+    long tried = 0, equal = 0, proven = 0;
+    for (int c = 0; c < chains; c++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_init normal = { 0.3f, 0, 0 };
+        T *h = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(64, 2)), *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(64, 2));
+        int64_t width = 2;
+        for (int l = 0; l < CHAIN - 1; l++) {
+            int64_t next = l == CHAIN - 2 ? 2 : 1 + (int64_t)below(6);
+            char name[16];
+            snprintf(name, sizeof name, "w%d", l);
+            h = gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(width, next), normal), NULL);
+            width = next;
+        }
+        gckpt_term term = { gckpt_mean_squared_error(h, y), 1, 0 };
+        gckpt_cost costs[32] = { { 0, 0 } };
+        for (int i = 0; i < 32; i++)
+            costs[i] = (gckpt_cost){ 1 + below(100), 1 + below(100) };
+        gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .alignment = 4, .costs = costs };
+        d.cost_count = gckpt_id(term.loss) + 1;
+        gckpti_planner p;
+        gckpti_allocator memory = gckpti_allocator_of(NULL);
+        gckpt_plan *all = gckpt_plan_new(g, &term, 1, &d);
+        d.mode = GCKPT_OPTIMAL;
+        d.offload_bytes = chance(50) ? 16384 : 64 * (size_t)(4 + below(40));
+        d.offload_work = (uint64_t)below(60) << 13;
+        if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s", gckpt_error_text(g))) {
+            uint64_t backward = 0;
+            for (int i = 0; i < p.units; i++)
+                backward += p.unit[i].rank < 0 ? 0 : p.cost[p.unit[i].id].backward;
+            CHECK(p.units == CHAIN && p.prologue == 0);
+            for (int k = 0; k < 6; k++) {
+                size_t resident = gckpt_plan_bytes(all) - gckpt_plan_arena(all);
+                size_t arena = gckpt_plan_arena(all) / 8 * (size_t)(8 - k) / 4 * 4;
+                uint64_t least = oracle(&p, (int64_t)arena, (int64_t)d.offload_bytes);
+                d.budget = resident + arena;
+                gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
+                CHECK_MSG(!plan || least < UINT64_MAX, "chain %d: a plan where none is possible", c);
+                if (!plan) /* sums of live bytes may fit where no layout does */
+                    continue;
+                least += backward;
+                tried++;
+                equal += gckpt_plan_work(plan) == least;
+                proven += gckpt_plan_proven_work(plan) == least;
+                CHECK_MSG(gckpt_plan_work(plan) >= least && gckpt_plan_proven_work(plan) <= least,
+                          "chain %d, %zu bytes: work %llu, least %llu, proven %llu", c, arena,
+                          (unsigned long long)gckpt_plan_work(plan), (unsigned long long)least,
+                          (unsigned long long)gckpt_plan_proven_work(plan));
+                gckpt_plan_free(plan);
+            }
+            gckpti_planner_free(&p);
+        }
+        rig_free(NULL, all, g, s);
+    }
+    printf("small chains: %ld plans, %ld optimal, %ld proven to be\n", tried, equal, proven);
+    CHECK(equal * 100 >= tried * 97 && proven * 2 > tried);
+}
+
+/* ---- gaps that the search may close: every move was weighed, also where what is pinned does not fit into slower
+ * memory any more, and takes bytes off ---- */
+static void gaps(unsigned first, unsigned n)
+{
+    long moves = 0, refused = 0;
+    for (unsigned seed = first; seed < first + n; seed++) {
+        gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .offload_bytes = 256 + (size_t)below(4096), .offload_work = 1000 };
+        gckpti_planner p;
+        gckpti_allocator memory = gckpti_allocator_of(NULL);
+        gckpti_search s;
+        build(seed, 0);
+        for (int i = 0; i < net.count; i++)
+            if (net.nodes[i].is_op && net.nodes[i].t && chance(40))
+                gckpt_keep(net.nodes[i].t);
+        gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
+        result = result == GCKPT_OK ? gckpti_search_open(&s, &p) : result;
+        if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
+            for (int part = 1; part < 8; part++)
+                for (int wide = 0; wide < 2; wide++) {
+                    CHECK(gckpti_slot_load(&s, &s.all));
+                    s.now.far = chance(50) ? p.far : s.now.far; /* no room there */
+                    gckpti_find_gaps(&s, s.all.peak / 8 * part, wide, 0);
+                    for (int i = 0; i < s.moves; i++, moves++)
+                        CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].units > 0, "seed %u: move %d of %d", seed, i,
+                                  s.moves);
+                    for (int u = 0; u < p.units; u++)
+                        refused += p.unit[u].fixed && p.unit[u].offloads && s.now.far == p.far;
+                }
+            gckpti_scratch_free(&s.scratch);
+        }
+        gckpti_planner_free(&p);
+        destroy();
+    }
+    printf("gaps: %ld moves, %ld pinned values without room in slower memory\n", moves, refused);
+    CHECK(moves > 10 * (long)n && refused > (long)n);
+}
+
+/* ---- all that is trained is a regulariser: no backward depends on the batch, nothing bounds its plans but forwards ---- */
+static void regulariser(void)
+{
+    const gckpt_init one = { 0, 0, 1 };
+    for (int layers = 1; layers < 90; layers *= 3) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        T *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 8)), *w = gckpt_param(g, "w", gckpt_shape1(8), one);
+        T *f = gckpt_param(g, "f", gckpt_shape2(8, 8), one), *a = gckpt_tanh(gckpt_linear(x, f, NULL)), *b = a;
+        CHECK(gckpt_store_freeze(s, "f", 1) == GCKPT_OK);
+        for (int i = 0; i < layers; i++)
+            b = gckpt_tanh(gckpt_linear(b, f, NULL));
+        gckpt_term t[2] = { { gckpt_sum_loss(gckpt_add(a, b)), 1, 0 },
+                            { gckpt_sum_loss(gckpt_mul(w, w)), 0.1f, 1 } };
+        for (int k = 0; k < 4; k++) {
+            gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
+            d.offload_bytes = k & 1 ? FAR_BYTES : 0, d.batch = k & 2 ? 8 : 0;
+            CHECK(!gckpt_plan_new(g, t, 2, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
+            d.budget = g->least;
+            gckpt_plan *p = gckpt_plan_new(g, t, 2, &d);
+            gckpt_frontier *all = gckpt_frontier_new(g, t, 2, &d);
+            gckpt_point at = { 0, 0, 0, 0, 0 };
+            CHECK_MSG(p && gckpt_plan_bytes(p) == d.budget, "%s", gckpt_error_text(g));
+            CHECK(gckpt_frontier_get(all, 0, &at) == GCKPT_OK && at.bytes == d.budget);
+            gckpt_frontier_free(all);
+            gckpt_plan_free(p);
+        }
+        rig_free(NULL, NULL, g, s);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1;
+    int scale = argc > 2 ? atoi(argv[2]) : check_tries(30); /* percent */
+    for (int i = 0; i < VALUES; i++) {
+        data[i] = (float)below(1000) / 500 - 1;
+        indices[0][i] = (int32_t)below(V);
+        indices[1][i] = (int32_t)below(V) - (chance(20) ? V : 0);
+    }
+    if (CHECK(device_start(&dev.d, &dev.b, "device", GCKPT_ISA_PLAIN))) {
+        dev.b.repeat = asked_to_repeat;
+        dev.b.recorded = recorded;
+        dev.lazy = dev.b;
+        dev.lazy.move = lazy_move;
+        dev.lazy.join = lazy_join;
+        dev.lazy.finish = lazy_finish;
+        dev.lazy.host_get = host_get;
+        dev.lazy.host_release = host_release;
+        every_way();
+        reload_last();
+        abandoned();
+        failures();
+    }
+    refusals();
+    every_schedule(30 * scale / 100 + 1);
+    gaps(first, (unsigned)(40 * scale / 100 + 1));
+    regulariser();
+    schedules(first, (unsigned)(40 * scale / 100 + 1));
+    random_plans(first, (unsigned)(20 * scale / 100 + 1));
+    if (dev.d.base)
+        device_end(&dev.d);
+    return check_report("offload");
+}

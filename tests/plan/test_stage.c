@@ -1,0 +1,237 @@
+/* test_stage.c - plans that bring parameters into the arena (gckpt_plan_desc.stage_parameters):
+ * checked (plan_check.h) in every mode; a reader sees the copies; a budget is kept, more bytes never
+ * cost more work, and where bytes are few parameters are brought again instead of kept; the bits
+ * are those without staging.        build/test_stage [first seed] [graphs] */
+#include "base/base.h"
+#include "graph/graph.h"
+#include "plan/own.h"
+
+#include "net.h"
+#include "talk.h"
+
+enum { STEPS = 2 };
+
+
+static int is_param(const gckpt_plan *p, int id) { return p->nodes[id].kind == GCKPTI_PARAM; }
+
+/* How often parameters are brought in, and how many different ones. */
+static int copies(const gckpt_plan *p, int *different)
+{
+    int count = 0;
+    *different = 0;
+    for (size_t x = 0; p && x < p->length; x++)
+        if (p->list[x].kind == GCKPT_FORWARD && is_param(p, p->list[x].id)) {
+            count++;
+            *different += p->list[x].first;
+        }
+    return count;
+}
+
+/* Every read of a parameter is one of a copy, every copy has its bytes and its work. */
+static void check_copies(const gckpt_plan *p, const char *what)
+{
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        if (ins->kind == GCKPT_UPDATE)
+            continue;
+        const gckpti_node *node = &p->nodes[ins->id];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        for (int i = 0; i < node->inputs; i++)
+            if (is_param(p, p->nodes[node->in[i]].base) && ins->kind == GCKPT_FORWARD)
+                CHECK_MSG(o.in[i].value != PC_NONE, "%s: instruction %d reads from the store",
+                          what, (int)x);
+        if (is_param(p, ins->id))
+            CHECK_MSG(ins->kind == GCKPT_FORWARD && o.out != PC_NONE &&
+                          p->told[ins->id].cost.forward == 20 * (uint64_t)gckpti_elements(&node->shape) * 4 +
+                                                    GCKPTI_INSTRUCTION_WORK,
+                      "%s: instruction %d is no copy with a cost", what, (int)x);
+    }
+}
+
+static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
+{
+    gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, d);
+    if (!CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(net.g)))
+        return NULL;
+    if (d->stage_parameters)
+        check_copies(p, what);
+    return p;
+}
+
+/* The store after some steps from a new one. */
+static uint64_t train(const gckpt_plan *p, const char *what)
+{
+    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE };
+    gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
+    gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
+    gckpt_result result = e ? GCKPT_OK : GCKPT_E_ARG;
+    for (int i = 0; i < STEPS && result == GCKPT_OK; i++)
+        result = rig_step(e, net_feed, NULL, net.batch, 0, 0, &hyper, NULL);
+    CHECK_MSG(result == GCKPT_OK && gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
+              "%s: %s %s: %lu bytes planned, %lu measured", what, gckpt_error_text(net.s),
+              gckpt_error_text(e), (unsigned long)gckpt_plan_bytes(p),
+              (unsigned long)gckpt_bytes_measured(e));
+    gckpt_exec_free(e);
+    return gckpt_store_hash(net.s);
+}
+
+/* One graph, one micro-batch size: all modes, staged and not, have the same bits. */
+static void test_modes(unsigned seed, int64_t rows, int in_backward)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
+                                        GCKPT_SQRT,      GCKPT_SCHEDULE,    GCKPT_OPTIMAL };
+    static gckpt_instruction list[20000];
+    uint64_t want = 0;
+    char what[64];
+    for (int k = 0; k < 12; k++) {
+        gckpt_plan_desc d = { .mode = modes[k % 6],
+                              .batch = (build(seed, rows), net.batch),
+                              .update_in_backward = in_backward,
+                              .stage_parameters = k >= 6,
+                              .schedule = list };
+        random_state = seed;
+        for (int i = 0; i < net.count && seed % 3 == 0; i++)
+            if (net.nodes[i].t && (net.nodes[i].is_op || chance(30)) && chance(25))
+                (chance(50) ? gckpt_keep : gckpt_recompute)(net.nodes[i].t);
+        snprintf(what, sizeof what, "seed %u, %d rows, mode %d, staged %d", seed, (int)rows,
+                 (int)d.mode, k >= 6);
+        if (d.mode == GCKPT_SCHEDULE)
+            d.instructions = random_schedule(net.g, net.term, net.terms, list, 10000);
+        gckpt_plan *p = plan(&d, what);
+        int different, count = copies(p, &different);
+        CHECK_MSG(k >= 6 ? count > 0 : count == 0, "%s: %d copies", what, count);
+        CHECK_MSG(k != 6 || seed % 3 == 0 || count == different, "%s: copies again", what);
+        p = through_file(p, what);
+        uint64_t hash = train(p, what);
+        want = k == 0 ? hash : want;
+        CHECK_MSG(hash == want, "%s: other bits", what);
+        gckpt_plan_free(p);
+        destroy();
+    }
+}
+
+/* Budgets of a frontier: kept, never worse with more bytes; what is planned alone has no more work, and less
+ * where an order of backwards or a form other than the point's has some between its own points. */
+static void test_budgets(unsigned seed, int64_t rows)
+{
+    char what[64];
+    snprintf(what, sizeof what, "budgets of seed %u", seed);
+    build(seed, rows);
+    gckpt_plan_desc d = { .batch = net.batch, .stage_parameters = 1 };
+    gckpt_frontier *f = gckpt_frontier_new(net.g, net.term, net.terms, &d);
+    CHECK(gckpt_frontier_points(f) > 0);
+    uint64_t work = UINT64_MAX;
+    for (int i = 0; i < gckpt_frontier_points(f); i++) {
+        gckpt_point at;
+        gckpt_frontier_get(f, i, &at);
+        CHECK_MSG(at.work < work, "%s: more bytes cost more", what);
+        work = at.work;
+        d.mode = GCKPT_OPTIMAL;
+        d.budget = at.bytes + (size_t)below(3);
+        gckpt_plan *p = plan(&d, what), *q = gckpt_frontier_plan(f, d.budget);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) <= at.work, "%s",
+                  what);
+        CHECK_MSG(q && gckpt_plan_bytes(q) <= at.bytes && gckpt_plan_work(q) == at.work,
+                  "%s: the frontier's plan is not its point", what);
+        gckpt_plan_free(p);
+        gckpt_plan_free(q);
+    }
+    gckpt_frontier_free(f);
+    destroy();
+}
+
+/* Large weights, small activations: under a budget they come again for each backward. */
+static void test_again(void)
+{
+    enum { LAYERS = 6, WIDTH = 32 };
+    static const gckpt_init none = { 0, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, WIDTH));
+    int id[LAYERS];
+    for (int i = 0; i < LAYERS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(WIDTH, WIDTH), none);
+        id[i] = gckpt_id(w);
+        x = gckpt_tanh(gckpt_linear(x, w, NULL));
+    }
+    gckpt_term term = { gckpt_sum_loss(x), 1, 0 };
+    gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .stage_parameters = 1, .batch = 4 };
+    gckpt_plan *all = gckpt_plan_new(g, &term, 1, &d);
+    d.stage_parameters = 0;
+    gckpt_plan *plain = gckpt_plan_new(g, &term, 1, &d);
+    int different, size = WIDTH * WIDTH * (int)sizeof(float);
+    CHECK(copies(all, &different) == LAYERS && different == LAYERS &&
+          copies(plain, &different) == 0);
+    CHECK(gckpt_plan_bytes(all) >= gckpt_plan_bytes(plain) + (size_t)(size * (LAYERS - 1)));
+    CHECK(gckpt_plan_work(all) ==
+          gckpt_plan_work(plain) + LAYERS * (20 * (uint64_t)size + GCKPTI_INSTRUCTION_WORK));
+    d.mode = GCKPT_OPTIMAL;
+    d.stage_parameters = 1;
+    d.budget = gckpt_plan_bytes(plain) + (size_t)(2 * size);
+    gckpt_plan *few = gckpt_plan_new(g, &term, 1, &d);
+    CHECK_MSG(few && gckpt_plan_bytes(few) <= d.budget, "%s", gckpt_error_text(g));
+    CHECK(copies(few, &different) > LAYERS && different == LAYERS);
+    for (size_t i = 0; few && i + 1 < few->length; i++) /* none is brought in after its update */
+        for (size_t k = i + 1; few->list[i].kind == GCKPT_UPDATE && k < few->length; k++)
+            CHECK(few->list[k].kind != GCKPT_FORWARD);
+    /* a schedule may say when; what it does not bring in comes before its first reader */
+    gckpt_instruction list[128];
+    int n = 0, left = -1;
+    for (size_t i = 0; few && i < few->length; i++)
+        if (few->list[i].kind != GCKPT_UPDATE) {
+            list[n].kind = (gckpt_kind)few->list[i].kind;
+            list[n++].id = few->list[i].id;
+            if (left < 0 && list[n - 1].id == id[2])
+                left = --n;
+        }
+    d.mode = GCKPT_SCHEDULE;
+    d.budget = 0;
+    d.schedule = list;
+    d.instructions = n;
+    gckpt_plan *user = gckpt_plan_new(g, &term, 1, &d);
+    int users = copies(user, &different);
+    CHECK_MSG(user && users == copies(few, &different), "%s", gckpt_error_text(g));
+    d.stage_parameters = 0;
+    CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_ARG);
+    gckpt_plan_free(user);
+    gckpt_plan_free(few);
+    gckpt_plan_free(plain);
+    rig_free(NULL, all, g, s);
+}
+
+/* What lies in the executor's caches has no place in the arena, either. */
+static void test_caches(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    talk_model m = talk_build(s, B, 4, 20, PREFIXED);
+    gckpt_pick pick = { m.logits, 0 };
+    for (int staged = 0; staged < 2; staged++) {
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = staged };
+        gckpt_plan *p = gckpt_plan_new(m.g, NULL, 0, &d);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(m.g));
+        if (staged)
+            check_copies(p, "caches");
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, m.g, s);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(5);
+    test_again();
+    test_caches();
+    for (unsigned seed = first; seed < first + graphs; seed++) {
+        random_state = seed;
+        net_fill();
+        test_modes(seed, 0, 0);
+        test_modes(seed, 1, 0);
+        test_modes(seed, 0, 1);
+        test_budgets(seed, seed % 2);
+    }
+    return check_report("test_stage");
+}

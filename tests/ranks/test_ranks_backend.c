@@ -1,0 +1,67 @@
+/* test_ranks_backend.c - ranks whose arena and parameters the host cannot read (backend.h): what goes to others
+ * goes through the host's memory, or (on_backend) from where it is; and plans that offload. The same bits. */
+#if defined(__unix__) || defined(__APPLE__)
+#include "gradckpt.h"
+#include "backend.h"
+#include "ranked.h"
+
+enum { DEVICES = 4 };
+static device devices[DEVICES];
+static gckpt_backend backends[DEVICES];
+
+int main(void)
+{
+    static const unsigned features[] = { DROPOUT | SECOND, PACKED, FAST, INFINITE };
+    outcome want;
+    int n = 0, opened = 0, ready = 1;
+    for (int i = 0; i < DEVICES; i++)
+        ready &= device_start(&devices[i], &backends[i], "pages", GCKPT_ISA_PLAIN);
+    fill();
+    for (size_t k = 0; ready && k < sizeof features / sizeof *features; k++) {
+        setting s = {
+            .mode = GCKPT_STORE_ALL, .leaves = LEAVES, .with = features[k] | SMALL, .rows = 2
+        };
+        if (features[k] == FAST) { /* by itself: the same on the processor */
+            static trial t;
+            ranks_world w;
+            s.ranks = 4;
+            run(&t, &s, NULL, &w);
+            want = t.out[0];
+        } else {
+            one_process(&s, &want);
+        }
+        for (int ranks = 2; ranks <= DEVICES; ranks *= 2)
+            for (int shard = ranks == 2; shard <= GCKPT_SHARD_VALUES; shard += 2, n++) {
+                s.ranks = features[k] == FAST ? 4 : ranks;
+                s.shard = (gckpt_shard)(features[k] == FAST ? 0 : shard);
+                s.rows = features[k] == FAST ? 2 : 1 + n % 2;
+                s.on_backend = n / 2 % 2;
+                s.blocking = n % 3 == 1;
+                s.mode = n % 4 == 3 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
+                s.backends = backends;
+                for (; s.on_backend && opened < DEVICES; opened++)
+                    device_open(&devices[opened]); /* the engine reads and writes there */
+                for (; !s.on_backend && opened > 0; opened--)
+                    device_close(&devices[opened - 1]);
+                compare(&s, &want);
+            }
+    }
+    while (opened > 0)
+        device_close(&devices[--opened]);
+    for (int i = 0; ready && i < DEVICES; i++)
+        device_end(&devices[i]);
+    setting s = {
+        .mode = GCKPT_OPTIMAL, .leaves = LEAVES, .with = SECOND, .rows = 2, .offload = 1 << 20
+    };
+    one_process(&s, &want);
+    for (int shard = 0; shard <= GCKPT_SHARD_VALUES; shard += 3) {
+        s.ranks = 2;
+        s.shard = (gckpt_shard)shard;
+        CHECK(compare(&s, &want)->offloaded > 0);
+    }
+    return check_report("test_ranks_backend");
+}
+#else
+#include "check.h"
+int main(void) { return check_report("test_ranks_backend"); /* no threads here */ }
+#endif

@@ -1,0 +1,204 @@
+/* test_ranks_random.c - random graphs from the whole op set, over leaves, plans, splits of the batch and threads as
+ * ranks: the bits of one process with one store-all plan and as many leaves, in the bytes that were planned.
+ *
+ *     build/test_ranks_random [first seed] [graphs] */
+#include "gradckpt.h"
+#include "net.h"
+#include "ranks.h"
+#if RANKS_THREADS
+
+enum { STEPS = 2, PICKS = 3 };
+typedef struct {
+    int ranks, leaves, shard, poor, pieces;
+    gckpt_mode mode;
+    int64_t rows, step_rows; /* of a micro-batch, 0: the batch; of a step, 0: the batch */
+} setting;
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    gckpt_result result;
+    gckpt_report report[STEPS];
+    uint64_t hash, picked; /* weights; gradients that were picked */
+    char text[200];
+} rank_of;
+typedef struct {
+    setting s;
+    rank_of rank[RANKS_MOST];
+    int picks, pick[PICKS];
+    int64_t size[PICKS];
+} trial;
+
+static void train(ranks_world *w, int rank, void *context)
+{
+    trial *t = (trial *)context;
+    rank_of *r = &t->rank[rank];
+    const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = 0.3f };
+    int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch, first;
+    gckpt_feed f[4];
+    gckpt_plan_share(r->p, rows, rank, &first);
+    int n = net_feed(NULL, first, f);
+    for (int step = 0; step < STEPS && r->result == GCKPT_OK; step++) {
+        if (t->s.pieces) {
+            r->result = gckpt_step_start(r->e, f, n, rows, &hyper);
+            for (r->result = r->result ? r->result : GCKPT_MORE; r->result == GCKPT_MORE;)
+                r->result = gckpt_run_some(r->e, t->s.pieces + rank, &r->report[step]);
+        } else {
+            r->result = gckpt_step(r->e, f, n, rows, &hyper, &r->report[step]);
+        }
+    }
+    for (int i = 0; i < t->picks && r->result == GCKPT_OK; i++) {
+        const float *g = gckpt_fetch(r->e, t->pick[i], 1);
+        r->picked = g ? ranks_hash(g, (size_t)t->size[i] * sizeof *g) * 31 + r->picked : 0;
+        r->result = g ? GCKPT_OK : GCKPT_E_ARG;
+    }
+    if (r->result == GCKPT_OK && w->size > 1)
+        r->result = gckpt_gather_hash(r->e, &r->hash);
+    else
+        r->hash = gckpt_store_hash(r->s);
+    if (r->result != GCKPT_OK)
+        snprintf(r->text, sizeof r->text, "%s", gckpt_error_text(r->e));
+}
+
+/* The graph, a plan and an executor of one rank. */
+static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
+{
+    rank_of *r = &t->rank[rank];
+    gckpt_pick picks[PICKS];
+    build(seed, t->s.rows);
+    r->s = net.s;
+    r->g = net.g;
+    if (t->s.ranks > 1)
+        CHECK(gckpt_store_ranks(net.s, rank, t->s.ranks, (gckpt_shard)t->s.shard) == GCKPT_OK);
+    for (int i = 0; i < t->picks; i++)
+        picks[i] = (gckpt_pick){ net.nodes[t->pick[i]].t, 1 };
+    gckpt_plan_desc d = { .mode = t->s.mode,
+                          .batch = net.batch,
+                          .leaves = t->s.leaves,
+                          .fetch = picks,
+                          .fetches = t->picks };
+    if (t->s.poor) {
+        size_t bytes[2];
+        for (int i = 0; i < 2; i++) {
+            d.mode = i ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR;
+            gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
+            bytes[i] = gckpt_plan_bytes(p);
+            gckpt_plan_free(p);
+        }
+        d.mode = GCKPT_OPTIMAL;
+        d.budget = (bytes[0] + bytes[1]) / 2;
+    }
+    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | (seed % 3 ? 0 : GCKPT_DEBUG_RECOMPUTE),
+                          .ranks = t->s.ranks > 1 ? &w->rank[rank].engine : NULL };
+    r->p = gckpt_plan_new(net.g, net.term, net.terms, &d);
+    r->e = r->p ? gckpt_exec_new(r->p, net.s, &x) : NULL;
+    CHECK_MSG(r->e, "seed %u: %s %s", seed, gckpt_error_text(net.g), gckpt_error_text(net.s));
+    return r->e != NULL;
+}
+
+/* Gradients of what has no batch axis: sums over the batch. */
+static void choose_picks(unsigned seed, trial *t)
+{
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
+    build(seed, 0);
+    for (int i = net.count; i-- > 0 && t->picks < PICKS;) {
+        gckpt_pick pick = { net.nodes[i].t, 1 };
+        d.fetch = &pick;
+        d.fetches = 1;
+        gckpt_plan *p =
+            pick.tensor && !net.nodes[i].data && i % 3 != 1 && elements(pick.tensor) <= 4096
+                ? gckpt_plan_new(net.g, net.term, net.terms, &d)
+                : NULL;
+        if (p) {
+            t->size[t->picks] = elements(pick.tensor);
+            t->pick[t->picks++] = i;
+        }
+        gckpt_plan_free(p);
+    }
+    destroy();
+}
+
+/* Whether a micro-batch of a rank has as many rows as were planned. */
+static int has_full(const trial *t, int rank)
+{
+    int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch,
+            full = t->s.rows ? t->s.rows : net.batch;
+    int own = t->s.leaves / t->s.ranks, most = 0;
+    for (int leaf = rank * own, n; leaf < (rank + 1) * own; leaf++) {
+        n = 0;
+        for (int64_t r = 0; r < rows; r++)
+            n += r * t->s.leaves / net.batch == leaf;
+        most = n > most ? n : most;
+    }
+    return most >= full;
+}
+
+static void run(unsigned seed, trial *t, const setting *s, const rank_of *want)
+{
+    ranks_world w;
+    char name[160];
+    t->s = *s;
+    memset(t->rank, 0, sizeof t->rank);
+    ranks_open(&w, s->ranks);
+    int ready = 1;
+    for (int i = 0; i < s->ranks; i++)
+        ready &= prepare(seed, t, &w, i);
+    snprintf(name, sizeof name,
+             "seed %u: %d ranks, %d leaves, shard %d, mode %d%s, rows %d of %d of %d", seed,
+             s->ranks, s->leaves, s->shard, (int)s->mode, s->poor ? ", poor" : "", (int)s->rows,
+             (int)s->step_rows, (int)net.batch);
+    if (ready)
+        ranks_run(&w, train, t);
+    ranks_close(&w);
+    want = want ? want : &t->rank[0];
+    for (int i = 0; i < s->ranks; i++) {
+        rank_of *r = &t->rank[i];
+        if (ready && CHECK_MSG(r->result == GCKPT_OK, "%s: rank %d: %s", name, i, r->text)) {
+            CHECK_MSG(r->hash == want->hash && r->picked == want->picked &&
+                          !memcmp(r->report, want->report, sizeof r->report),
+                      "%s: rank %d: loss %.17g, norm %.17g, not %.17g, %.17g, hashes %d %d", name,
+                      i, r->report[1].loss, r->report[1].grad_norm, want->report[1].loss,
+                      want->report[1].grad_norm, r->hash == want->hash, r->picked == want->picked);
+            size_t measured = gckpt_bytes_measured(r->e), planned = gckpt_plan_bytes(r->p);
+            CHECK_MSG(has_full(t, i) ? measured == planned : measured <= planned,
+                      "%s: rank %d: %zu bytes, planned %zu", name, i, measured, planned);
+        }
+        rig_free(r->e, r->p, r->g, r->s);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT,
+                                        GCKPT_SEGMENTS, GCKPT_AUTO };
+    static trial one, t;
+    unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1,
+             count = argc > 2 ? (unsigned)atoi(argv[2]) : (unsigned)check_tries(8);
+    for (unsigned seed = first; seed < first + count; seed++) {
+        random_state = seed;
+        net_fill();
+        setting s = { .ranks = 1, .leaves = 2 << seed % 3, .mode = GCKPT_STORE_ALL };
+        s.step_rows = seed % 4 == 3 ? 2 : 0;
+        uint64_t state = seed;
+        memset(&one, 0, sizeof one);
+        choose_picks(seed, &one);
+        run(seed, &one, &s, NULL);
+        for (int ranks = 1; ranks <= s.leaves; ranks *= 2)
+            for (int i = 0; i < 2; i++) {
+                setting o = s;
+                o.ranks = ranks;
+                o.shard = (int)(next_random(&state) % 4);
+                o.mode = modes[next_random(&state) % 5];
+                o.poor = next_random(&state) % 2 != 0;
+                o.rows = 1 + (int64_t)(next_random(&state) % 3);
+                o.pieces = next_random(&state) % 3 == 0;
+                t = one;
+                run(seed, &t, &o, &one.rank[0]);
+            }
+    }
+    return check_report("test_ranks_random");
+}
+#else
+int main(void) { return check_report("test_ranks_random"); /* no threads here */ }
+#endif

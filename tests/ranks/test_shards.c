@@ -1,0 +1,1312 @@
+/* test_shards.c - stores of several ranks (section >>store) and their checkpoints (section >>files):
+ * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
+ */
+#define _XOPEN_SOURCE     700
+#define _FILE_OFFSET_BITS 64
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GCKPTI_SYSTEM /* here calls of the system are what they are */
+#include "num/num.h"
+#include "store/own.h"
+#include "run/run.h"
+#include "ranks/own.h"
+#include "base/host.h"
+
+/* ---- the n-th thing calls_made of the system fails, or the process ends instead ---- */
+static long calls_made, fails_at, ends_at; /* from 1; 0: never */
+static int counting;                       /* else nothing fails, in any thread */
+static int fails(void)
+{
+    if (!counting)
+        return 0;
+    if (++calls_made == ends_at)
+        _exit(7);
+    errno = calls_made == fails_at ? EIO : errno;
+    return calls_made == fails_at;
+}
+
+static FILE *test_fopen(const char *path, const char *mode)
+{
+    return fails() ? NULL : fopen(path, mode);
+}
+static FILE *test_fdopen(int fd, const char *mode) { return fails() ? NULL : fdopen(fd, mode); }
+static size_t test_fread(void *to, size_t size, size_t n, FILE *f)
+{
+    return fread(to, size, fails() ? n / 2 : n, f);
+}
+static size_t test_fwrite(const void *from, size_t size, size_t n, FILE *f)
+{
+    return fwrite(from, size, fails() ? n / 2 : n, f);
+}
+static int test_fflush(FILE *f) { return fails() ? EOF : fflush(f); }
+static int test_fseek(FILE *f, long at, int whence) { return fails() ? -1 : fseek(f, at, whence); }
+static int test_fclose(FILE *f)
+{
+    int failed = fails();
+    return fclose(f) || failed ? EOF : 0;
+}
+static int test_fsync(int fd) { return fails() ? -1 : fd < 0; } /* no power is cut here */
+static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
+static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
+static int test_open(const char *path, int flags, unsigned mode)
+{
+    return fails() ? -1 : open(path, flags, mode);
+}
+static int test_stat(const char *path, struct stat *s) { return fails() ? -1 : stat(path, s); }
+static int test_fstat(int fd, struct stat *s) { return fails() ? -1 : fstat(fd, s); }
+static int test_flock(int fd, int how) { return fails() ? -1 : flock(fd, how); }
+static int no_list; /* 1: folders cannot be opened, 2: nor read */
+static DIR *test_opendir(const char *path)
+{
+    errno = no_list == 1 ? EACCES : errno;
+    return fails() || no_list == 1 ? NULL : opendir(path);
+}
+static struct dirent *test_readdir(DIR *d)
+{
+    errno = no_list == 2 ? EIO : errno;
+    return fails() || no_list == 2 ? NULL : readdir(d);
+}
+static void watch(void)
+{
+    gckpti_host here = gckpti_here;
+    here.fopen = test_fopen;
+    here.fdopen = test_fdopen;
+    here.fread = test_fread;
+    here.fwrite = test_fwrite;
+    here.fflush = test_fflush;
+    here.fseek = test_fseek;
+    here.fclose = test_fclose;
+    here.fsync = test_fsync;
+    here.rename = test_rename;
+    here.remove = test_remove;
+    here.open = test_open;
+    here.stat = test_stat;
+    here.fstat = test_fstat;
+    here.flock = test_flock;
+    here.opendir = test_opendir;
+    here.readdir = test_readdir;
+    gckpti_here = here;
+}
+#include "ranks.h"
+#include "rig.h"
+
+static heap mem;
+
+/* ---- a model: of less than a block, of one, of some; trained, frozen, packed ---- */
+enum { MODEL = 9, FIRST_FROZEN = 5 };
+static int begin, end = MODEL; /* those that a store has */
+static const struct {
+    const char *name;
+    int n;
+    int64_t d[2];
+    int states;
+    gckpt_storage storage;
+} model[MODEL] = { { "embed", 2, { 50, 300 }, 2, GCKPT_STORED_F32 },
+                   { "w", 2, { 33, 1000 }, 2, GCKPT_STORED_F32 },
+                   { "block", 1, { 4096, 0 }, 1, GCKPT_STORED_F32 },
+                   { "b", 1, { 7, 0 }, 2, GCKPT_STORED_F32 },
+                   { "odd", 1, { 4097, 0 }, 1, GCKPT_STORED_F32 },
+                   { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
+                   { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
+                   { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
+                   { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 } };
+
+static gckpt_shape shape_of(int i)
+{
+    return model[i].n == 1 ? gckpt_shape1(model[i].d[0])
+                           : gckpt_shape2(model[i].d[0], model[i].d[1]);
+}
+
+static gckpt_init init = { 0, 0, 1 }; /* draws are only looked at in test_held */
+
+/* A store of these parameters, none made. packed: stored as the table says, or all as floats. */
+static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed)
+{
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
+    gckpt_store *s = gckpt_store_new(&desc);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    if (rank % 2) /* before or after there are parameters */
+        CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
+    for (int i = begin; i < end; i++)
+        CHECK(gckpt_param(g, model[i].name, shape_of(i), init) != NULL);
+    gckpt_graph_free(g);
+    for (int i = FIRST_FROZEN; i < end; i++) {
+        CHECK(gckpt_store_freeze(s, model[i].name, 1) == GCKPT_OK);
+        if (packed)
+            CHECK(gckpt_store_pack(s, model[i].name, model[i].storage) == GCKPT_OK);
+    }
+    if (rank % 2 == 0)
+        CHECK(gckpt_store_ranks(s, rank, ranks, shard) == GCKPT_OK);
+    return s;
+}
+
+/* What I8 is multiplied by. */
+static float scale_of(int i, int64_t at) { return 0.5f + (float)(at / model[i].d[1]); }
+
+/* What element `at` of an array is in a training of this salt; of I8 before it is scaled. */
+static float value_of(int i, int slot, int64_t at, unsigned salt)
+{
+    uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
+    uint32_t u = (uint32_t)next_random(&state) & 0xff7fffffu; /* no NaN */
+    return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
+}
+
+/* Values, states, step and notes as after some training. */
+static void fill(gckpt_store *s, unsigned salt)
+{
+    char text[20];
+    for (int i = begin; i < end; i++) {
+        gckpti_param *q = &s->params[i - begin];
+        gckpt_parameter p;
+        int64_t first, n;
+        CHECK(gckpt_store_get(s, i - begin, &p) == GCKPT_OK);
+        CHECK(gckpti_param_state(s, q, model[i].states));
+        for (int slot = -1; slot < model[i].states; slot++) {
+            n = gckpti_own(s, q, slot, &first);
+            for (int64_t k = 0; k < n && gckpti_array(q, slot); k++)
+                gckpti_array(q, slot)[k] =
+                    value_of(i, slot, first + k, salt) *
+                    (model[i].storage == GCKPT_STORED_I8 ? scale_of(i, first + k) : 1);
+        }
+        for (int64_t k = 0; k < p.elements && p.packed; k++) {
+            float x = value_of(i, -1, k, salt);
+            void *to = gckpti_values_block(q);
+            if (p.storage == GCKPT_STORED_I8)
+                ((float *)to)[k / model[i].d[1]] = scale_of(i, k);
+            CHECK(p.storage == GCKPT_STORED_I8 || gckpti_pack_piece(q, k, 1, &x));
+            if (p.storage == GCKPT_STORED_I8)
+                ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
+        }
+        q->optimiser = model[i].states ? GCKPT_ADAMW + 1 : 0;
+        q->updates = model[i].states ? (i == 4 ? 5 : 20 + salt) : 0;
+    }
+    s->step = 20 + salt;
+    snprintf(text, sizeof text, "salt %u \303\251\"\\", salt);
+    CHECK(gckpt_store_set_note(s, "note", text) == GCKPT_OK);
+}
+
+/* Whether the store has all that fill gives it; packed as `s` is, whatever wrote it. */
+static int holds(const gckpt_store *s, unsigned salt)
+{
+    int same = s->step == 20 + salt && s->seed == 3 && (int)s->count == end - begin;
+    const char *note = gckpt_store_note(s, "note");
+    same = same && note && !strncmp(note, "salt ", 5) && (unsigned)atoi(note + 5) == salt;
+    for (int i = begin; i < end && same; i++) {
+        const gckpti_param *q = &s->params[i - begin];
+        int64_t first, n;
+        same = !strcmp(q->p.name, model[i].name) && gckpti_state_slots(q) == model[i].states &&
+               q->updates == (model[i].states ? (i == 4 ? 5 : 20 + salt) : 0);
+        for (int slot = -1; slot < model[i].states && same; slot++) {
+            n = gckpti_own(s, q, slot, &first);
+            for (int64_t k = 0; k < n && same; k++) {
+                float x = value_of(i, slot, first + k, salt), y;
+                if (slot < 0 && model[i].storage == GCKPT_STORED_I8)
+                    x *= scale_of(i, first + k);
+                if (slot < 0)
+                    gckpti_unpack_piece(q, k, 1, &y);
+                else
+                    y = q->p.state[slot][k];
+                same = bits_of(x) == bits_of(y);
+            }
+        }
+    }
+    return same;
+}
+
+/* ---- shares ---- */
+static void test_share(void)
+{
+    static const int64_t sizes[] = { 1,     4095,  4096,   4097,   8192,    8193,
+                                     40960, 53249, 100000, 524288, 1000003, 4096 * 1024 + 1 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int ranks = 1; ranks <= 64; ranks *= 2) {
+            int64_t sum = 0, first, whole, most = gckpti_share(sizes[i], 0, ranks, &first);
+            for (int rank = 0; rank < ranks; rank++) {
+                int64_t n = gckpti_share(sizes[i], rank, ranks, &first), half;
+                int64_t up = gckpti_share(sizes[i], rank % (ranks / 2 + !(ranks / 2)),
+                                          ranks / 2 + !(ranks / 2), &half);
+                sum += n;
+                CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
+                CHECK(!n || (first >= half &&
+                             first + n <= half + up)); /* a part of that of half as many */
+                CHECK(!n || (gckpti_holder(sizes[i], first, ranks) == rank &&
+                             gckpti_holder(sizes[i], first + n - 1, ranks) == rank));
+            }
+            CHECK(sum == sizes[i]);
+            whole = (sizes[i] + 4095) / 4096;
+            CHECK(most <= (whole + ranks - 1) / ranks * 4096 || ranks > 2);
+        }
+}
+
+/* Bytes by the formula, first and count, initial values as those of one process, whatever is made when. */
+static void test_held(void)
+{
+    init.normal = 0.5f, init.uniform = 0.25f;
+    gckpt_store *whole = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    gckpt_parameter all, p;
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int ranks = 2; ranks <= 8; ranks *= 2)
+            for (int rank = 0; rank < ranks; rank++) {
+                gckpt_store *s = store_new(rank, ranks, (gckpt_shard)shard, 1);
+                size_t bytes = 0;
+                for (int i = 0; i < MODEL; i++) {
+                    gckpti_param *q = &s->params[i];
+                    CHECK(gckpti_param_state(s, q, model[i].states));
+                    CHECK(gckpt_store_get(whole, i, &all) == GCKPT_OK &&
+                          gckpt_store_get(s, i, &p) == GCKPT_OK);
+                    int64_t first, n = gckpti_share(p.elements, rank, ranks, &first), most, none;
+                    int cut = shard >= GCKPT_SHARD_STATE && p.elements > 4096;
+                    int values =
+                        shard == GCKPT_SHARD_VALUES && cut && p.storage == GCKPT_STORED_F32;
+                    CHECK(p.first == (cut ? first : 0) && p.count == (cut ? n : p.elements));
+                    most = cut ? gckpti_share(p.elements, 0, ranks, &none) : p.elements;
+                    bytes += (size_t)(4 * most) * (size_t)model[i].states;
+                    bytes += values ? (size_t)(4 * most) : gckpti_values_bytes(&p);
+                    if (p.values)
+                        CHECK(!memcmp(p.values, all.values + (values ? first : 0),
+                                      4 * (size_t)(values ? n : p.elements)));
+                    else
+                        CHECK(!memcmp(p.packed, all.packed,
+                                      gckpti_values_bytes(&p) - gckpti_scale_bytes(&p)));
+                    for (int64_t k = n; values && k < most; k++)
+                        CHECK(p.values[k] == 0);
+                }
+                CHECK(gckpt_store_bytes(s) == bytes);
+                CHECK(gckpt_store_hash(s) ==
+                      (shard == GCKPT_SHARD_VALUES ? 0 : gckpt_store_hash(whole)));
+                fill(s, 1);
+                CHECK(holds(s, 1) && gckpt_store_reset(s, "*") == GCKPT_OK && !holds(s, 1));
+                for (int64_t k = 0; k < gckpti_held(s, &s->params[1], 0); k++)
+                    CHECK(s->params[1].p.state[1][k] == 0);
+                gckpt_store_free(s);
+            }
+    init.normal = init.uniform = 0;
+    gckpt_store_free(whole);
+    CHECK(mem.live == 0 && mem.wrong_sizes == 0);
+}
+
+/* ---- a backend's own memory: as much of it as of the host's ---- */
+static size_t mirrored;
+static void *mirror_get(void *context, size_t bytes, size_t alignment)
+{
+    (void)context, (void)alignment;
+    mirrored += bytes;
+    return malloc(bytes);
+}
+
+static void mirror_release(void *context, void *memory, size_t bytes)
+{
+    (void)context;
+    mirrored -= bytes;
+    free(memory);
+}
+
+static void mirror_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+}
+
+static void test_mirrors(void)
+{
+    gckpt_backend b;
+    memset(&b, 0, sizeof b);
+    b.get = mirror_get;
+    b.release = mirror_release;
+    b.copy_in = b.copy_out = mirror_copy;
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int rank = 0; rank < 4; rank += 3) {
+            gckpt_store *s = store_new(rank, 4, (gckpt_shard)shard, 0);
+            gckpti_binding binding;
+            fill(s, 4);
+            CHECK(gckpti_bind(s, &binding, &b));
+            for (size_t i = 0; i < s->count; i++) {
+                gckpti_param *q = &s->params[i];
+                CHECK(gckpti_push(s, q, &b));
+                for (int slot = -1; slot < gckpti_state_slots(q); slot++)
+                    memset(gckpti_array(q, slot), 0x55, gckpti_array_bytes(s, q, slot + 1));
+                gckpti_changed(s, q, GCKPTI_MIRROR);
+            }
+            CHECK(mirrored == gckpt_store_bytes(s) && !holds(s, 4));
+            float room[GCKPTI_DRAWN];
+            int64_t n, first = s->params[1].p.first;
+            const float *x =
+                gckpti_values_at(s, &s->params[1], first, room, &n); /* where they are */
+            CHECK(n > 0 && bits_of(x[n - 1]) == bits_of(value_of(1, -1, first + n - 1, 4)));
+            CHECK(gckpt_store_pull(s, "*") == GCKPT_OK && holds(s, 4));
+            gckpti_unbind(&binding);
+            CHECK(mirrored == 0);
+            gckpt_store_free(s);
+        }
+    CHECK(mem.live == 0);
+}
+
+static void test_refused(void)
+{
+    static const int wrong[][3] = { { 0, 0, 0 }, { 0, 3, 0 }, { -1, 2, 0 },
+                                    { 2, 2, 0 }, { 0, 2, 4 }, { 0, 2, -1 } };
+    static float outside[5000];
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 0);
+    gckpt_parameter p;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK(gckpt_store_ranks(s, wrong[i][0], wrong[i][1], (gckpt_shard)wrong[i][2]) ==
+              GCKPT_E_ARG);
+        CHECK(strstr(gckpt_error_text(s), "power of two") && s->ranks == 1);
+    }
+    CHECK(gckpt_store_ranks(NULL, 0, 2, GCKPT_SHARD_NONE) == GCKPT_E_ARG);
+    /* what the program owns is not made by the store; of it, only state is cut */
+    CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
+    CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
+    CHECK(!gckpti_array_cut(s, &s->params[MODEL], -1) && gckpti_array_cut(s, &s->params[MODEL], 0));
+    CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
+    /* packed before it is made: whole; and float again: cut */
+    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_OK &&
+          !gckpti_array_cut(s, &s->params[5], -1));
+    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_F32) == GCKPT_OK &&
+          gckpti_array_cut(s, &s->params[5], -1));
+    CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_BF16) == GCKPT_OK);
+    CHECK(gckpt_store_get(s, 5, &p) == GCKPT_OK && gckpt_store_get(s, 6, &p) == GCKPT_OK);
+    CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_E_ARG);
+    CHECK_MSG(strstr(gckpt_error_text(s), "\"frozen\"") &&
+                  strstr(gckpt_error_text(s), "GCKPT_SHARD_VALUES"),
+              "%s", gckpt_error_text(s));
+    CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_F32) == GCKPT_E_ARG &&
+          s->params[6].p.storage == GCKPT_STORED_BF16);
+    CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_STATE) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "\"frozen\""));
+    CHECK(s->rank == 1 && s->shard == GCKPT_SHARD_VALUES);
+    gckpt_store_free(s);
+    /* only state is made */
+    s = store_new(0, 1, GCKPT_SHARD_NONE, 0);
+    CHECK(gckpti_param_state(s, &s->params[2], 1) &&
+          gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_NONE) == GCKPT_E_ARG);
+    gckpt_store_free(s);
+    CHECK(mem.live == 0);
+}
+
+/* The whole file of one process: each rank keeps its share, from any type to any storage; what is cut
+ * is not written, unless it is left out. */
+static void test_whole_file(void)
+{
+    for (int from = 0; from < 2; from++) {
+        gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, from);
+        file f = { 0 }, again = { 0 };
+        fill(one, 2);
+        CHECK(holds(one, 2) && gckpt_store_write(one, file_write, &f) == GCKPT_OK);
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+            for (int rank = 0; rank < 4; rank++)
+                for (int made = 0; made < 2; made++) {
+                    gckpt_store *s = store_new(rank, 4, (gckpt_shard)shard, from && rank > 1);
+                    if (made)
+                        fill(s, 1);
+                    f.at = 0;
+                    CHECK_MSG(gckpt_store_read(s, file_read, &f, f.size) == GCKPT_OK && holds(s, 2),
+                              "%s", gckpt_error_text(s));
+                    gckpt_result result = gckpt_store_write(s, file_write, &again);
+                    CHECK(shard ? result == GCKPT_E_ARG &&
+                                      strstr(gckpt_error_text(s), "gckpt_ranks_save") && !again.size
+                                : result == GCKPT_OK && (rank < 2 || same_file(&f, &again)));
+                    again.size = f.at = 0;
+                    CHECK(gckpt_store_read(s, file_read, &f, f.size - 1) == GCKPT_E_DATA &&
+                          holds(s, 2));
+                    gckpt_file_desc values = { .values_only = 1 };
+                    CHECK(gckpt_store_write_as(s, file_write, &again, &values) ==
+                          (shard == GCKPT_SHARD_VALUES ? GCKPT_E_ARG : GCKPT_OK));
+                    again.size = 0;
+                    gckpt_store_free(s);
+                }
+        free(f.bytes);
+        free(again.bytes);
+        gckpt_store_free(one);
+    }
+    CHECK(mem.live == 0);
+}
+
+/* ---- checkpoints by ranks ---- */
+static char path[64], error_text[600];
+
+/* A save by all of them, one after the other, as gckpt_ranks_save has it done at the same time. */
+static gckpt_result save_all(gckpt_store **s, int ranks)
+{
+    gckpti_rank_save x[8];
+    gckpt_result result = GCKPT_OK, each;
+    for (int k = 0; k < ranks; k++) {
+        each = gckpti_rank_save_start(&x[k], s[k], path);
+        result = result == GCKPT_OK ? each : result;
+        x[k].number = x[0].number;
+    }
+    int parts = result == GCKPT_OK;
+    for (int k = 0; k < ranks && parts; k++) {
+        each = gckpti_rank_save_part(&x[k]);
+        result = result == GCKPT_OK ? each : result;
+    }
+    if (result == GCKPT_OK)
+        result = gckpti_rank_save_place(&x[0]);
+    else
+        for (int k = 0; k < ranks && parts; k++)
+            test_remove(gckpti_part_path(&x[k], x[k].number, k));
+    for (int k = 0; k < ranks; k++)
+        gckpti_rank_save_end(&x[k]);
+    return result;
+}
+
+/* Stores of so many ranks, with what fill gives; saved. */
+static gckpt_result save_by(int ranks, gckpt_shard shard, unsigned salt)
+{
+    gckpt_store *s[8];
+    for (int k = 0; k < ranks; k++)
+        fill(s[k] = store_new(k, ranks, shard, 1), salt);
+    gckpt_result result = save_all(s, ranks);
+    *error_text = 0;
+    for (int k = 0; k < ranks; k++) {
+        if (gckpt_error(s[k]) == result && result != GCKPT_OK)
+            snprintf(error_text, sizeof error_text, "%s", gckpt_error_text(s[k]));
+        gckpt_store_free(s[k]);
+    }
+    return result;
+}
+
+/* Whether ranks, every `step`th, load what is there as of this salt. */
+static int loads_some(int ranks, gckpt_shard shard, unsigned salt, int step)
+{
+    int good = 1;
+    for (int k = (int)salt % step; k < ranks; k += step) {
+        gckpt_store *s = store_new(k, ranks, shard, 1);
+        if (k % 2)
+            fill(s, 99);
+        good = good && gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, salt);
+        gckpt_store_free(s);
+    }
+    return good;
+}
+
+static int loads(int ranks, gckpt_shard shard, unsigned salt)
+{
+    return loads_some(ranks, shard, salt, 1);
+}
+
+/* Files in the folder. */
+static int files(void)
+{
+    int n = -2; /* . and .. */
+    DIR *d = opendir("shards");
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+static void clear(void)
+{
+    struct dirent *e;
+    char name[400];
+    DIR *d = opendir("shards");
+    while (d && (e = readdir(d)) != NULL) {
+        snprintf(name, sizeof name, "shards/%s", e->d_name);
+        remove(name);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* By any number, under any shard; loaded by any number, under any shard. */
+static void test_any_number(void)
+{
+    gckpt_store *one = store_new(0, 1, GCKPT_SHARD_NONE, 1), *empty = gckpt_store_new(NULL);
+    file whole = { 0 }, again = { 0 };
+    unsigned salt = 10;
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
+            salt++;
+            CHECK(save_by(ranks, (gckpt_shard)shard, salt) == GCKPT_OK && files() == ranks + 1);
+            for (int by = 2; by <= 8; by *= 2) {
+                gckpt_shard as = (gckpt_shard)((shard + by) % 4);
+                CHECK_MSG(loads_some(by, as, salt, by / 2), "%d of shard %d to %d of %d", ranks,
+                          shard, by, (int)as);
+            }
+            /* one process makes a plain file of it: the same as one that trained alone */
+            fill(one, salt);
+            whole.size = again.size = 0;
+            CHECK(gckpt_store_write(one, file_write, &whole) == GCKPT_OK);
+            fill(one, 99);
+            CHECK(gckpt_ranks_load(one, path) == GCKPT_OK && holds(one, salt));
+            CHECK(gckpt_store_write(one, file_write, &again) == GCKPT_OK &&
+                  same_file(&whole, &again));
+        }
+    /* a new file has the permissions of the index that is there */
+    struct stat like;
+    CHECK(!chmod(path, 0640) && save_by(2, GCKPT_SHARD_NONE, salt) == GCKPT_OK);
+    CHECK(!stat(path, &like) && (like.st_mode & 0777) == 0640);
+    CHECK(!stat("shards/ckpt.17-1.safetensors", &like) && (like.st_mode & 0777) == 0640);
+    CHECK_MSG(gckpt_ranks_load(empty, path) == GCKPT_OK, "%s", gckpt_error_text(empty));
+    again.size = 0;
+    CHECK(gckpt_store_write(empty, file_write, &again) == GCKPT_OK &&
+          again.size > whole.size); /* all F32 */
+    CHECK(gckpt_store_hash(empty) == gckpt_store_hash(one));
+    gckpt_store_free(empty);
+    gckpt_store_free(one);
+    free(whole.bytes);
+    free(again.bytes);
+    CHECK(mem.live == 0 && mem.wrong_sizes == 0);
+}
+
+/* Every single thing asked of the system fails, or is the last of the process, in any rank: the old
+ * checkpoint is there, or the new one; and after a failure nothing else is. */
+static void test_every_call(int ranks)
+{
+    const int fewer = ranks > 1 ? ranks / 2 : 1;
+    int n = 0, was_new = 0, status, ended = 0;
+    begin = 3, end = 5;
+    for (; !ended && n < 2000; n++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        fflush(stdout);
+        pid_t child = fork();
+        if (!child) {
+            calls_made = 0;
+            ends_at = n + 1;
+            counting = 1;
+            _exit(save_by(ranks, GCKPT_SHARD_VALUES, 2) != GCKPT_OK);
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+        ended = WEXITSTATUS(status) != 7;
+        CHECK(!ended || !WEXITSTATUS(status));
+        int is_new = loads(1, GCKPT_SHARD_NONE, 2);
+        CHECK_MSG(is_new || (!was_new && loads(1, GCKPT_SHARD_NONE, 1)), "killed at %d", n + 1);
+        CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new),
+                  "killed at %d", n + 1);
+        was_new = is_new;
+        /* the next save, by fewer, leaves nothing of it */
+        CHECK(save_by(fewer, GCKPT_SHARD_GRADIENTS, 3) == GCKPT_OK &&
+              loads(2, GCKPT_SHARD_VALUES, 3));
+        CHECK_MSG(files() == fewer + 1, "killed at %d: %d files", n + 1, files());
+    }
+    CHECK(ended && was_new && n > 30);
+    for (int i = 0, done = 0; !done && i < 2000; i++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        calls_made = 0;
+        fails_at = i + 1;
+        counting = 1;
+        gckpt_result result = save_by(ranks, GCKPT_SHARD_VALUES, 2);
+        counting = 0;
+        done = calls_made < fails_at;
+        fails_at = 0;
+        int is_new =
+            result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
+        CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
+        CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
+                  error_text);
+        /* those of the last one stay until it is sure that the index outlasts a power cut */
+        int left = files() - (is_new ? ranks : 2) - 1;
+        CHECK_MSG(result == GCKPT_OK ? left >= 0 && left <= 2 : left == (is_new ? 2 : 0),
+                  "failed at %d: %d too many", i + 1, left);
+        CHECK(save_by(fewer, GCKPT_SHARD_GRADIENTS, 3) == GCKPT_OK);
+        CHECK_MSG(files() == fewer + 1, "failed at %d: %d files", i + 1, files());
+    }
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* ---- files that are not what was saved ---- */
+static file file_of(const char *name)
+{
+    file f = { 0 };
+    unsigned char block[512];
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *from = fopen(full, "rb");
+    CHECK_MSG(from != NULL, "%s", full);
+    for (size_t n = 1; from && n > 0;) {
+        n = fread(block, 1, sizeof block, from);
+        file_write(&f, block, n);
+    }
+    if (from)
+        fclose(from);
+    return f;
+}
+
+static void put_file(const char *name, const file *f, size_t size)
+{
+    char full[300];
+    snprintf(full, sizeof full, "shards/%s", name);
+    FILE *to = fopen(full, "wb");
+    CHECK(to && fwrite(f->bytes, 1, size, to) == size && !fclose(to));
+}
+
+/* The index with its first `from` replaced by `to`, and the sum of that. */
+static void put_index(const file *f, const char *from, const char *to)
+{
+    file out = { 0 };
+    char check[40];
+    const char *text = (const char *)f->bytes, *at = strstr(text, from);
+    const char *last = strstr(text, ",\"check\"");
+    CHECK_MSG(at && last && at < last, "%s", from);
+    if (at && last) {
+        file_write(&out, text, (size_t)(at - text));
+        file_write(&out, to, strlen(to));
+        at += strlen(from);
+        file_write(&out, at, (size_t)(last - at));
+        snprintf(check, sizeof check, ",\"check\":\"%llu\"}\n",
+                 (unsigned long long)gckpti_fnv(UINT64_C(0xcbf29ce484222325), out.bytes, out.size));
+        file_write(&out, check, strlen(check));
+        put_file("ckpt", &out, out.size);
+    }
+    free(out.bytes);
+}
+
+/* Is it refused by this store, which holds salt 9, and by an empty one? */
+static int refused(gckpt_store *s, gckpt_result why, const char *text)
+{
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 1 };
+    gckpt_store *empty = gckpt_store_new(&desc);
+    gckpt_result a = gckpt_ranks_load(s, path), b = gckpt_ranks_load(empty, path);
+    int good = a == why && b == why && holds(s, 9) && !gckpt_store_count(empty) &&
+               !gckpt_store_note(empty, "note") && strstr(gckpt_error_text(s), text) &&
+               strstr(gckpt_error_text(s), path);
+    if (!good)
+        printf("%d %d: %s (\"%s\" expected)\n", a, b, gckpt_error_text(s), text);
+    gckpt_store_free(empty);
+    return good;
+}
+
+static void test_damage(void)
+{
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    static const char *const names[] = { "ckpt", "ckpt.2-0.safetensors", "ckpt.2-1.safetensors" };
+    file f[3];
+    size_t live;
+    begin = 3, end = 5;
+    gckpt_store_free(s);
+    fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
+    clear();
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 7) == GCKPT_OK &&
+          save_by(2, GCKPT_SHARD_NONE, 8) == GCKPT_OK);
+    for (int i = 0; i < 3; i++)
+        f[i] = file_of(names[i]);
+    live = mem.live;
+    for (int i = 0; i < 3; i++) {
+        size_t header = i ? 8 + f[i].bytes[0] + 256u * f[i].bytes[1] : f[i].size;
+        for (size_t k = 0; k < f[i].size; k += k + 30 < header || k + 70 > f[i].size ? 1 : 1009) {
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+            put_file(names[i], &f[i], f[i].size);
+            CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_E_DATA && holds(s, 9) && mem.live == live,
+                      "%s, byte %d: %s", names[i], (int)k, gckpt_error_text(s));
+            f[i].bytes[k] ^= (unsigned char)(1u << k % 8);
+        }
+        for (size_t k = 0; k < f[i].size; k += f[i].size / 9) { /* cut off, and one byte more */
+            put_file(names[i], &f[i], k);
+            CHECK(refused(s, GCKPT_E_DATA, i ? "cut off" : "not the index"));
+        }
+        file_write(&f[i], "\n", 1);
+        put_file(names[i], &f[i], f[i].size);
+        CHECK(refused(s, GCKPT_E_DATA, i ? "damaged" : "not the index"));
+        put_file(names[i], &f[i], --f[i].size);
+    }
+    /* one rank's for another's; of another save, of the same size; none */
+    put_file(names[1], &f[2], f[2].size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-0.safetensors\" is not what was saved with it"));
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 6) == GCKPT_OK);
+    file other = file_of("ckpt.3-1.safetensors");
+    CHECK(other.size == f[2].size);
+    put_file("ckpt", &f[0], f[0].size);
+    put_file(names[1], &f[1], f[1].size);
+    put_file(names[2], &other, other.size);
+    CHECK(refused(s, GCKPT_E_DATA, "\"ckpt.2-1.safetensors\" is not what was saved with it"));
+    remove("shards/ckpt.2-1.safetensors");
+    CHECK(refused(s, GCKPT_E_FILE,
+                  "No such file or directory: could not read \"ckpt.2-1.safetensors\""));
+    put_file(names[2], &f[2], f[2].size);
+    CHECK(gckpt_ranks_load(s, path) == GCKPT_OK && holds(s, 8));
+    fill(s, 9);
+    /* an index that says other things, with a right sum */
+    static const struct {
+        const char *from, *to, *text;
+    } wrong[] = {
+        { "{\"gckpt\":[1,", "{\"gckpt\":[2,", "version 2" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,", "three numbers" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,2,9", "of data" },
+        { "\"files\"", "\"filed\"", "another key" },
+        { "\"ckpt.2-0.safetensors\":", "\"../shards/ckpt.2-0.safetensors\":",
+          "no name in this folder" },
+        { "\"ckpt.2-0.safetensors\":", "\"\":", "no name in this folder" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],", "power of two" },
+        { "\"files\":{", "\"files\":{\"x\":[1,2],\"y\":[9,2],", "\"x\"" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[9",
+          "expected" },
+        { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[1,",
+          "too many numbers" },
+        { "\"b\":{\"dtype\":\"F32\",\"shape\":[7]", "\"b\":{\"dtype\":\"F32\",\"shape\":[8]",
+          "data_offsets" },
+        { "\"odd\":{", "\"even\":{", "even" },
+        { "\"odd\":{", "\"b\":{", "b" },
+        { "[4097],\"data_offsets\":[", "[1,4097],\"data_offsets\":[", "" },
+        { "\"tensors\":{", "\"tensors\":[", "'{' expected" },
+        { "\"step\":\"28\"", "\"step\":\"x\"", "step must be a whole number" },
+        { "}}", "}} x", "only spaces" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        put_index(&f[0], wrong[i].from, wrong[i].to);
+        gckpt_result result = gckpt_ranks_load(s, path);
+        CHECK_MSG(result != GCKPT_OK && holds(s, 9) && strstr(gckpt_error_text(s), wrong[i].text),
+                  "%s: %s", wrong[i].to, gckpt_error_text(s));
+    }
+    /* what it claims to have is looked for before there is memory for it */
+    static const char large[] =
+        "{\"gckpt\":[1,2,67108864],\"files\":{\"ckpt.2-0.safetensors\":[1,2]},\"tensors\":{\"large\":{"
+        "\"dtype\":\"F32\",\"shape\":[16777216],\"data_offsets\":[0,67108864]}},\"check\":\"0\"}\n";
+    file claim = { 0 };
+    file_write(&claim, large, sizeof large - 1);
+    put_index(&claim, "large", "large");
+    mem.peak = mem.live;
+    CHECK(refused(s, GCKPT_E_DATA, "\"large\"") && mem.peak < live + 100000);
+    free(claim.bytes);
+    put_file("ckpt", &f[0], f[0].size);
+    /* taken for something else, and the other way round */
+    CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load"));
+    CHECK(gckpt_store_load(s, "shards/ckpt.2-0.safetensors") == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "gckpt_ranks_load") && holds(s, 9));
+    CHECK(gckpt_store_save(s, "shards/plain") == GCKPT_OK &&
+          gckpt_ranks_load(s, "shards/plain") == GCKPT_E_DATA);
+    CHECK(strstr(gckpt_error_text(s), "gckpt_store_load"));
+    CHECK(gckpt_ranks_load(s, "shards/none") == GCKPT_E_FILE &&
+          gckpt_ranks_load(s, NULL) == GCKPT_E_ARG && gckpt_ranks_load(NULL, path) == GCKPT_E_ARG);
+    for (int i = 0; i < 3; i++)
+        free(f[i].bytes);
+    free(other.bytes);
+    gckpt_store_free(s);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* ---- what earlier saves have left, and what is others' ---- */
+static void put_text(const char *name, const char *text)
+{
+    file f = { 0 };
+    file_write(&f, text, strlen(text));
+    put_file(name, &f, f.size);
+    free(f.bytes);
+}
+
+static int is_there(const char *name)
+{
+    char full[300];
+    struct stat s;
+    snprintf(full, sizeof full, "shards/%s", name);
+    return !lstat(full, &s);
+}
+
+/* A save by so many, of which only these (a bit each) write their files before all are killed. */
+static void break_save(int ranks, unsigned which, unsigned salt)
+{
+    gckpti_rank_save x[8];
+    gckpt_store *s[8];
+    for (int k = 0; k < ranks; k++) {
+        fill(s[k] = store_new(k, ranks, GCKPT_SHARD_VALUES, 1), salt);
+        CHECK(gckpti_rank_save_start(&x[k], s[k], path) == GCKPT_OK);
+        x[k].number = x[0].number;
+        CHECK(!(which >> k & 1) || gckpti_rank_save_part(&x[k]) == GCKPT_OK);
+    }
+    for (int k = 0; k < ranks; k++) {
+        gckpti_rank_save_end(&x[k]);
+        gckpt_store_free(s[k]);
+    }
+}
+
+/* One save removes all that broken ones have left, whatever is missing between. */
+static void test_left(void)
+{
+    static const char *const left[] = { "ckpt.gckpt-tmp0", "ckpt.gckpt-tmp7",
+                                        "ckpt.2-6.safetensors.gckpt-tmp0",
+                                        "ckpt.2-300.safetensors.gckpt-tmp2",
+                                        "ckpt.40-0.safetensors.gckpt-tmp0" };
+    begin = 3, end = 5;
+    for (int had = 0; had < 2; had++) {
+        clear();
+        if (had)
+            CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        break_save(8, 0xaf, 2); /* all but ranks 4 and 6 */
+        for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+            put_text(left[i], "half");
+        for (int number = 9; number < 90; number += 40) { /* and numbers with gaps */
+            char name[60];
+            file f = file_of(had ? "ckpt.2-7.safetensors" : "ckpt.1-7.safetensors");
+            snprintf(name, sizeof name, "ckpt.%d-7.safetensors", number);
+            put_file(name, &f, f.size);
+            free(f.bytes);
+        }
+        CHECK(files() == 6 + 3 * had + 5 + 3);
+        if (had)
+            CHECK(loads(1, GCKPT_SHARD_NONE, 1));
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 3) == GCKPT_OK && loads(2, GCKPT_SHARD_NONE, 3));
+        CHECK_MSG(files() == 3, "%d files", files());
+    }
+    begin = 0, end = MODEL;
+}
+
+/* Others' files of such names are not written over and not removed, whatever the number comes to. */
+static void test_others(void)
+{
+    static const char *const texts[] = {
+        "ckpt.3-1.safetensors",     "ckpt.4-0.safetensors",
+        "ckpt.4-2.safetensors",     "ckpt.05-0.safetensors",
+        "ckpt.5-0.safetensors.bak", "ckpt.5-00.safetensors",
+        "ckpt.5-0.safetensor",      "ckpt.x-0.safetensors",
+        "my.ckpt.5-0.safetensors",  "ckpt.gckpt-tmp",
+        "ckpt.gckpt-tmp0.old",      "ckpt.5.gckpt-tmp0",
+        "ckpt.5-0.safetensors.gz",  "ckptgckpt-tmp0",
+        "ckpt5-0.safetensors",      "ckpt.5-.safetensors",
+        "ckpt.-0.safetensors",      "ckpt.5-0.safetensors2",
+        "ckpt.9-0.safetensors",     "ckpt.5-0.safetensors.gckpt-tmp0.safetensors",
+        "ckpt.9-1.safetensors"
+    };
+    enum { TEXTS = sizeof texts / sizeof *texts };
+    gckpt_store *s;
+    begin = 3, end = 5;
+    clear();
+    fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
+    for (int i = 0; i < TEXTS; i++)
+        put_text(texts[i], texts[i]);
+    /* a file of one process; another checkpoint; a save under way elsewhere; what is no file */
+    CHECK(gckpt_store_save(s, "shards/ckpt.7-0.safetensors") == GCKPT_OK);
+    strcpy(path, "shards/ckpt.8");
+    CHECK(save_by(2, GCKPT_SHARD_VALUES, 5) == GCKPT_OK);
+    strcpy(path, "shards/ckpt");
+    file f = file_of("ckpt.8.1-0.safetensors"); /* a copy, not by its rank's name */
+    put_file("ckpt.10-1.safetensors", &f, f.size);
+    free(f.bytes);
+    put_text("ckpt.5-0.safetensors.gckpt-tmp0", "half");
+    int fd = open("shards/ckpt.5-0.safetensors.gckpt-tmp0", O_WRONLY);
+    CHECK(fd >= 0 && !flock(fd, LOCK_EX) && !mkdir("shards/ckpt.6-0.safetensors", 0700) &&
+          !mkfifo("shards/ckpt.6-1.safetensors", 0600));
+    const int all = files();
+    alarm(300); /* who waits for the pipe is ended */
+    for (unsigned salt = 1; salt < 12; salt++) {
+        CHECK_MSG(save_by(4, GCKPT_SHARD_VALUES, salt) == GCKPT_OK, "%s", error_text);
+        CHECK_MSG(loads(2, GCKPT_SHARD_STATE, salt) && files() == all + 5, "save %u: %d files",
+                  salt, files() - all);
+    }
+    alarm(0);
+    CHECK(is_there("ckpt.17-3.safetensors")); /* 3, 4, 6, 7, 9, 10 were passed over */
+    for (int i = 0; i < TEXTS; i++) {
+        f = file_of(texts[i]);
+        CHECK(f.size == strlen(texts[i]) && !memcmp(f.bytes, texts[i], f.size));
+        free(f.bytes);
+    }
+    CHECK(gckpt_store_load(s, "shards/ckpt.7-0.safetensors") == GCKPT_OK && holds(s, 9));
+    strcpy(path, "shards/ckpt.8");
+    CHECK(loads(1, GCKPT_SHARD_NONE, 5));
+    strcpy(path, "shards/ckpt");
+    close(fd); /* and when that save is killed, too */
+    CHECK(save_by(1, GCKPT_SHARD_NONE, 13) == GCKPT_OK && files() == all + 1);
+    CHECK(!is_there("ckpt.5-0.safetensors.gckpt-tmp0") && !rmdir("shards/ckpt.6-0.safetensors"));
+    gckpt_store_free(s);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* A save over an index that is damaged harms nothing that this may name until the new one is there,
+ * whatever fails. */
+static void test_damaged_index(void)
+{
+    begin = 3, end = 5;
+    for (int i = 0, done = 0; !done && i < 2000; i++) {
+        clear();
+        CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        file index = file_of("ckpt");
+        index.bytes[20] ^= 1;
+        put_file("ckpt", &index, index.size);
+        index.bytes[20] ^= 1;
+        CHECK(!loads(1, GCKPT_SHARD_NONE, 1));
+        calls_made = 0;
+        fails_at = i + 1;
+        counting = 1;
+        gckpt_result result = save_by(4, GCKPT_SHARD_VALUES, 2);
+        counting = 0;
+        done = calls_made < fails_at;
+        fails_at = 0;
+        int is_new =
+            result == GCKPT_OK || strstr(error_text, "but it is in place: \"shards/ckpt\"");
+        CHECK(!done || result == GCKPT_OK);
+        if (!is_new) {
+            put_file("ckpt", &index, index.size);
+            CHECK_MSG(files() == 3, "failed at %d: %d files", i + 1, files());
+        }
+        CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
+                  error_text);
+        CHECK(!done || files() == 5);
+        free(index.bytes);
+    }
+    /* killed half-way */
+    clear();
+    CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+    file index = file_of("ckpt");
+    put_file("ckpt", &index, index.size - 1);
+    break_save(4, 5, 2);
+    put_file("ckpt", &index, index.size);
+    CHECK(loads(1, GCKPT_SHARD_NONE, 1));
+    /* a folder that cannot be listed: only where nothing is damaged */
+    for (no_list = 1; no_list <= 2; no_list++) {
+        clear();
+        CHECK(save_by(4, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+        put_file("ckpt", &index, index.size - 1);
+        CHECK(save_by(4, GCKPT_SHARD_STATE, 2) == GCKPT_E_FILE && files() == 5);
+        CHECK_MSG(strstr(error_text, no_list == 1 ? strerror(EACCES) : strerror(EIO)) &&
+                      strstr(error_text, "could not list the folder, and it has a damaged index"),
+                  "%s", error_text);
+        put_file("ckpt", &index, index.size);
+        CHECK(loads(1, GCKPT_SHARD_NONE, 1) && save_by(2, GCKPT_SHARD_STATE, 2) == GCKPT_OK);
+        CHECK(loads(1, GCKPT_SHARD_NONE, 2) && files() == 3);
+    }
+    no_list = 0;
+    free(index.bytes);
+    begin = 0, end = MODEL;
+    CHECK(mem.live == 0);
+}
+
+/* Does the call end within some seconds, with this result and text, and few bytes? */
+typedef enum { RANKS_SAVE, RANKS_LOAD, STORE_LOAD } call;
+static int soon(call which, const char *where, gckpt_result want, const char *text)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    int status = 1;
+    if (!child) {
+        strcpy(path, where);
+        alarm(20);
+        gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+        mem.peak = mem.live;
+        gckpt_result result = which == RANKS_SAVE   ? save_all(&s, 1)
+                              : which == RANKS_LOAD ? gckpt_ranks_load(s, path)
+                                                    : gckpt_store_load(s, path);
+        int good =
+            result == want && strstr(gckpt_error_text(s), text) && mem.peak < mem.live + 1000000;
+        if (!good)
+            printf("%d, %d bytes: %s\n", result, (int)(mem.peak - mem.live), gckpt_error_text(s));
+        fflush(stdout);
+        _exit(!good);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+/* Pipes, folders and large files: what is said of them, as by the calls of one process, and that
+ * they are neither waited for nor read. */
+static void test_no_index(void)
+{
+    static const char *const begins[] = { "", "version ", "{\"gckpt\"" };
+    static const off_t sizes[] = { 150000000, (off_t)1 << 30 };
+    static const char pipe[] = "shards/pipe", folder[] = "shards/folder", large[] = "shards/large";
+    gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
+    char text[600];
+    clear();
+    CHECK(!mkfifo(pipe, 0600) && !mkdir(folder, 0700));
+    for (int i = 0; i < 2; i++) {
+        const char *where = i ? folder : pipe;
+        CHECK(gckpt_store_save(s, where) == GCKPT_E_FILE);
+        snprintf(text, sizeof text, "%s", gckpt_error_text(s));
+        CHECK_MSG(strstr(text, "could not replace a folder, device or pipe"), "%s", text);
+        CHECK(soon(RANKS_SAVE, where, GCKPT_E_FILE, text));
+        snprintf(text, sizeof text,
+                 "load: %s: could not read a folder, device or pipe; is the path right? \"%s\"",
+                 strerror(i ? EISDIR : ESPIPE), where);
+        CHECK(soon(RANKS_LOAD, where, GCKPT_E_FILE, text));
+        CHECK(soon(STORE_LOAD, where, GCKPT_E_FILE, text));
+    }
+    for (size_t i = 0; i < 6; i++) {
+        put_text("large", begins[i % 3]);
+        CHECK(!truncate(large, sizes[i / 3]));
+        if (i == 2) /* it may be one, and is looked at: it is not */
+            continue;
+        CHECK(soon(RANKS_LOAD, large, GCKPT_E_DATA,
+                   "load: not the index of a checkpoint by ranks, or damaged; "
+                   "gckpt_store_load reads files of one process (\"shards/large\")"));
+        CHECK(soon(STORE_LOAD, large, GCKPT_E_DATA, "load: not a safetensors file"));
+        CHECK(soon(RANKS_SAVE, large, GCKPT_OK, "")); /* replaced, as by gckpt_store_save */
+        CHECK(soon(RANKS_LOAD, large, GCKPT_OK, ""));
+    }
+    CHECK(!rmdir(folder));
+    gckpt_store_free(s);
+}
+
+#if RANKS_THREADS
+/* ---- trainings by threads as ranks: saved, killed, resumed ---- */
+enum { BATCH = 8, WIDE = 400, BLOCK = 1 << 20 };
+typedef struct { /* one rank's, here since it may end anywhere */
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    void *block;
+    gckpt_result loaded, saved, stepped;
+    char text[400];
+    uint64_t hash;
+    long first, last; /* of the calls of the engine that saving made */
+} member;
+typedef struct {
+    gckpt_shard shard;
+    const char *note;
+    int loads, before, after; /* it loads; steps before it saves, and after */
+    int lost;                 /* the rank that saves to nowhere; -1: none */
+    member m[RANKS_MOST];
+} training;
+
+static void train(member *m, int64_t first, int64_t rows, int steps)
+{
+    float x[BATCH * 30], y[BATCH * 3];
+    gckpt_hyper hyper = gckpt_hyper_lr(1e-3f);
+    for (int i = 0; i < steps && m->stepped == GCKPT_OK; i++) {
+        uint64_t state = gckpt_store_step(m->s) * 1000;
+        for (int k = 0; k < BATCH * 30; k++)
+            x[k] = (float)(next_random(&state) % 1000) / 500 - 1;
+        for (int k = 0; k < BATCH * 3; k++)
+            y[k] = x[k * 7] * x[k];
+        gckpt_feed feeds[2] = { { 0, x + first * 30 }, { 1, y + first * 3 } };
+        (void)rows;
+        m->stepped = gckpt_step(m->e, feeds, 2, BATCH, &hyper, NULL);
+    }
+}
+
+/* A rank's store, in a block or not, and the plan of a small network. */
+static void make_plan(member *m, void *block, int rank, int ranks, gckpt_shard shard)
+{
+    gckpt_store_desc desc = { .memory.memory = block, .memory.size = block ? BLOCK : 0, .seed = 5 };
+    gckpt_init uniform = { 0, 0.1f, 0 };
+    m->s = gckpt_store_new(&desc);
+    gckpt_store_ranks(m->s, rank, ranks, shard);
+    m->g = gckpt_graph_new(m->s, NULL);
+    gckpt_tensor *x = gckpt_input(m->g, "x", GCKPT_F32, gckpt_shape2(1, 30));
+    gckpt_tensor *y = gckpt_input(m->g, "y", GCKPT_F32, gckpt_shape2(1, 3));
+    gckpt_tensor *a = gckpt_param(m->g, "a", gckpt_shape2(30, WIDE), uniform);
+    gckpt_tensor *b = gckpt_param(m->g, "b", gckpt_shape2(WIDE, 3), uniform);
+    gckpt_term loss = { gckpt_mean_squared_error(
+                            gckpt_linear(gckpt_relu(gckpt_linear(x, a, NULL)), b, NULL), y),
+                        1, 0 };
+    gckpt_plan_desc plan = { .batch = BATCH, .leaves = 8 };
+    m->p = gckpt_plan_new(m->g, &loss, 1, &plan);
+}
+
+/* What a program does. */
+static void rank_body(ranks_world *w, int rank, void *context)
+{
+    training *t = (training *)context;
+    member *m = &t->m[rank];
+    int64_t first;
+    make_plan(m, m->block, rank, w->size, t->shard);
+    if (t->loads)
+        m->loaded = gckpt_ranks_load(m->s, path);
+    gckpt_exec_desc desc_exec = { .ranks = &w->rank[rank].engine };
+    m->e = gckpt_exec_new(m->p, m->s, &desc_exec);
+    if (!m->e) {
+        snprintf(m->text, sizeof m->text, "%s",
+                 gckpt_error_text(m->p ? (void *)m->s : (void *)m->g));
+        m->saved = GCKPT_E_ARG;
+        return;
+    }
+    int64_t rows = gckpt_plan_share(m->p, BATCH, rank, &first);
+    train(m, first, rows, t->before);
+    gckpt_store_set_note(m->s, "note", t->note);
+    m->first = w->rank[rank].calls[RANKS_EXCHANGE] + 1;
+    m->saved = gckpt_ranks_save(m->e, rank == t->lost ? "shards/no folder/x" : path);
+    m->last = w->rank[rank].calls[RANKS_EXCHANGE];
+    snprintf(m->text, sizeof m->text, "%s", m->saved == GCKPT_OK ? "" : gckpt_error_text(m->e));
+    if (m->saved != GCKPT_OK && t->lost < 0)
+        return;
+    train(m, first, rows, t->after);
+    gckpt_gather_hash(m->e, &m->hash);
+}
+
+static void run(ranks_world *w, training *t)
+{
+    memset(t->m, 0, sizeof t->m);
+    for (int k = 0; k < w->size; k++)
+        CHECK((t->m[k].block = malloc(BLOCK)) != NULL);
+    ranks_run(w, rank_body, t);
+    for (int k = 0; k < w->size; k++) {
+        rig_free(t->m[k].e, t->m[k].p, t->m[k].g, t->m[k].s);
+        free(t->m[k].block);
+    }
+}
+
+/* gckpt_store_need is what a rank's store takes, to the byte; the plan says so of parameters and state. */
+static void test_need(void)
+{
+    ranks_world w;
+    ranks_open(&w, 4);
+    for (int i = 0; i < 8; i++) {
+        training t = { .shard = (gckpt_shard)(i % 4), .lost = -1 };
+        member *m = &t.m[0];
+        int rank = i < 4 ? 0 : 3;
+        make_plan(m, NULL, rank, 4, t.shard);
+        size_t need = gckpt_store_need(m->p);
+        char *block = (char *)malloc(need + 17);
+        char *odd = block + (17 - (uintptr_t)block % 16) % 16;
+        gckpt_exec_desc desc = { .ranks = &w.rank[rank].engine };
+        for (size_t less = 0; less < 2; less++) {
+            gckpt_store_desc in = { .memory.memory = odd, .memory.size = need - less, .seed = 5 };
+            gckpt_store *s = gckpt_store_new(&in);
+            CHECK(gckpt_store_ranks(s, rank, 4, t.shard) == GCKPT_OK &&
+                  gckpt_plan_params(m->p, s) == GCKPT_OK);
+            gckpt_exec *e = gckpt_exec_new(m->p, s, &desc);
+            CHECK_MSG((e != NULL) == !less, "shard %d, %d bytes: %s", i % 4, (int)(need - less),
+                      gckpt_error_text(s));
+            CHECK(!e ||
+                  gckpt_store_bytes(s) == gckpt_plan_kind_bytes(m->p, GCKPT_BYTES_PARAMETERS) +
+                                              gckpt_plan_kind_bytes(m->p, GCKPT_BYTES_STATE));
+            rig_free(e, NULL, NULL, s);
+        }
+        free(block);
+        rig_free(NULL, m->p, m->g, m->s);
+    }
+    ranks_close(&w);
+}
+
+/* Any ranks go on where any others were killed, to the bits of one process that went on all the time. */
+static void test_resume(void)
+{
+    ranks_world w;
+    training t = { .note = "resumed", .before = 4, .after = 2, .lost = -1 };
+    ranks_open(&w, 1);
+    run(&w, &t);
+    ranks_close(&w);
+    uint64_t whole = t.m[0].hash;
+    CHECK_MSG(t.m[0].saved == GCKPT_OK && t.m[0].stepped == GCKPT_OK && whole, "%s", t.m[0].text);
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++) {
+            clear();
+            for (int part = 0; part < 2; part++) {
+                t = (training){ .shard = (gckpt_shard)(part ? 3 - shard : shard),
+                                .note = "part",
+                                .loads = part,
+                                .before = part ? 1 : 3,
+                                .after = part ? 2 : 0,
+                                .lost = -1 };
+                ranks_open(&w, part ? 8 / ranks : ranks);
+                run(&w, &t);
+                ranks_close(&w);
+                for (int k = 0; k < w.size; k++)
+                    CHECK_MSG(t.m[k].loaded == GCKPT_OK && t.m[k].saved == GCKPT_OK &&
+                                  t.m[k].stepped == GCKPT_OK && (!part || t.m[k].hash == whole),
+                              "%d of shard %d: rank %d: %s", ranks, shard, k, t.m[k].text);
+                CHECK(files() == w.size + 1);
+            }
+        }
+}
+
+/* An engine that fails, hangs or dies at any exchange of a save; a rank that cannot write. */
+static void test_faults(void)
+{
+    static const char *const notes[] = { "old", "new" };
+    gckpt_store_desc desc = { .seed = 1 };
+    ranks_world w;
+    training t = { .shard = GCKPT_SHARD_STATE, .note = "old", .lost = -1 };
+    clear();
+    ranks_open(&w, 4);
+    run(&w, &t);
+    ranks_close(&w);
+    const long first = t.m[1].first, last = t.m[1].last;
+    CHECK(t.m[0].saved == GCKPT_OK && last >= first + 5 && files() == 5);
+    for (int how = RANKS_FAILS; how <= RANKS_VANISHES; how++)
+        for (int rank = 0; rank < 2; rank++)
+            for (long at = first; at <= last; at++) {
+                int survivors = 0;
+                ranks_open(&w, 4);
+                w.fault = (ranks_fault){
+                    .rank = rank, .call = RANKS_EXCHANGE, .how = (ranks_how)how, .at = at
+                };
+                t.note = "new";
+                run(&w, &t);
+                ranks_close(&w);
+                for (int k = 0; k < 4; k++)
+                    survivors += t.m[k].saved == GCKPT_OK;
+                gckpt_store *s = gckpt_store_new(&desc);
+                CHECK_MSG(gckpt_ranks_load(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
+                const char *note = gckpt_store_note(s, "note");
+                CHECK(note && (!strcmp(note, notes[0]) || !strcmp(note, notes[1])));
+                CHECK_MSG(!note || !strcmp(note, "new") || !survivors || how >= RANKS_DIES,
+                          "%d %d %ld: %d", how, rank, at, survivors);
+                gckpt_store_free(s);
+                /* whatever is left is cleared away, by fewer, and it is "old" again */
+                for (int ranks = 2; ranks <= 4; ranks += 2) {
+                    ranks_open(&w, ranks);
+                    t.note = "old";
+                    run(&w, &t);
+                    ranks_close(&w);
+                    CHECK(t.m[ranks - 1].saved == GCKPT_OK);
+                    CHECK_MSG(files() == ranks + 1, "%d %d %ld: %d files", how, rank, at, files());
+                }
+            }
+    for (int rank = 0; rank < 4; rank++) {
+        ranks_open(&w, 4);
+        t = (training){
+            .shard = GCKPT_SHARD_VALUES, .note = "new", .before = 1, .after = 1, .lost = rank
+        };
+        run(&w, &t);
+        ranks_close(&w);
+        for (int k = 0; k < 4; k++) {
+            char who[20];
+            snprintf(who, sizeof who, "rank %d: ", rank);
+            CHECK_MSG(t.m[k].saved == GCKPT_E_FILE && strstr(t.m[k].text, who) &&
+                          strstr(t.m[k].text, "no folder"),
+                      "%s", t.m[k].text);
+            CHECK(t.m[k].stepped == GCKPT_OK && t.m[k].hash == t.m[0].hash); /* training goes on */
+        }
+        CHECK(files() == 5);
+    }
+}
+#endif
+
+/* A rank's room for exchanges takes the square sums of all blocks at once, which of more than 67
+ * million parameters (16,384 blocks) are more than anything small that is exchanged. */
+static void test_room_for_squares(void)
+{
+    static const size_t blocks[5] = { 0, 16384, 16385, 20000, 1 << 20 };
+    static gckpt_plan plan; /* of nothing but parameters */
+    static gckpt_exec exec;
+    exec.plan = &plan;
+    for (int i = 0; i < 5; i++) {
+        exec.square_count = blocks[i];
+        const size_t room = gckpti_crew_room(&exec), need = blocks[i] * sizeof(float);
+        CHECK_MSG(room == (need > 65536 ? need : 65536), "%lu blocks: room of %lu bytes",
+                  (unsigned long)blocks[i], (unsigned long)room);
+    }
+}
+
+int main(void)
+{
+    watch();
+    test_share();
+    test_room_for_squares();
+    test_held();
+    test_mirrors();
+    test_refused();
+    test_whole_file();
+    CHECK(!mkdir("shards", 0777) || errno == EEXIST);
+    strcpy(path, "shards/ckpt");
+    clear();
+    test_any_number();
+    test_every_call(1);
+    test_every_call(4);
+    test_damage();
+    test_left();
+    test_others();
+    test_damaged_index();
+    test_no_index();
+#if RANKS_THREADS
+    test_need();
+    test_resume();
+    test_faults();
+#endif
+    clear();
+    CHECK(!rmdir("shards"));
+    return check_report("test_shards");
+}

@@ -1,0 +1,259 @@
+/* test_simulate.c - examples/simulate.h: what is exchanged adds up to the lower bound, as long as closed
+ * forms say, hidden behind what is computed or not; and what a simulated step sends is what an executor
+ * sends, on threads as ranks. */
+#include "store/store.h"
+#include "examples/simulate.h"
+#include "ranks.h"
+#include "rig.h"
+#include <math.h>
+
+enum { BLOCK = GCKPT_UPDATE_BLOCK };
+
+static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)); }
+
+/* ---- shares and exchanges ---- */
+/* What all ranks send is E (N - 1) elements each way, whatever E; partners agree; what is left is
+ * gckpti_share's. */
+static void shares(int64_t elements, int ranks)
+{
+    simulate_exchange x[2][2 * SIMULATE_LEVELS];
+    int64_t sent[2] = { 0, 0 }, all = 0, first = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        const simulate_ranks r = { rank, ranks, ranks, GCKPT_SHARD_STATE };
+        const int64_t share = simulate_part(elements, rank, ranks);
+        CHECK(share == gckpti_share(elements, rank, ranks, &first));
+        CHECK(share <= simulate_part(elements, 0, ranks));
+        all += share;
+        for (int back = 0; back < 2; back++) {
+            const int n = back ? simulate_double(x[0], elements, &r) : simulate_halve(x[0], elements, &r);
+            CHECK(1 << n == ranks);
+            for (int i = 0; i < n; i++) {
+                simulate_ranks other = r;
+                other.rank = rank ^ x[0][i].bit;
+                CHECK((back ? simulate_double(x[1], elements, &other)
+                            : simulate_halve(x[1], elements, &other)) == n);
+                CHECK(x[1][i].bit == x[0][i].bit && x[1][i].send == x[0][i].receive);
+                CHECK(x[0][i].add == (back ? 0 : x[0][i].receive));
+                sent[back] += x[0][i].send;
+            }
+        }
+    }
+    CHECK_MSG(all == elements && sent[0] == elements * (ranks - 1) && sent[1] == sent[0],
+              "%lld elements, %d ranks: shares %lld, sent %lld and %lld", (long long)elements, ranks,
+              (long long)all, (long long)sent[0], (long long)sent[1]);
+}
+
+/* Where blocks are shared evenly, a sum takes log2(N) latencies and P (N - 1) / N bytes; in nodes the first
+ * levels, which carry most, go by the faster link. */
+static void seconds(void)
+{
+    const simulate_machine m = { 1, 1, 8, { 100, 0.5 }, { 10, 2 }, 0 };
+    for (int ranks = 2; ranks <= 1024; ranks *= 2) {
+        const simulate_ranks r = { ranks / 3, ranks, ranks, GCKPT_SHARD_NONE };
+        const int64_t elements = 3 * 1024 * (int64_t)BLOCK;
+        const double bytes = 4 * (double)elements, near_ranks = ranks < 8 ? ranks : 8;
+        simulate_exchange x[SIMULATE_LEVELS];
+        double sum = 0, back = 0, levels = log2(ranks), inside = log2(near_ranks);
+        const int n = simulate_halve(x, elements, &r);
+        for (int i = 0; i < n; i++)
+            sum += simulate_seconds(&m, &x[i]);
+        CHECK(simulate_double(x, elements, &r) == n);
+        for (int i = 0; i < n; i++)
+            back += simulate_seconds(&m, &x[i]);
+        const double want = inside * 0.5 + bytes * (1 - 1 / near_ranks) / 100 +
+                            (levels - inside) * 2 + bytes * (1 / near_ranks - 1.0 / ranks) / 10;
+        CHECK_MSG(near(sum, want) && near(back, want), "%d ranks: %g and %g, not %g", ranks, sum, back,
+                  want);
+    }
+}
+
+/* ---- hidden or waited for ---- */
+/* A sum over two ranks beside `computing` seconds in pieces: what is longer counts, but an exchange that
+ * ends within a piece waits for the piece's end. */
+static void overlap(void)
+{
+    const simulate_machine m = { 1, 1e30, 1, { 0, 0 }, { 4 * BLOCK, 1 }, 0 };
+    const simulate_ranks r = { 0, 4, 4, GCKPT_SHARD_NONE };
+    static const struct {
+        int pieces;
+        double piece, exposed; /* of 4 blocks: 1 + 2 seconds, then 1 + 1 */
+    } cases[] = { { 0, 0, 5 }, { 1, 2, 3 }, { 3, 1, 2 }, { 5, 1, 0 }, { 2, 3, 0 },
+                  { 1, 4, 2 }, { 2, 4, 0 }, { 1, 9, 2 }, { 9, 1, 0 } };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        simulate_state s;
+        memset(&s, 0, sizeof s);
+        s.machine = &m;
+        s.ranks = &r;
+        simulate_start(&s, simulate_halve(s.queue, 4 * BLOCK, &r));
+        for (int k = 0; k < cases[i].pieces; k++) {
+            simulate_compute(&s, cases[i].piece);
+            simulate_poll(&s);
+        }
+        simulate_wait(&s);
+        CHECK_MSG(near(s.done.exposed, cases[i].exposed) && near(s.done.link, 5) &&
+                      near(s.done.seconds, s.done.exposed + s.done.compute) &&
+                      s.done.sent == 3 * 4 * BLOCK && s.done.exchanges == 2,
+                  "%d x %g s: waits %g, not %g", cases[i].pieces, cases[i].piece, s.done.exposed,
+                  cases[i].exposed);
+    }
+}
+
+/* ---- a chain of layers, planned ---- */
+enum { WIDTH = 128, LAYERS = 3, ROWS = 4 }; /* a layer's weights are 4 blocks */
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_tensor *x, *y;
+} chain;
+
+/* Each layer takes `work` forward and backward, the loss none. */
+static void chain_open(chain *c, const simulate_ranks *r, int64_t rows, uint64_t work)
+{
+    const gckpt_init normal = { 0.1f, 0, 0 };
+    gckpt_cost costs[4 * LAYERS];
+    gckpt_plan_desc d = { .batch = rows, .leaves = r->leaves, .costs = costs, .link_work = 1 };
+    char name[8];
+    c->s = gckpt_store_new(NULL);
+    CHECK(gckpt_store_ranks(c->s, r->rank, r->ranks, r->shard) == GCKPT_OK);
+    c->g = gckpt_graph_new(c->s, NULL);
+    c->x = gckpt_input(c->g, "x", GCKPT_F32, gckpt_shape2(ROWS, WIDTH));
+    c->y = gckpt_input(c->g, "y", GCKPT_F32, gckpt_shape2(ROWS, WIDTH));
+    gckpt_tensor *h = c->x;
+    for (int i = 0; i < LAYERS; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        h = gckpt_linear(h, gckpt_param(c->g, name, gckpt_shape2(WIDTH, WIDTH), normal), NULL);
+    }
+    const gckpt_term loss = { gckpt_mean_squared_error(h, c->y), 1, 0 };
+    gckpt_node node;
+    d.cost_count = gckpt_graph_size(c->g);
+    for (int i = 0; i < d.cost_count; i++) {
+        const int layer = gckpt_graph_node(c->g, i, &node) == GCKPT_OK && !strcmp(node.op, "linear");
+        costs[i].forward = costs[i].backward = layer ? work : 0;
+    }
+    c->p = gckpt_plan_new(c->g, &loss, 1, &d);
+    CHECK_MSG(c->p != NULL, "%s", gckpt_error_text(c->g));
+}
+
+static void chain_close(chain *c)
+{
+    gckpt_plan_free(c->p);
+    gckpt_graph_free(c->g);
+    gckpt_store_free(c->s);
+}
+
+/* Two ranks, each of which takes t seconds to send a half of a layer's weights: what a backward of b seconds
+ * hides of it, what is waited for behind the updates, and at each forward. */
+static void whole_steps(void)
+{
+    const double t = 1, blocks = 4 * 4 * LAYERS;
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int b = 0; b < 20; b++) {
+            const simulate_ranks r = { 1, 2, 2, (gckpt_shard)shard };
+            const simulate_machine m = { 10, 1e30, 1, { 0, 0 }, { 4 * 2 * BLOCK, 0 }, b % 4 == 3 };
+            const double each = b / m.work, meet = (4 * SIMULATE_MEETING + 2 * SIMULATE_TOTALS + (shard ? blocks : 0)) / m.between.bandwidth;
+            /* what is left of a sum when the next one wants to begin */
+            const double end = shard == GCKPT_SHARD_NONE ? 2 * t : t;
+            const double left = m.by_processor ? end
+                                : shard == GCKPT_SHARD_NONE ? (each < t ? 2 * t - each : t)
+                                : each < t                ? t - each
+                                                          : 0;
+            const double gathers = shard == GCKPT_SHARD_NONE ? 0 : LAYERS * t;
+            chain c;
+            chain_open(&c, &r, 2 * ROWS, (uint64_t)b);
+            const simulate_step s = simulate_run(c.p, c.g, &r, &m);
+            CHECK_MSG(near(s.exposed, (LAYERS - 1) * left + end + gathers + meet) &&
+                          near(s.compute, 2 * LAYERS * each) &&
+                          near(s.seconds, s.compute + s.exposed) &&
+                          near(s.link, LAYERS * (end + t * (shard > 0)) + meet),
+                      "shard %d, %g s a layer: %g s, computes %g, waits %g", shard, each, s.seconds,
+                      s.compute, s.exposed);
+            chain_close(&c);
+        }
+}
+
+/* One rank: what the plan says of a step, whatever its micro-batches and leaves. */
+static void alone(void)
+{
+    const simulate_machine m = { 10, 1e30, 1, { 1, 1 }, { 1, 1 }, 0 };
+    for (int leaves = 1; leaves <= 4; leaves *= 2)
+        for (int64_t rows = ROWS; rows <= 3 * ROWS; rows += ROWS) {
+            const simulate_ranks r = { 0, 1, leaves, GCKPT_SHARD_STATE };
+            chain c;
+            chain_open(&c, &r, rows * leaves, 7);
+            const simulate_step s = simulate_run(c.p, c.g, &r, &m);
+            CHECK(near(s.seconds, (double)gckpt_plan_step_work(c.p) / m.work) && s.exposed == 0 &&
+                  s.link == 0 && s.sent == 0 && s.exchanges == 0);
+            chain_close(&c);
+        }
+}
+
+/* ---- what executors send ---- */
+#if RANKS_THREADS
+typedef struct {
+    simulate_ranks r;
+    int64_t rows;
+    uint64_t sent[RANKS_MOST], simulated[RANKS_MOST];
+} sending;
+
+static void send_steps(ranks_world *w, int rank, void *context)
+{
+    static float data[RANKS_MOST * 8 * ROWS * WIDTH];
+    sending *s = (sending *)context;
+    simulate_ranks r = s->r;
+    const simulate_machine m = { 1, 1, 1, { 1, 0 }, { 1, 0 }, 0 };
+    const gckpt_hyper adamw = { .lr = 1e-3f, .clip = 1 };
+    gckpt_exec_desc d = { .ranks = &w->rank[rank].engine };
+    chain c;
+    r.rank = rank;
+    chain_open(&c, &r, s->rows, 1);
+    gckpt_exec *e = gckpt_exec_new(c.p, c.s, &d);
+    const gckpt_feed feeds[2] = { { gckpt_id(c.x), data }, { gckpt_id(c.y), data } };
+    for (int i = 0; i < 2; i++) {
+        s->sent[rank] = gckpt_exec_sent(e);
+        const gckpt_result result = gckpt_step(e, feeds, 2, s->rows, &adamw, NULL);
+        CHECK_MSG(result == GCKPT_OK, "%s: %s", gckpt_result_text(result),
+                  gckpt_error_text(e));
+        s->sent[rank] = gckpt_exec_sent(e) - s->sent[rank];
+    }
+    s->simulated[rank] = simulate_run(c.p, c.g, &r, &m).sent;
+    gckpt_exec_free(e);
+    chain_close(&c);
+}
+
+/* The same bytes, on each rank. */
+static void sent(void)
+{
+    for (int shard = GCKPT_SHARD_NONE; shard <= GCKPT_SHARD_VALUES; shard++)
+        for (int ranks = 2; ranks <= 8; ranks *= 2)
+            for (int more = 0; more < 3; more++) { /* leaves a rank, micro-batches a leaf */
+                ranks_world w;
+                sending s = { { 0, ranks, more == 1 ? 4 * ranks : ranks, (gckpt_shard)shard },
+                              ROWS * ranks * (more ? 4 : 1), { 0 }, { 0 } };
+                ranks_open(&w, ranks);
+                ranks_run(&w, send_steps, &s);
+                ranks_close(&w);
+                for (int i = 0; i < ranks; i++)
+                    CHECK_MSG(s.sent[i] == s.simulated[i],
+                              "shard %d, rank %d of %d, %d: sent %llu, simulated %llu", shard, i, ranks,
+                              more, (unsigned long long)s.sent[i], (unsigned long long)s.simulated[i]);
+            }
+}
+#else
+static void sent(void) {}
+#endif
+
+int main(void)
+{
+    static const int64_t sizes[] = { 1,         BLOCK,         BLOCK + 1,       2 * BLOCK, 3 * BLOCK - 5,
+                                     7 * BLOCK, 37 * BLOCK + 9, 1000 * BLOCK + 1 };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int ranks = 1; ranks <= 64; ranks *= 2)
+            shares(sizes[i], ranks);
+    seconds();
+    overlap();
+    whole_steps();
+    alone();
+    sent();
+    return check_report("simulate");
+}

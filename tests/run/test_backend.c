@@ -1,0 +1,766 @@
+/* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h): the bits of the
+ * processor for plans, splits, streams, fetches, files, debug aids, check_gradients and calibrate, and
+ * nothing waited for before the first update of a step that does not clip, even where it is then skipped.
+ *     build/test_backend [first seed] [graphs] */
+#include "base/base.h"
+#include "num/num.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+#include "plan/plan.h"
+#include "run/run.h"
+
+#if !defined(__unix__) && !defined(__APPLE__)
+int main(void) { return 0; }
+#else
+#ifdef TESTED_ELSEWHERE
+#include "check.h"
+#else
+#include "backend.h"
+#endif
+
+/* Two backends that the cases below run on; how many pieces of memory they gave, the op they are to lack
+ * (NULL: none), which of the next pieces is not there (0: all are). A test that includes this file may have
+ * its own (TESTED_ELSEWHERE): test_cuda.c. */
+static const gckpt_backend *tested[2];
+static long tested_pieces(int i);
+static void tested_lacks(int i, const char *op);
+static void tested_fails(int i, long nth);
+
+#ifndef TESTED_ELSEWHERE
+static device plain_device, fast_device;
+static gckpt_backend plain_backend, fast_backend;
+static device *device_tested(int i) { return i ? &fast_device : &plain_device; }
+static long tested_pieces(int i) { return device_tested(i)->live; }
+static void tested_lacks(int i, const char *op) { device_tested(i)->missing = op; }
+static void tested_fails(int i, long nth)
+{
+    device_reset(device_tested(i));
+    device_tested(i)->fail_at = nth;
+}
+#endif
+
+/* Random graphs: runs that are to be as another one are this backend's; the other is the processor's. */
+static const gckpt_backend *backend_of_graph;
+#define RANDOM_BACKEND(wanted) ((wanted) ? backend_of_graph : NULL)
+#define main                   random_main
+#include "whole/test_random.c"
+#undef main
+#include "talk.h"
+
+/* ---- one small training, told in full: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
+enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
+
+/* y = x^2, aux: x; scratch that must be there; a user's op that no backend knows. */
+static gckpt_result square_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->aux_bytes = (size_t)count_of(&call->shape) * sizeof(float);
+    call->work_forward = call->aux_bytes + 4;
+    call->work_backward = 12;
+    return GCKPT_OK;
+}
+static void square_forward(const gckpt_call *call)
+{
+    float *scratch = (float *)call->work;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
+        scratch[i + 1] = call->in[0].data[i];
+        if (call->aux)
+            memcpy((float *)call->aux + i, &call->in[0].data[i], sizeof(float));
+        if (call->out)
+            call->out[i] = scratch[i + 1] * call->in[0].data[i];
+    }
+}
+static void square_backward(const gckpt_call *call)
+{
+    float *scratch = (float *)call->work;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
+        memcpy(scratch, (float *)call->aux + i, sizeof(float));
+        scratch[2] = 2 * scratch[0] * call->grad_out[i];
+        call->in[0].grad[i] = call->in[0].accumulate ? call->in[0].grad[i] + scratch[2] : scratch[2];
+    }
+}
+static const gckpt_op square_op = { .name = "square_op", .shape = square_shape, .forward = square_forward,
+                                    .backward = square_backward, .needs = { GCKPT_AUX } };
+
+/* The sum of x^2/2 counts 3 a row: in its own way. */
+static gckpt_result odd_loss_shape(gckpt_call *call)
+{
+    (void)call;
+    return GCKPT_OK;
+}
+static void odd_loss_forward(const gckpt_call *call)
+{
+    for (int64_t i = 0, n = count_of(&call->in[0].shape); i < n && call->loss_sum; i++)
+        *call->loss_sum += 0.5 * (double)call->in[0].data[i] * (double)call->in[0].data[i];
+    if (call->loss_count)
+        *call->loss_count += 3 * call->rows;
+}
+static void odd_loss_backward(const gckpt_call *call)
+{
+    for (int64_t i = 0, n = count_of(&call->in[0].shape); i < n; i++)
+        call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) +
+                              call->in[0].data[i] * call->loss_scale;
+}
+static const gckpt_op odd_loss_op = { .name = "odd_loss", .shape = odd_loss_shape, .forward = odd_loss_forward,
+                                      .backward = odd_loss_backward, .needs = { GCKPT_IN(0) }, .flags = GCKPT_LOSS };
+
+static const gckpt_op *odd_loss_of = &odd_loss_op;
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    int x, targets;
+    gckpt_tensor *h;
+} small;
+
+typedef struct {
+    const gckpt_backend *backend;
+    gckpt_optimiser optimiser;
+    gckpt_precision precision;
+    int micro, odd, copy_feeds, stage, skips;
+    unsigned debug;
+    gckpt_mode mode;
+    gckpt_store *store; /* NULL: its own */
+} setting;
+
+static float small_x[ROWS * WIDTH];
+static int32_t small_targets[ROWS];
+
+static void own(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++) {
+        u->state[0][i] += u->gradient[i] * u->clip_scale;
+        u->values[i] -= u->hyper->lr * u->state[0][i] * u->lr_scale;
+    }
+}
+
+/* x + x p p' gain, of frozen parameters in each storage; rows are no multiple of a vector. */
+static gckpt_tensor *packed_layers(gckpt_tensor *x)
+{
+    enum { NARROW = 31 };
+    const gckpt_init normal = { 0.2f, 0, 0 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_store *s = g->store;
+    gckpt_tensor *bytes = gckpt_param(g, "frozen.i8", gckpt_shape2(WIDE, NARROW), normal);
+    gckpt_tensor *halves = gckpt_param(g, "frozen.f16", gckpt_shape2(NARROW, WIDE), normal);
+    gckpt_tensor *gain = gckpt_param(g, "frozen.bf16", gckpt_shape1(WIDE), normal);
+    CHECK(gckpt_store_freeze(s, "frozen.*", 1) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.i8", GCKPT_STORED_I8) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.f16", GCKPT_STORED_F16) == GCKPT_OK &&
+          gckpt_store_pack(s, "*.bf16", GCKPT_STORED_BF16) == GCKPT_OK);
+    return gckpt_add(x, gckpt_mul(gckpt_linear(gckpt_linear(x, bytes, NULL), halves, NULL), gain));
+}
+
+/* Graph and plan; the executor as well if `wanted`. */
+static small make(const setting *o, int wanted)
+{
+    const gckpt_init normal = { 0.3f, 0, 0 }, one = { 0, 0, 1 };
+    gckpt_store_desc seed = { .seed = 5 };
+    small m = { .s = o->store ? o->store : gckpt_store_new(&seed) };
+    static float scale[WIDE];
+    for (int i = 0; i < WIDE; i++)
+        scale[i] = 1 + (float)(i % 5) / 8;
+    m.g = gckpt_graph_new(m.s, NULL);
+    const int64_t rows = o->micro ? o->micro : ROWS;
+    gckpt_tensor *x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(rows, WIDTH));
+    gckpt_tensor *t = gckpt_input(m.g, "targets", GCKPT_I32, gckpt_shape1(rows));
+    gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(WIDTH, WIDE), normal);
+    gckpt_tensor *v = gckpt_param(m.g, "v", gckpt_shape2(WIDE, CLASSES), normal);
+    gckpt_tensor *gain = gckpt_param(m.g, "gain", gckpt_shape1(WIDE), one);
+    gckpt_tensor *h = gckpt_linear(x, w, NULL);
+    h = gckpt_mul(h, gckpt_constant(m.g, "scale", GCKPT_F32, gckpt_shape1(WIDE), scale));
+    h = gckpt_rmsnorm(h, gain);
+    h = gckpt_apply(&square_op, &h, 1, NULL, 0);
+    m.h = h = gckpt_dropout(gckpt_tanh(h), 0.2f);
+    gckpt_tensor *logits = gckpt_linear(packed_layers(h), v, NULL);
+    gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t), 1, 0 },
+                            { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
+                            { NULL, 0.5f, 0 } };
+    if (o->odd)
+        terms[0].loss = gckpt_apply(odd_loss_of, &logits, 1, NULL, 0);
+    gckpt_pick fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
+    gckpt_plan_desc d = { .mode = o->mode,
+                          .batch = ROWS,
+                          .optimiser = o->optimiser,
+                          .own_state = 1,
+                          .stage_parameters = o->stage,
+                          .precision = o->precision,
+                          .fetch = fetch,
+                          .fetches = 3,
+                          .backend = o->backend };
+    if (o->optimiser != GCKPT_OWN_OPTIMISER)
+        d.own_state = 0;
+    m.x = gckpt_id(x), m.targets = gckpt_id(t);
+    m.p = gckpt_plan_new(m.g, terms, 2, &d);
+    CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
+    gckpt_exec_desc x_desc = { .backend = o->backend, .own_optimiser = own, .debug = o->debug,
+                               .copy_feeds = o->copy_feeds, .skip_nonfinite = o->skips };
+    m.e = wanted ? gckpt_exec_new(m.p, m.s, &x_desc) : NULL;
+    CHECK_MSG(!wanted || m.e, "%s", gckpt_error_text(m.s));
+    return m;
+}
+
+static void small_data(int step)
+{
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        small_x[i] = (float)((i * 37 + step * 11) % 23 - 11) / 9;
+    for (int i = 0; i < ROWS; i++)
+        small_targets[i] = i % 4 == 2 ? -1 : (i + step) % CLASSES;
+}
+
+static gckpt_report small_step(const small *m, int step, float clip)
+{
+    gckpt_report report = { 0 };
+    gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = clip };
+    gckpt_feed feeds[2] = { { m->x, small_x }, { m->targets, small_targets } };
+    small_data(step);
+    gckpt_result result = gckpt_step(m->e, feeds, 2, ROWS, &hyper, &report);
+    CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m->e));
+    return report;
+}
+
+static void small_free(small *m, int keep_store)
+{
+    rig_free(m->e, m->p, m->g, keep_store ? NULL : m->s);
+}
+
+/* What is compared: losses, norms, picks, values and state. */
+static uint64_t small_run(const setting *o, float clip)
+{
+    small m = make(o, 1);
+    uint64_t hash = 1469598103934665603u;
+    file saved = { 0 };
+    for (int step = 0; step < 3; step++) {
+        gckpt_report r = small_step(&m, step, clip);
+        const double two[2] = { r.loss, r.grad_norm };
+        hash = gckpti_fnv(hash, two, sizeof two);
+        for (int i = 0; i < 3; i++) {
+            const float *got = gckpt_fetch(m.e, i < 2 ? gckpt_id(m.h) : 2, i > 0);
+            int64_t n = i < 2 ? (o->micro ? (ROWS - 1) % o->micro + 1 : ROWS) * WIDE : WIDTH * WIDE;
+            CHECK(got != NULL);
+            hash = got ? gckpti_hash_floats(hash, got, n) : 0;
+        }
+        hash ^= gckpt_store_hash(m.s);
+    }
+    CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
+    hash = gckpti_fnv(hash, saved.bytes, saved.size);
+    gckpt_exec_free(m.e); /* and the store is whole without it */
+    m.e = NULL;
+    file again = { 0 };
+    CHECK(gckpt_store_write(m.s, file_write, &again) == GCKPT_OK && same_file(&saved, &again));
+    free(saved.bytes);
+    free(again.bytes);
+    small_free(&m, 0);
+    return hash;
+}
+
+static void test_small(void)
+{
+    for (int optimiser = 0; optimiser <= GCKPT_OWN_OPTIMISER; optimiser++)
+        for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
+            for (int way = 0; way < 8; way++) {
+                setting o = { .optimiser = (gckpt_optimiser)optimiser,
+                              .micro = way % 2 * 4,
+                              .precision = (gckpt_precision)precision,
+                              .odd = way / 4,
+                              .mode = way % 4 < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
+                              .copy_feeds = way % 3 == 0,
+                              .stage = way % 5 == 3 };
+                uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
+                for (int i = 0; i < 2; i++) {
+                    o.backend = tested[i];
+                    o.debug = way % 3 == 1 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : 0;
+                    o.debug |= way % 5 == 4 ? GCKPT_DEBUG_PLAIN : 0;
+                    tested_lacks(i, way % 4 == 1 ? "linear" : way % 4 == 2 ? "cross_entropy" : NULL);
+                    CHECK_MSG(small_run(&o, way % 2 ? 0.1f : 0) == want,
+                              "optimiser %d, precision %d, way %d on %s: other bits", optimiser, precision, way,
+                              o.backend->name);
+                    CHECK_MSG(tested_pieces(i) == 0, "%ld pieces left", tested_pieces(i));
+                    tested_lacks(i, NULL);
+                }
+            }
+}
+
+/* A step that is skipped leaves no trace, whether the backend or (without its help) the host decides. */
+static void test_skipped(void)
+{
+    for (int way = 0; way < 32; way++) {
+        gckpt_backend alone = *tested[way % 2];
+        alone.nonfinite = NULL;
+        uint64_t want = 0;
+        for (int bad = 0; bad < 2; bad++) {
+            setting o = { .backend = way / 2 % 2 ? &alone : tested[way % 2], .skips = bad,
+                          .optimiser = (gckpt_optimiser)(way / 4 % 4), .micro = way % 3 ? 4 : 0 };
+            small m = make(&o, 1);
+            gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = way / 16 ? 0.1f : 0 };
+            gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+            file saved = { 0 };
+            for (int step = 0; step < 3; step++) {
+                gckpt_report r = { 0 };
+                small_data(step);
+                small_x[5 * WIDTH + 3] = float_of(0x7f800000);
+                for (int i = 0; i < 2 * bad; i++) {
+                    CHECK_MSG(gckpt_step(m.e, feeds, 2, ROWS, &hyper, &r) == GCKPT_SKIPPED, "%s: %s",
+                              o.backend->name, gckpt_error_text(m.e));
+                    CHECK(r.step == (uint64_t)step && r.grad_norm - r.grad_norm != 0);
+                }
+                small_step(&m, step, hyper.clip);
+            }
+            CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
+            uint64_t hash = gckpti_fnv(gckpt_store_hash(m.s), saved.bytes, saved.size);
+            want = bad ? want : hash;
+            CHECK_MSG(hash == want, "way %d: a skipped step left a trace", way);
+            free(saved.bytes);
+            small_free(&m, 0);
+        }
+    }
+}
+
+#ifndef TESTED_ELSEWHERE
+static void square_there(const gckpt_call *call) { device_run(call, square_forward, NULL); }
+static void square_back_there(const gckpt_call *call) { device_run(call, square_backward, NULL); }
+static void odd_loss_there(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
+static void odd_loss_back_there(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
+
+/* Copies and waits. With a mirror up to date nothing goes in but feeds; nothing is waited for before the
+ * first update, but where the step clips, or the loss counts in its own way. */
+static void test_waits(void)
+{
+    device *d = &plain_device;
+    for (int way = 0; way < 5; way++) { /* way & 1: clips; way & 2: its own count; 4: may be skipped */
+        setting o = { .backend = &plain_backend, .odd = way / 2 % 2, .skips = way == 4 };
+        small m = make(&o, 1);
+        d->missing = NULL;
+        small_step(&m, 0, 0);
+        device_reset(d);
+        m.e->nodes[gckpt_id(m.h) - 2].forward = square_there; /* else copies would wait */
+        m.e->nodes[gckpt_id(m.h) - 2].backward = square_back_there;
+        if (o.odd) {
+            m.e->nodes[m.p->terms[0].id].forward = odd_loss_there;
+            m.e->nodes[m.p->terms[0].id].backward = odd_loss_back_there;
+        }
+        small_step(&m, 1, way % 2 ? 1e-3f : 0);
+        CHECK_MSG((d->waited > 0) == (way % 4 > 0), "way %d: %ld waits before the first update", way, d->waited);
+        CHECK_MSG(d->gets == 0, "way %d: %ld pieces of memory in a step", way, d->gets);
+        CHECK_MSG(d->ins == 2 - o.odd, "way %d: %ld copies in of the feeds", way, d->ins);
+        CHECK(d->updates == 3 && d->ran > 0 && d->waits >= 1);
+        small_free(&m, 0);
+    }
+}
+#endif
+
+/* One store, executors on the processor and on two devices by turns: each finds what is newest. */
+static void test_one_store(void)
+{
+    const gckpt_backend *turns[4] = { tested[0], NULL, tested[1], tested[0] };
+    uint64_t want = 0;
+    for (int way = 0; way < 2; way++) {
+        gckpt_store_desc seed = { .seed = 5 };
+        gckpt_parameter kept, q;
+        setting o = { .store = gckpt_store_new(&seed) };
+        small m[4];
+        for (int i = 0; i < 4; i++) {
+            o.backend = way ? turns[i] : NULL;
+            m[i] = make(&o, 1);
+        }
+        CHECK(gckpt_store_get(o.store, 0, &kept) == GCKPT_OK);
+        for (int step = 0; step < 12; step++) {
+            if (step == 5) { /* written through get */
+                CHECK(gckpt_store_get(o.store, 1, &q) == GCKPT_OK);
+                q.values[3] = 0.25f;
+            }
+            if (step == 8) { /* and through a pointer from before */
+                CHECK(gckpt_store_pull(o.store, "w") == GCKPT_OK);
+                kept.values[7] += 1;
+                CHECK(gckpt_store_push(o.store, "w") == GCKPT_OK);
+            }
+            if (step == 10)
+                CHECK(gckpt_store_reset(o.store, "v") == GCKPT_OK);
+            small_step(&m[step * 7 % 4], step, step % 3 ? 0 : 0.5f);
+        }
+        uint64_t hash = gckpt_store_hash(o.store);
+        CHECK(gckpt_store_pull(o.store, "*") == GCKPT_OK && gckpt_store_hash(o.store) == hash);
+        CHECK(gckpt_store_pull(o.store, "none") == GCKPT_E_ARG && gckpt_store_push(o.store, "none") == GCKPT_E_ARG);
+        want = way ? want : hash;
+        CHECK_MSG(hash == want, "executors on several backends: other bits");
+        for (int i = 0; i < 3; i++)
+            small_free(&m[i], 1);
+        CHECK(gckpt_store_hash(o.store) == want);
+        gckpt_store_free(o.store); /* before its last executor */
+        small_free(&m[3], 1);
+        CHECK(tested_pieces(0) == 0 && tested_pieces(1) == 0);
+    }
+}
+
+/* A load under a live executor; check_gradients and calibrate as on the processor. */
+static double clock_now;
+static double ticks(void *user)
+{
+    (void)user;
+    return clock_now += 0.001;
+}
+
+static void test_tools(void)
+{
+    gckpt_check check[2];
+    uint64_t hash[2];
+    for (int way = 0; way < 2; way++) {
+        setting o = { .backend = way ? tested[1] : NULL };
+        small m = make(&o, 1);
+        file f = { 0 };
+        gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+        small_step(&m, 0, 0);
+        CHECK(gckpt_store_write(m.s, file_write, &f) == GCKPT_OK);
+        small_step(&m, 1, 0);
+        CHECK(gckpt_store_read(m.s, file_read, &f, f.size) == GCKPT_OK);
+        small_step(&m, 2, 0);
+        hash[way] = gckpt_store_hash(m.s);
+        gckpt_check_gradients(m.e, feeds, 2, ROWS, &check[way]);
+        CHECK(gckpt_store_hash(m.s) == hash[way]);
+        gckpt_cost costs[64] = { { 0, 0 } };
+        gckpt_result result = gckpt_calibrate(m.e, feeds, 2, ROWS, ticks, NULL, costs, (int)m.p->node_count, NULL);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
+        CHECK(gckpt_store_hash(m.s) == hash[way]);
+        small_step(&m, 3, 0.5f);
+        hash[way] ^= gckpt_store_hash(m.s);
+        free(f.bytes);
+        small_free(&m, 0);
+    }
+    CHECK(hash[0] == hash[1]);
+    CHECK(check[0].worst == check[1].worst && check[0].directions == check[1].directions);
+}
+
+/* The n-th piece of memory is not there, for each n; with all of them it trains as ever. */
+static void test_no_room(void)
+{
+    setting o = { .backend = tested[0] };
+    small m = make(&o, 0);
+    const gckpt_exec_desc x = { .backend = tested[0] };
+    for (long n = 1; !m.e; n++) {
+        tested_fails(0, n);
+        m.e = gckpt_exec_new(m.p, m.s, &x);
+        tested_fails(0, 0);
+        CHECK(m.e ? n > 8 : gckpt_error(m.s) == GCKPT_E_MEMORY && tested_pieces(0) == 0);
+    }
+    small_step(&m, 0, 0);
+    uint64_t hash = gckpt_store_hash(m.s);
+    small_free(&m, 0);
+    o.backend = NULL;
+    m = make(&o, 1);
+    small_step(&m, 0, 0);
+    CHECK(gckpt_store_hash(m.s) == hash);
+    small_free(&m, 0);
+}
+
+#ifndef TESTED_ELSEWHERE
+static void test_refusals(void)
+{
+    setting o = { .backend = &plain_backend };
+    gckpt_backend partial = plain_backend;
+    file f = { 0 };
+    small m = make(&o, 0);
+    gckpt_exec_desc x = { .backend = NULL };
+    CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "made for another backend"));
+    x.backend = &fast_backend;
+    CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "fast pages"));
+    partial.add = NULL;
+    x.backend = &partial;
+    CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "all its functions"));
+    CHECK(gckpt_plan_write(m.p, file_write, &f) == GCKPT_E_ARG && f.size == 0);
+    CHECK(gckpt_plan_c(m.p, "small", file_write, &f) == GCKPT_E_ARG);
+    free(f.bytes);
+    small cpu = make(&(setting){ .store = m.s }, 0);
+    x.backend = &plain_backend;
+    CHECK(!gckpt_exec_new(cpu.p, cpu.s, &x) && strstr(gckpt_error_text(m.s), "made for the processor"));
+    m.e = gckpt_exec_new(m.p, m.s, &x);
+    plain_device.problem = "the cable is out";
+    gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+    gckpt_hyper hyper = { .lr = 0.01f };
+    CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND &&
+          strstr(gckpt_error_text(m.e), "the cable is out"));
+    plain_device.problem = NULL;
+    rig_free(cpu.e, cpu.p, cpu.g, NULL);
+    small_free(&m, 0);
+}
+#endif
+
+/* A loss that promises to count its feeds and does not: seen before anything is changed where nothing is
+ * waited for anyway, else at the end of the step. */
+static void test_promise(void)
+{
+    gckpt_op liar = odd_loss_op;
+    liar.flags |= GCKPT_COUNTS_FEEDS;
+    odd_loss_of = &liar;
+    for (int way = 0; way < 2; way++) {
+        setting o = { .backend = way ? tested[0] : NULL, .odd = 1 };
+        small m = make(&o, 1);
+        gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+        gckpt_hyper hyper = { .lr = 0.01f };
+        uint64_t hash = gckpt_store_hash(m.s);
+        CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_DATA);
+        CHECK_MSG(strstr(gckpt_error_text(m.e), "counted 18"), "%s", gckpt_error_text(m.e));
+        CHECK((gckpt_store_hash(m.s) == hash) == (way == 0));
+        small_free(&m, 0);
+    }
+    odd_loss_of = &odd_loss_op;
+}
+
+/* Spoils the store's values while the version in the arena is what counts. */
+static int spoil(void *user, const gckpt_progress *at)
+{
+    static float kept;
+    float *values = (float *)user;
+    if (at->instruction == 1 && at->row == 0)
+        kept = values[0], values[0] = 1e9f;
+    if (at->kind == GCKPT_UPDATE && values[0] > 1e8f)
+        values[0] = kept;
+    return 0;
+}
+
+/* A parameter's version: the plan of `o` with a FORWARD of parameter w, which brings it into the arena,
+ * where all its users read it. */
+static uint64_t versions_run(const setting *o)
+{
+    static gckpti_ins list[200];
+    static size_t operands[4000];
+    small m = make(o, 0);
+    gckpt_plan p = *m.p;
+    int w = -1;
+    for (size_t i = 0; i < p.node_count; i++)
+        w = p.nodes[i].kind == GCKPTI_PARAM && w < 0 ? (int)i : w;
+    size_t at = (p.arena + 63) / 64 * 64;
+    memcpy(list + 1, p.list, p.length * sizeof *list);
+    memcpy(operands, p.operands, p.operand_count * sizeof *operands);
+    for (size_t x = 1; x <= p.length; x++) {
+        const gckpti_node *node = list[x].kind == GCKPT_UPDATE ? NULL : &p.nodes[list[x].id];
+        size_t *first = operands + list[x].operands;
+        for (int i = 0; node && i < node->inputs; i++)
+            if (p.nodes[node->in[i]].base == w)
+                first[list[x].kind == GCKPT_FORWARD ? 3 + i : 4 + 3 * i] = at;
+    }
+    memset(&list[0], 0, sizeof list[0]);
+    list[0].kind = GCKPT_FORWARD;
+    list[0].first = 1;
+    list[0].id = w;
+    list[0].operands = p.operand_count;
+    operands[p.operand_count] = at;
+    operands[p.operand_count + 1] = operands[p.operand_count + 2] = SIZE_MAX;
+    p.block = NULL; /* as a constant of the program */
+    p.list = list, p.operands = operands;
+    p.length++, p.body++, p.epilogue++, p.operand_count += 3;
+    p.arena = at + (size_t)gckpti_elements(&p.nodes[w].shape) * sizeof(float);
+    p.life_count = 0;
+    gckpt_exec_desc x = { .backend = o->backend };
+    gckpt_parameter q;
+    CHECK(gckpt_store_get(m.s, 0, &q) == GCKPT_OK && !strcmp(q.name, "w"));
+    x.progress = o->backend ? NULL : spoil;
+    x.user = q.values;
+    m.e = gckpt_exec_new(&p, m.s, &x);
+    CHECK_MSG(m.e != NULL, "%s", gckpt_error_text(m.s));
+    double loss = 0;
+    for (int step = 0; step < 3; step++)
+        loss += small_step(&m, step, 0.1f).loss;
+    uint64_t hash = gckpti_fnv(gckpt_store_hash(m.s), &loss, sizeof loss);
+    gckpt_exec_free(m.e);
+    x.progress = NULL;
+    m.e = gckpt_exec_new(m.p, m.s, &x); /* and the plan itself goes on */
+    small_step(&m, 3, 0.1f);
+    hash ^= gckpt_store_hash(m.s);
+    small_free(&m, 0);
+    return hash;
+}
+
+static void test_versions(void)
+{
+    for (int way = 0; way < 2; way++) {
+        setting o = { .micro = 4 * way };
+        uint64_t want = 0;
+        small m = make(&o, 1);
+        double loss = 0;
+        for (int step = 0; step < 3; step++)
+            loss += small_step(&m, step, 0.1f).loss;
+        want = gckpti_fnv(gckpt_store_hash(m.s), &loss, sizeof loss);
+        small_step(&m, 3, 0.1f);
+        want ^= gckpt_store_hash(m.s);
+        small_free(&m, 0);
+        CHECK(versions_run(&o) == want);
+        o.backend = tested[1];
+        CHECK(versions_run(&o) == want);
+    }
+}
+
+/* gckpt_fit_timed's executors share the backend's memory with one that trains, and change nothing. */
+static int build_rows(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    gckpt_feed *feeds = (gckpt_feed *)user;
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, WIDTH)), *x = in;
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(rows));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, WIDTH), init);
+    for (int i = 0; i < 4; i++)
+        x = gckpt_gelu(gckpt_linear(x, w, NULL));
+    term->loss = gckpt_cross_entropy(x, target);
+    term->weight = 1;
+    feeds[0].input = gckpt_id(in);
+    feeds[1].input = gckpt_id(target);
+    return 1;
+}
+
+static void test_trials(void)
+{
+    uint64_t hash[2];
+    small_data(0);
+    for (int timed = 0; timed < 2; timed++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_feed feeds[2] = { { 0, small_x }, { 0, small_targets } };
+        const gckpt_plan_desc d = { .backend = tested[1] };
+        const gckpt_exec_desc how = { .backend = tested[1] };
+        const gckpt_hyper hyper = { .lr = 0.01f };
+        double dt = 1;
+        gckpt_timed t = { .seconds = ticks, .user = &dt, .limit = 100, .feeds = feeds,
+                .feed_count = 2, .exec = &how };
+        gckpt_exec *e = NULL;
+        for (int step = 0; step < 4; step++) {
+            gckpt_plan *p = timed && step % 2 == 0
+                                ? gckpt_fit_timed(s, build_rows, feeds, ROWS, &d, NULL, &t)
+                                : gckpt_fit(s, build_rows, feeds, ROWS, &d, NULL);
+            CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
+            e = e ? e : gckpt_exec_new(p, s, &how);
+            CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_OK);
+            gckpt_plan_free(p);
+        }
+        hash[timed] = gckpt_store_hash(s);
+        CHECK(!timed || (t.count > 1 && t.trials[0].runs > 0));
+        rig_free(e, NULL, NULL, s);
+        CHECK(tested_pieces(1) == 0);
+    }
+    CHECK(hash[0] == hash[1]);
+}
+
+/* A table of the program's memory may say only what it does better. */
+static long found;
+static gckpt_kernel find_some(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context, (void)kind;
+    found++;
+    return op == &gckpti_op_linear ? (kind == GCKPT_FORWARD ? op->forward : op->backward) : NULL;
+}
+
+static void test_partial(void)
+{
+    const gckpt_backend some = { .name = "some", .find = find_some };
+    setting o = { .micro = 4 };
+    uint64_t want = small_run(&o, 0.1f);
+    o.backend = &some;
+    CHECK(small_run(&o, 0.1f) == want && found > 0);
+}
+
+/* A model that generates, its caches in the backend's memory; where that has no kernel for them, too. Any
+ * piece of memory may be missing. */
+static void test_caches(void)
+{
+    talk_fill();
+    for (int i = 0; i < 4; i++) {
+        const gckpt_backend *b = tested[i % 2];
+        gckpt_plan_desc d = { .backend = b, .precision = i % 3 ? GCKPT_BF16 : GCKPT_FP32 };
+        gckpt_exec_desc x = { .backend = b };
+        tested_lacks(i % 2, i < 2 ? NULL : "cache");
+        talk_is_same(1 + i % 2, &d, &x, "own memory");
+        tested_lacks(i % 2, NULL);
+    }
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_exec_desc x = { .backend = tested[0] };
+    talker r = talk_start(s, B, 4, 20, ROTARY, &(gckpt_plan_desc){ .backend = tested[0] }, &x);
+    long n = 0, pieces = tested_pieces(0);
+    gckpt_exec *e = NULL;
+    while (!e && ++n < 9) { /* parameters are there */
+        tested_fails(0, n);
+        e = gckpt_exec_new(r.p, s, &x);
+        CHECK(e || (gckpt_error(s) == GCKPT_E_MEMORY && tested_pieces(0) == pieces));
+    }
+    CHECK_MSG(e && n == 4, "%ld pieces", n); /* sums and feeds, caches, arena */
+    tested_fails(0, 0);
+    gckpt_exec_free(e);
+    talk_end(&r);
+    gckpt_store_free(s);
+}
+
+/* All cases that any two backends with memory of their own must pass, and `count` random graphs. */
+static void test_tested(unsigned first, unsigned count)
+{
+    test_small();
+    test_one_store();
+    test_skipped();
+    test_tools();
+    test_no_room();
+    test_promise();
+    test_versions();
+    test_trials();
+    test_partial();
+    test_caches();
+    for (unsigned i = 0; i < count; i++) {
+        backend_of_graph = tested[!(i % 2)];
+        test_graph(first + i);
+    }
+}
+
+#ifndef TESTED_ELSEWHERE
+/* The pages are what they are said to be. */
+static sigjmp_buf back;
+static void caught(int signal)
+{
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+static void test_pages(void)
+{
+    setting o = { .backend = &plain_backend };
+    small m = make(&o, 1);
+    static volatile int faults;
+    const int signals[2] = { SIGSEGV, SIGBUS };
+    const unsigned char *places[3] = { m.e->arena, (const unsigned char *)m.e->losses,
+                                       (const unsigned char *)m.s->mirrors[0].array[0] };
+    struct sigaction action, old[2];
+    memset(&action, 0, sizeof action);
+    action.sa_handler = caught;
+    for (int i = 0; i < 2; i++)
+        sigaction(signals[i], &action, &old[i]);
+    for (volatile int i = 0; i < 3; i++)
+        if (sigsetjmp(back, 1))
+            faults++;
+        else
+            CHECK_MSG(*(const volatile unsigned char *)places[i] < 0, "the host read place %d", (int)i);
+    for (int i = 0; i < 2; i++)
+        sigaction(signals[i], &old[i], NULL);
+    CHECK(faults == 3);
+    small_free(&m, 0);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(4);
+    int widest = GCKPT_ISA_COUNT - 1;
+    while (!gckpt_isa_available((gckpt_isa)widest))
+        widest--;
+    if (!device_start(&plain_device, &plain_backend, "plain pages", GCKPT_ISA_PLAIN) ||
+        !device_start(&fast_device, &fast_backend, "fast pages", (gckpt_isa)widest)) {
+        printf("backend: 0 passed, 0 failed (no pages without access here)\n");
+        return 0;
+    }
+    tested[0] = &plain_backend;
+    tested[1] = &fast_backend;
+    test_pages();
+    test_waits();
+    test_refusals();
+    test_tested(first, count);
+    device_end(&plain_device);
+    device_end(&fast_device);
+    return check_report("backend");
+}
+#endif
+#endif

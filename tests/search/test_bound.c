@@ -1,0 +1,635 @@
+/* test_bound.c - what is proven about plans: no schedule, however it is made, has less work than is
+ * proven for its bytes, or fewer bytes than are proven; the programme behind the proof finds what
+ * trying every closure finds.     build/test_bound [first seed] [scale in percent] */
+#include "base/base.h"
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "search/own.h"
+#include "ask/own.h"
+
+#include "made.h"
+#include "net.h"
+
+enum { LIST = 4096, PICKS = 4, TRIED = 12 };
+
+/* ---- a request, its model and its bound ---- */
+static struct {
+    gckpt_graph *g;
+    const gckpt_term *term;
+    int terms;
+    gckpt_plan_desc d;
+    gckpt_pick pick[PICKS];
+    gckpti_planner p;
+    gckpti_allocator memory;
+    gckpti_scratch scratch;
+    gckpti_bound b;
+} ask;
+
+/* What makes requests differ; how often schedules were tried, and met what is proven. */
+enum {
+    PLAIN,
+    BF16,
+    STOCHASTIC,
+    LOSSES,
+    VALUES_PICKED,
+    GRADIENTS_PICKED,
+    PROLOGUE,
+    LOOPED,
+    KEPT,
+    RECOMPUTED,
+    IN_BACKWARD,
+    DROPOUT,
+    STAGED,
+    FINE,
+    COARSE,
+    EFFECTS,
+    IN_PLACE,
+    LEAVES,
+    OFFLOADED,
+    PACKED,
+    CASES
+};
+static const char *const names[CASES] = { "plain",
+                                          "bf16",
+                                          "bf16, stochastic",
+                                          "several losses",
+                                          "values fetched",
+                                          "gradients fetched",
+                                          "functions of parameters",
+                                          "looped",
+                                          "gckpt_keep",
+                                          "gckpt_recompute",
+                                          "updates in the backward",
+                                          "dropout",
+                                          "staged parameters",
+                                          "alignment 4",
+                                          "alignment 256 up",
+                                          "side effects",
+                                          "in place",
+                                          "leaves",
+                                          "slower memory",
+                                          "packed parameters" };
+static struct {
+    long tried, extra, met;
+} score[CASES];
+static unsigned cases; /* of what is asked now */
+
+static int open_bound(void)
+{
+    static const gckpt_instruction nothing = { GCKPT_FORWARD, 0 };
+    gckpt_plan_desc *d = &ask.d;
+    memset(&ask.memory, 0, sizeof ask.memory);
+    d->mode = GCKPT_SCHEDULE;
+    d->schedule = &nothing;
+    d->instructions = 1;
+    gckpt_result result = gckpti_planner_open(&ask.p, &ask.memory, ask.g, ask.term, ask.terms, d);
+    ask.scratch = gckpti_scratch_new(&ask.memory, &ask.p.failed);
+    if (result == GCKPT_OK)
+        gckpti_bound_open(&ask.b, &ask.p, &ask.scratch);
+    return result == GCKPT_OK;
+}
+static void close_bound(void)
+{
+    gckpti_scratch_free(&ask.scratch);
+    gckpti_planner_free(&ask.p);
+}
+
+/* The greatest sum of live sizes, rounded up. */
+static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t length)
+{
+    static int64_t change[4 * LIST];
+    int64_t sum = 0, peak = 0;
+    memset(change, 0, (length + 2) * sizeof *change);
+    for (size_t i = 0; i < count; i++) {
+        int64_t size = (int64_t)gckpti_round_up(buffers[i].size, ask.p.alignment);
+        change[buffers[i].start] += size;
+        change[buffers[i].end + 1] -= size;
+    }
+    for (size_t x = 0; x <= length; x++) {
+        sum += change[x];
+        peak = sum > peak ? sum : peak;
+    }
+    return peak;
+}
+
+/* A schedule, if it is one, keeps to what is proven. */
+static void try_list(const gckpt_instruction *list, int n, unsigned seed)
+{
+    gckpti_draft *d = &ask.p.draft;
+    int at;
+    ask.d.schedule = list;
+    ask.d.instructions = n;
+    if (gckpti_draft_mode(&ask.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
+        return;
+    int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
+    uint64_t extra = d->work - d->least_work, proven = gckpti_bound_work(&ask.b, peak, &at);
+    CHECK_MSG(d->least_work == ask.b.work, "seed %u: least work %lu, %lu", seed,
+              (unsigned long)d->least_work, (unsigned long)ask.b.work);
+    CHECK_MSG(peak >= ask.b.least && proven <= extra,
+              "seed %u, cases %x: %lu repeated in %ld bytes; proven %ld, %ld bytes", seed, cases,
+              (unsigned long)extra, (long)peak, (long)proven, (long)ask.b.least);
+    for (int i = 0; i < CASES; i++)
+        if (cases >> i & 1) {
+            score[i].tried++;
+            score[i].extra += extra > 0;
+            score[i].met += extra > 0 && proven == extra;
+        }
+}
+
+/* A list with some forwards taken out, put in or moved. */
+static int mutate(gckpt_instruction *list, int n)
+{
+    for (int k = between(1, 3); k > 0 && n > 1 && n < LIST - 4; k--) {
+        int from = (int)below(n), to = (int)below(n), kind = (int)below(3);
+        gckpt_instruction in = list[from];
+        if (in.kind != GCKPT_FORWARD)
+            continue;
+        if (kind != 0) { /* take out */
+            memmove(list + from, list + from + 1, (size_t)(n - from - 1) * sizeof *list);
+            n--;
+        }
+        if (kind != 1) { /* put in */
+            to = to < n ? to : n;
+            memmove(list + to + 1, list + to, (size_t)(n - to) * sizeof *list);
+            list[to] = in;
+            n++;
+        }
+    }
+    return n;
+}
+
+/* The body of a plan, without updates; `wild`: with stretches of forwards anywhere among its
+ * backwards. */
+static int list_of(const gckpt_plan *p, int wild, gckpt_instruction *list)
+{
+    gckpt_instruction in;
+    int n = 0, forwards = 0;
+    for (int x = p->body; x < p->epilogue && n < LIST / 2; x++) {
+        gckpt_plan_get(p, x, &in);
+        for (int i = (int)below(forwards + 1), to = (int)below(forwards + 1);
+             wild && in.kind == GCKPT_BACKWARD && i < to && n < LIST / 2; i++)
+            list[n++] = list[i];
+        if (in.kind <= GCKPT_BACKWARD || in.kind == GCKPT_RELOAD)
+            list[n++] = in;
+        forwards += in.kind == GCKPT_FORWARD && forwards == n - 1;
+    }
+    return n;
+}
+
+static gckpt_plan *plan_mode(gckpt_mode mode, size_t budget)
+{
+    gckpt_plan_desc d = ask.d;
+    d.mode = mode;
+    d.budget = budget;
+    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+}
+
+static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
+{
+    CHECK_MSG(p && gckpt_plan_proven_work(p) <= gckpt_plan_work(p) &&
+                  gckpt_plan_proven_bytes(p) <= gckpt_plan_bytes(p) &&
+                  gckpt_plan_proven_work(p) >= p->least_work && gckpt_plan_gap(p) >= 0 &&
+                  gckpt_plan_gap(p) <= gckpt_plan_overhead(p),
+              "%s, seed %u, cases %x: work %lu, proven %lu; %lu bytes, proven %lu: %s", what, seed,
+              cases, (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_proven_work(p),
+              (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_proven_bytes(p),
+              p ? "" : gckpt_error_text(ask.g));
+}
+
+/* Points, and plans for budgets between them: less is proven for more bytes. */
+static gckpt_frontier *check_frontier(unsigned seed)
+{
+    gckpt_frontier *f = gckpt_frontier_new(ask.g, ask.term, ask.terms, &ask.d);
+    gckpt_point now = { 0, 0, 0, 0, 0 };
+    uint64_t last = UINT64_MAX;
+    int n = gckpt_frontier_points(f);
+    CHECK_MSG(n > 0, "seed %u: %s", seed, gckpt_error_text(ask.g));
+    for (int i = 0; i < n; i++) {
+        gckpt_frontier_get(f, i, &now);
+        CHECK_MSG(now.proven_work <= now.work && now.proven_work <= last &&
+                      now.bytes >= gckpt_frontier_proven_bytes(f),
+                  "seed %u, cases %x: point %d of %d: work %lu, proven %lu", seed, cases, i, n,
+                  (unsigned long)now.work, (unsigned long)now.proven_work);
+        last = now.proven_work;
+        gckpt_plan *p = gckpt_frontier_plan(f, now.bytes);
+        CHECK(p && gckpt_plan_proven_work(p) == now.proven_work &&
+              gckpt_plan_proven_bytes(p) == gckpt_frontier_proven_bytes(f));
+        gckpt_plan_free(p);
+    }
+    CHECK_MSG(cases >> RECOMPUTED & 1 || now.proven_work == now.work,
+              "seed %u: store-all is not proven", seed);
+    return f;
+}
+
+/* All that is asked now: plans of every mode, points, and schedules from anywhere. */
+static void check_request(unsigned seed)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                        GCKPT_MEMORY_POOR };
+    static gckpt_instruction list[LIST + 8], changed[LIST + 8];
+    gckpt_point least, most;
+    for (int i = 0; i < 4; i++) {
+        gckpt_plan *p = plan_mode(modes[i], 0);
+        check_plan(p, "mode", seed);
+        gckpt_plan_free(p);
+    }
+    gckpt_frontier *f = check_frontier(seed);
+    int points = gckpt_frontier_points(f);
+    if (points == 0 || !CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(ask.g)))
+        return;
+    gckpt_frontier_get(f, 0, &least);
+    gckpt_frontier_get(f, points - 1, &most);
+    for (int i = 0; i < TRIED; i++) {
+        size_t budget =
+            i == 0 ? least.bytes : least.bytes + below((int64_t)(most.bytes - least.bytes) + 1);
+        gckpt_plan *p = gckpt_frontier_plan(f, budget);
+        check_plan(p, "budget", seed);
+        CHECK(live_peak(p->lives, p->life_count, p->length) <=
+              (int64_t)gckpt_plan_arena(p) + ask.b.spare);
+        int n = list_of(p, 0, list);
+        for (int k = 0; k < TRIED; k++) {
+            memcpy(changed, list, (size_t)n * sizeof *list);
+            try_list(changed, k ? mutate(changed, n) : n, seed);
+        }
+        for (int k = 0; k < TRIED / 2; k++)
+            try_list(list, list_of(p, 1, list), seed);
+        gckpt_plan_free(p);
+    }
+    gckpt_frontier_free(f);
+    close_bound();
+}
+
+/* ---- the library's ops ---- */
+static int random_picks(int gradients)
+{
+    int n = 0;
+    gckpt_plan_desc saved = ask.d;
+    for (int tries = 0; tries < 20 && n < PICKS; tries++) {
+        ask.pick[n] = (gckpt_pick){ ask.g->tensors[below((int64_t)ask.g->count)], gradients };
+        ask.d.fetch = &ask.pick[n];
+        ask.d.fetches = 1;
+        gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
+        n += p != NULL;
+        gckpt_plan_free(p);
+    }
+    ask.d = saved;
+    return n;
+}
+
+static void pin(int percent)
+{
+    for (size_t i = 0; i < ask.g->count; i++)
+        if (ask.g->tensors[i]->kind == GCKPTI_OP && chance((unsigned)percent)) {
+            int keep = chance(50);
+            if (keep)
+                gckpt_keep(ask.g->tensors[i]);
+            else
+                gckpt_recompute(ask.g->tensors[i]);
+            cases |= keep ? 1u << KEPT : 1u << RECOMPUTED;
+        }
+}
+
+/* What the net's request has of all that makes requests differ. */
+static void take_request(void)
+{
+    const gckpt_plan_desc *d = &net.d;
+    memset(&ask.d, 0, sizeof ask.d);
+    ask.g = net.g;
+    ask.term = net.term;
+    ask.terms = net.terms;
+    ask.d = *d;
+    cases = 1u << PLAIN;
+    cases |= d->precision == GCKPT_BF16              ? 1u << BF16
+             : d->precision == GCKPT_BF16_STOCHASTIC ? 1u << STOCHASTIC
+                                                     : 0;
+    cases |= d->batch > net.rows ? 1u << LOOPED : 0;
+    cases |= d->update_in_backward ? 1u << IN_BACKWARD : 0;
+    cases |= d->stage_parameters ? 1u << STAGED : 0;
+    cases |= d->alignment == 4 ? 1u << FINE : d->alignment >= 256 ? 1u << COARSE : 0;
+    cases |= d->leaves > 1 ? 1u << LEAVES : 0;
+    cases |= d->offload_bytes ? 1u << OFFLOADED : 0;
+    cases |= net.packed ? 1u << PACKED : 0;
+    cases |= ask.terms > 1 ? 1u << LOSSES : 0;
+    cases |= net.dropout ? 1u << DROPOUT : 0;
+    for (int i = 0; i < d->fetches; i++)
+        cases |= 1u << (net.pick[i].gradient ? GRADIENTS_PICKED : VALUES_PICKED);
+    for (int i = 0; i < net.count; i++)
+        cases |= net.kept[i] ? 1u << KEPT : net.redone[i] ? 1u << RECOMPUTED : 0;
+    for (size_t k = 0; k < ask.g->count; k++) {
+        const gckpt_tensor *t = ask.g->tensors[k];
+        cases |= t->kind == GCKPTI_OP && t->batchless ? 1u << PROLOGUE : 0;
+        cases |= t->kind == GCKPTI_OP && t->op->flags & 0xff ? 1u << IN_PLACE : 0;
+    }
+}
+
+/* The made graph that is there. */
+static void take_made(void)
+{
+    memset(&ask.d, 0, sizeof ask.d);
+    ask.g = m.g;
+    ask.term = m.term;
+    ask.terms = m.terms;
+    ask.d = m.d;
+    ask.d.as_built = 0;
+    cases = 1u << PLAIN;
+    cases |= m.prologue ? 1u << PROLOGUE : 0;
+    cases |= m.terms > 1 ? 1u << LOSSES : 0;
+    for (int i = 0; i < m.o.n; i++) {
+        cases |= m.row[i].flags & GCKPT_SIDE_EFFECT ? 1u << EFFECTS : 0;
+        cases |= m.row[i].flags & GCKPT_INPLACE(0) ? 1u << IN_PLACE : 0;
+    }
+}
+
+static void test_real(unsigned first, long count)
+{
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        net_seed(seed, 2);
+        net_open(seed, 1, NET_ROWS);
+        take_request();
+        check_request(seed);
+        for (int k = 0; k < ask.d.fetches; k++)
+            if (net.pick[k].gradient)
+                net.pick[k--] = net.pick[--ask.d.fetches];
+        ask.d.batch = ask.d.update_in_backward = 0;
+        gckpt_plan *p = plan_mode(GCKPT_INFERENCE, 0);
+        check_plan(p, "inference", seed);
+        CHECK(gckpt_plan_gap(p) <= 0 && gckpt_plan_proven_work(p) == gckpt_plan_work(p));
+        gckpt_plan_free(p);
+        destroy();
+    }
+}
+
+/* ---- made-up ops ---- */
+static void test_made(unsigned first, long count)
+{
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        net_seed(seed, 3);
+        flagged_graph(between(3, 14), 6, 1, 1);
+        take_made();
+        if (chance(40))
+            pin(20);
+        ask.d.batch = chance(30) ? 3 : 0;
+        ask.d.update_in_backward = !ask.d.batch && chance(30);
+        cases |= ask.d.batch ? 1u << LOOPED : 0;
+        cases |= ask.d.update_in_backward ? 1u << IN_BACKWARD : 0;
+        if (chance(30)) {
+            int gradients = chance(50);
+            ask.d.fetch = ask.pick;
+            ask.d.fetches = random_picks(gradients);
+            cases |= ask.d.fetches ? 1u << (gradients ? GRADIENTS_PICKED : VALUES_PICKED) : 0;
+        }
+        check_request(seed);
+        made_free();
+    }
+}
+
+/* ---- the programme against all closures ---- */
+/* By the head comment of >>bound: what closure `r` of an instant keeps and repeats; 0: it is none. */
+static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
+{
+    const gckpti_planner *p = &ask.p;
+    unsigned later = 0, then = 0, ran = (1u << p->prologue) - 1;
+    *bytes = 0;
+    *work = 0;
+    for (int u = 0; u < p->units; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        later |= q->fetched ? 1u << u : 0;
+        ran |= q->rank >= 0 && q->rank <= rank && q->reads_aux ? 1u << u : 0;
+        for (int k = q->read; k < q->read + q->reads; k++) {
+            unsigned bit = 1u << p->links[k];
+            later |= q->rank >= rank ? bit : 0;
+            then |= q->rank == rank ? bit : 0;
+            ran |= q->rank >= 0 && q->rank <= rank ? bit : 0;
+        }
+        for (int k = q->in; k < q->in + q->inputs; k++)
+            later |= r >> u & 1 ? 1u << p->links[k] : 0;
+    }
+    for (int u = p->units; u-- > 0;)
+        for (int k = p->unit[u].in; k < p->unit[u].in + p->unit[u].inputs; k++)
+            ran |= ran >> u & 1 ? 1u << p->links[k] : 0;
+    for (int u = 0; u < p->units; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        int again = r >> u & 1, aux = q->reads_aux && q->rank >= rank;
+        if (again && q->fixed && ran >> u & 1)
+            return 0;
+        *bytes += (then >> u & 1) || (!again && later >> u & 1) ? q->out : 0;
+        *bytes += aux && (!again || q->rank == rank) ? q->aux : 0;
+        *work += again && ran >> u & 1 ? q->cost : 0;
+    }
+    return 1;
+}
+
+/* All closures of an instant: the least work for so many units of bytes, UINT64_MAX: none has. */
+enum { MOST_BYTES = 512 };
+static uint64_t least_work[MOST_BYTES];
+static void all_closures(int rank, int64_t unit)
+{
+    memset(least_work, 0xff, sizeof least_work);
+    for (unsigned r = 0; r < 1u << ask.p.units; r++) {
+        int64_t bytes;
+        uint64_t work;
+        if (!closure(rank, r, &bytes, &work))
+            continue;
+        if (!CHECK(bytes / unit < MOST_BYTES))
+            return;
+        if (work < least_work[bytes / unit])
+            least_work[bytes / unit] = work;
+    }
+}
+
+/* The lower convex hull of these at `room`, rounded up; costs are multiples of `cost`. */
+static uint64_t hull(int room, uint64_t cost)
+{
+    uint64_t best = UINT64_MAX;
+    for (int a = 0; a <= room; a++)
+        for (int b = room; b < MOST_BYTES; b++) {
+            uint64_t n = (uint64_t)(b - a), wa = least_work[a], wb = least_work[b], sum;
+            if (wa == UINT64_MAX || wb == UINT64_MAX)
+                continue;
+            /* in units of cost / n, so that nothing overflows */
+            sum = a == b ? wa / cost
+                         : (wa / cost) * (uint64_t)(b - room) + (wb / cost) * (uint64_t)(room - a);
+            n = a == b ? 1 : n;
+            sum = sum / n * cost + (sum % n * (cost / n) + (sum % n * (cost % n) + n - 1) / n);
+            best = sum < best ? sum : best;
+        }
+    for (int a = 0; a <= room; a++)
+        best = least_work[a] < best ? least_work[a] : best;
+    return best;
+}
+
+/* Whether every value that only repeated forwards read has a bit: none is free. */
+static int all_have_bits(const gckpti_instant *t)
+{
+    int good = 1;
+    for (int i = 0; i < ask.p.units; i++) {
+        const gckpti_unit *u = &ask.p.unit[i];
+        for (int k = u->in; k < u->in + u->inputs && !(t->unit[i].flags & GCKPTI_STAYS); k++) {
+            const gckpti_cut_unit *q = &t->unit[ask.p.links[k]];
+            good = good && (q->flags & GCKPTI_READ || (q->own && t->unit[i].opens & q->own));
+        }
+    }
+    return good;
+}
+
+/* What a cut of a list computes again is a closure of such bytes and work. */
+static void check_cut(const gckpti_instant *t, const gckpti_cut_table *table, int cut,
+                      unsigned seed)
+{
+    const gckpti_kept *q = &table->last.cut[cut];
+    unsigned r = 0;
+    int64_t bytes;
+    uint64_t work;
+    gckpti_cut_mark(&ask.b, table, cut);
+    for (int u = 0; u < ask.p.units; u++)
+        r |= ask.b.again[u] ? 1u << u : 0;
+    const uint64_t slant =
+        table == &t->all ? q->work >> GCKPTI_SLANT : 0; /* late units cost more */
+    CHECK_MSG(closure(t->rank, r, &bytes, &work) && bytes == q->bytes && work <= q->work &&
+                  work >= q->work - slant,
+              "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->rank, cut,
+              (long)q->bytes, (unsigned long)q->work);
+}
+
+static long cuts_tried, cuts_exact;
+static void check_instant(gckpti_instant *t, int64_t unit, uint64_t cost, unsigned seed)
+{
+    int exact = all_have_bits(t), cut;
+    uint64_t least = UINT64_MAX;
+    all_closures(t->rank, unit);
+    if (!t->all.last.n && gckpti_bound_lists(&ask.b, 0))
+        gckpti_find_cuts(&ask.b, t, &t->all);
+    for (int k = 0; k < t->all.last.n && exact; k++)
+        check_cut(t, &t->all, k, seed);
+    for (int k = 0; k < t->hull.last.n && exact; k++)
+        check_cut(t, &t->hull, k, seed);
+    cuts_tried++;
+    cuts_exact += exact;
+    CHECK(t->all.last.n > 0 && t->hull.last.n > 0 && t->hull.last.n <= t->all.last.n);
+    for (int room = 0; room < MOST_BYTES; room++) {
+        least = least_work[room] < least ? least_work[room] : least;
+        cut = gckpti_cut_within(&t->all.last, room * unit);
+        uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_work(t, cut);
+        CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_SLANT - 1)),
+                  "seed %u, instant %d, %d units: a cut of %lu, the least closure has %lu", seed,
+                  t->rank, room, (unsigned long)found, (unsigned long)least);
+        if (room % 4 && room > 40)
+            continue;
+        uint64_t want = hull(room, cost), got = gckpti_hull_work(&t->hull.last, room * unit);
+        CHECK_MSG(got <= want && (!exact || want - got <= 2 + (want >> 20)),
+                  "seed %u, instant %d, %d units: proven %lu, the hull of all closures %lu", seed,
+                  t->rank, room, (unsigned long)got, (unsigned long)want);
+    }
+}
+
+/* A chain of which few values are read by backwards: states stay few, however long it is. */
+static void test_chain(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_init init = { 0.1f, 0, 0 };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 8)), *x0 = x;
+    char name[16];
+    for (int i = 0; i < 200; i++) {
+        snprintf(name, sizeof name, "w%d", i / 10);
+        x = i % 10 ? gckpt_scale(x, 2) : gckpt_add(x, gckpt_param(g, name, gckpt_shape1(8), init));
+        x = i % 10 == 5 ? gckpt_tanh(x) : x;
+    }
+    gckpt_term term = { gckpt_mean_squared_error(x, x0), 1, 0 };
+    memset(&ask.d, 0, sizeof ask.d);
+    ask.g = g;
+    ask.term = &term;
+    ask.terms = 1;
+    CHECK_MSG(open_bound(), "%s", gckpt_error_text(g));
+    for (int k = 0; k < ask.b.instants; k++)
+        CHECK_MSG(all_have_bits(&ask.b.instant[k]), "instant %d: a value is free", k);
+    close_bound();
+    rig_free(NULL, NULL, g, s);
+}
+
+/* More different layers than a hull has room for corners: nothing may be claimed. */
+static void test_long(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_init init = { 0.1f, 0, 0 };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 8)), *x0 = x;
+    static gckpt_cost cost[4096];
+    char name[16];
+    memset(cost, 0, sizeof cost);
+    for (int i = 0; i < 700; i++) {
+        if (i % 70 == 0) {
+            snprintf(name, sizeof name, "w%d", i);
+            x = gckpt_add(x, gckpt_param(g, name, gckpt_shape1(8), init));
+        }
+        x = gckpt_tanh(x);
+        cost[gckpt_id(x)].forward = 1000 + (uint64_t)(i * 7919 % 1009);
+    }
+    gckpt_term term = { gckpt_mean_squared_error(x, x0), 1, 0 };
+    memset(&ask.d, 0, sizeof ask.d);
+    ask.g = g;
+    ask.term = &term;
+    ask.terms = 1;
+    ask.d.costs = cost;
+    ask.d.cost_count = (int)g->count;
+    ask.d.batch = 4; /* or gradients pile up, and instants are late */
+    cases = 0;
+    for (int group = 1; group < 400; group *= 3) {
+        ask.d.group = group;
+        gckpt_plan *p = plan_mode(GCKPT_SQRT, 0);
+        check_plan(p, "long chain", (unsigned)group);
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, g, s);
+}
+
+static void test_closures(unsigned first, long count)
+{
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        net_seed(seed, 4);
+        /* small ones; the largest that a search takes */
+        int scale = i % 3 == 2 ? 1 << 26 : 1;
+        uint64_t cost = i % 3 == 2 ? UINT64_C(1) << 44 : i % 3 == 1 ? 1000003 : 1;
+        flagged_graph(between(4, 13), 5, scale, cost);
+        take_made();
+        if (chance(40))
+            pin(20);
+        if (chance(30)) {
+            ask.d.fetch = ask.pick;
+            ask.d.fetches = random_picks(0);
+        }
+        if (CHECK_MSG(open_bound(), "seed %u: %s", seed, gckpt_error_text(ask.g)) &&
+            CHECK(ask.p.units <= 15))
+            for (int k = 0; k < ask.b.instants; k++)
+                check_instant(&ask.b.instant[k], (int64_t)scale * UNIT, cost, seed);
+        close_bound();
+        made_free();
+    }
+    printf("%ld instants against all closures, %ld of them without free values\n", cuts_tried,
+           cuts_exact);
+    CHECK(cuts_exact * 10 >= cuts_tried * 9);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_tries(100);
+    net_wants = NET_MIXING | NET_ALONE;
+    CHECK(!gckpt_plan_proven_work(NULL) && !gckpt_plan_proven_bytes(NULL) &&
+          !gckpt_frontier_proven_bytes(NULL) && gckpt_plan_gap(NULL) <= 0);
+    test_chain();
+    test_long();
+    test_closures(first, 60 * scale / 100);
+    test_made(first, 60 * scale / 100);
+    test_real(first, 60 * scale / 100);
+    for (int i = 0; i < CASES; i++) {
+        printf("%-24s %7ld schedules, %7ld recompute, %6ld have no more work than is proven\n",
+               names[i], score[i].tried, score[i].extra, score[i].met);
+        CHECK_MSG(argc > 1 || score[i].extra >= scale, "%s: only %ld schedules", names[i],
+                  score[i].extra);
+    }
+    return check_report("test_bound");
+}

@@ -1,0 +1,743 @@
+/* test_plan.c - plans against answers found without the planner (oracle.h): least work on small
+ * graphs, Revolve's closed form, rotor on chains; never over budget, never worse with more bytes,
+ * never worse than another mode; thousands of plans checked (plan_check.h).
+ * build/test_plan [first seed] [scale in percent] [tell every miss]
+ * build/test_plan nets [first seed] [how many] [requests for each]: promises, told one by one
+ * build/test_plan shapes [first] [each of so many] [samples of 5 and 6 ops]: every little graph */
+#define PLAN_CHECK_PRINTS 1
+#include "graph/graph.h"
+#include "cpu/cpu.h"
+#include "plan/plan.h"
+#include "search/own.h"
+#include "ask/own.h"
+
+#include "made.h"
+#include "net.h"
+
+#include "promises.h"
+
+enum { STEPS = 4096, POINTS = 1024 };
+
+static int told; /* every miss is printed */
+
+/* What plans are asked for now: by made graphs or real ones. */
+static struct {
+    gckpt_graph *g;
+    const gckpt_term *term;
+    int terms;
+    gckpt_plan_desc d;
+} ask;
+
+/* Plans by bytes, descending. */
+typedef struct {
+    uint64_t bytes, work;
+} point;
+
+/* The frontier of what is asked now. */
+static struct {
+    gckpt_frontier *f;
+    point at[POINTS];
+    int n;
+    size_t least, most; /* bytes */
+} front;
+
+static void drop_frontier(void)
+{
+    gckpt_frontier_free(front.f);
+    memset(&front, 0, sizeof front);
+}
+
+static void ask_made(void)
+{
+    memset(&ask, 0, sizeof ask);
+    ask.g = m.g;
+    ask.term = m.term;
+    ask.terms = m.terms;
+    ask.d = m.d;
+}
+static void drop_made(void)
+{
+    drop_frontier();
+    made_free();
+}
+
+/* ---- plans ---- */
+static gckpt_plan *plan_mode(gckpt_mode mode, size_t budget)
+{
+    gckpt_plan_desc d = ask.d;
+    d.mode = mode;
+    d.budget = budget;
+    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+}
+static gckpt_plan *plan_list(const gckpt_instruction *list, int n)
+{
+    gckpt_plan_desc d = ask.d;
+    d.mode = GCKPT_SCHEDULE;
+    d.schedule = list;
+    d.instructions = n;
+    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+}
+
+/* A schedule of the oracle's, laid out by the library. */
+static gckpt_plan *plan_steps(const oracle_step *steps, int n)
+{
+    static gckpt_instruction list[STEPS];
+    for (int i = 0; i < n; i++) {
+        list[i] = (gckpt_instruction){ steps[i].backward ? GCKPT_BACKWARD : GCKPT_FORWARD,
+                                       gckpt_id(m.t[steps[i].op]) };
+    }
+    return plan_list(list, n);
+}
+
+static long checked;
+static int check_plan(const gckpt_plan *p, const char *what, unsigned seed)
+{
+    checked += p != NULL;
+    return CHECK_MSG(p && has_its_work(p), "%s, seed %u: %s", what, seed,
+                     p ? "another workspace" : gckpt_error_text(ask.g));
+}
+
+/* Least work of points in `bytes`; ORACLE_NEVER. */
+static uint64_t work_at(const point *p, int n, uint64_t bytes)
+{
+    uint64_t best = ORACLE_NEVER;
+    for (int i = 0; i < n; i++)
+        if (p[i].bytes <= bytes && p[i].work < best)
+            best = p[i].work;
+    return best;
+}
+
+static size_t told_least(void)
+{
+    const char *at = strstr(gckpt_error_text(ask.g), "needs at least ");
+    return at ? (size_t)strtoul(at + 15, NULL, 10) : 0;
+}
+
+/* The plan for this budget is the frontier's best point in it; `whole`: also without a frontier.
+ * Returns its bound; 0: no plan. */
+static uint64_t check_budget(size_t budget, int whole, unsigned seed)
+{
+    gckpt_plan *p = gckpt_frontier_plan(front.f, budget), *q = NULL;
+    uint64_t bound = 0;
+    gckpt_point at = { 0, 0, 0, 0, 0 };
+    int i = gckpt_frontier_find(front.f, budget);
+    CHECK(gckpt_frontier_get(front.f, i, &at) == GCKPT_OK);
+    if (check_plan(p, "budget", seed)) {
+        bound = gckpt_plan_bound(p);
+        CHECK_MSG(gckpt_plan_bytes(p) <= budget && gckpt_plan_bytes(p) == at.bytes,
+                  "seed %u: %lu bytes in a budget of %lu; the frontier has %lu", seed,
+                  (unsigned long)gckpt_plan_bytes(p), (unsigned long)budget,
+                  (unsigned long)at.bytes);
+        CHECK_MSG(gckpt_plan_work(p) == work_at(front.at, front.n, budget) &&
+                      at.work == gckpt_plan_work(p) &&
+                      at.recompute - gckpt_plan_recompute(p) < 1e-9 &&
+                      gckpt_plan_recompute(p) - at.recompute < 1e-9 &&
+                      at.overhead - gckpt_plan_overhead(p) < 1e-9 &&
+                      gckpt_plan_overhead(p) - at.overhead < 1e-9,
+                  "seed %u: budget %lu: work %lu; the frontier has %lu", seed,
+                  (unsigned long)budget, (unsigned long)gckpt_plan_work(p), (unsigned long)at.work);
+    }
+    if (p && whole) {
+        /* between points of larger graphs it may be better alone */
+        const int same = ask.g->count <= GCKPTI_LITTLE || budget == at.bytes;
+        q = plan_mode(GCKPT_OPTIMAL, budget);
+        CHECK_MSG(
+            q && gckpt_plan_work(p) >= gckpt_plan_work(q) &&
+                (gckpt_plan_work(p) == gckpt_plan_work(q) || !same) &&
+                gckpt_plan_bytes(q) <= budget,
+            "seed %u, budget %lu: %lu work in %lu bytes from the frontier, %lu in %lu without",
+            seed, (unsigned long)budget, (unsigned long)gckpt_plan_work(p),
+            (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_work(q),
+            (unsigned long)gckpt_plan_bytes(q));
+        check_plan(q, "budget without a frontier", seed);
+    }
+    gckpt_plan_free(q);
+    gckpt_plan_free(p);
+    return bound;
+}
+
+/* More bytes are less work at every point; the first one is what too small a budget is told. */
+static void find_frontier(unsigned seed)
+{
+    gckpt_point last = { 0, 0, 0, 0, 0 }, now;
+    drop_frontier();
+    front.f = gckpt_frontier_new(ask.g, ask.term, ask.terms, &ask.d);
+    gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
+    int n = gckpt_frontier_points(front.f);
+    CHECK_MSG(n > 0 && n <= POINTS && p && gckpt_frontier_complete(front.f),
+              "seed %u: a frontier of %d points: %s", seed, n, gckpt_error_text(ask.g));
+    front.n = n < POINTS ? n : POINTS;
+    for (int i = 0; i < front.n; i++) {
+        CHECK(gckpt_frontier_get(front.f, i, &now) == GCKPT_OK);
+        CHECK_MSG(now.bytes > last.bytes && (i == 0 || now.work < last.work),
+                  "seed %u: point %d: work %lu in %lu bytes, after %lu in %lu", seed, i,
+                  (unsigned long)now.work, (unsigned long)now.bytes, (unsigned long)last.work,
+                  (unsigned long)last.bytes);
+        front.at[front.n - 1 - i].bytes = now.bytes;
+        front.at[front.n - 1 - i].work = now.work;
+        last = now;
+    }
+    front.most = gckpt_plan_bytes(p);
+    front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
+    /* where gckpt_recompute pins what need not run before the first backward, store-all computes it
+     * twice: a point may do so once, in more bytes */
+    CHECK_MSG(last.work < gckpt_plan_work(p) ||
+                  (last.work == gckpt_plan_work(p) && last.bytes <= front.most),
+              "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
+              (unsigned long)last.work, (unsigned long)last.bytes,
+              (unsigned long)gckpt_plan_work(p), (unsigned long)front.most);
+    gckpt_plan_free(p);
+    p = gckpt_frontier_plan(front.f, front.least - 1);
+    CHECK_MSG(!p && gckpt_error(ask.g) == GCKPT_E_BUDGET && told_least() == front.least,
+              "seed %u: a frontier gives a plan below its least", seed);
+    gckpt_plan_free(p);
+    p = plan_mode(GCKPT_AUTO, front.least - 1);
+    CHECK_MSG(!p && gckpt_error(ask.g) == GCKPT_E_BUDGET && told_least() == front.least,
+              "seed %u: a byte less than the least, %lu: %s", seed, (unsigned long)front.least,
+              p ? "a plan" : gckpt_error_text(ask.g));
+    gckpt_plan_free(p);
+    check_budget(front.least, 1, seed);
+}
+
+/* The same from the exhaustive search. */
+static int oracle_points(point *out)
+{
+    uint64_t memory = 0, peak = 0;
+    int n = 0;
+    for (int i = 0; i < m.o.n; i++)
+        memory += 4 * m.o.op[i].out + m.o.op[i].aux + m.o.op[i].work_forward +
+                  m.o.op[i].work_backward + m.o.op[i].hold;
+    for (; n < POINTS; n++) {
+        out[n].work = oracle_exhaustive(&m.o, memory, &peak, NULL, NULL);
+        if (out[n].work == ORACLE_NEVER)
+            break;
+        out[n].bytes = peak * UNIT;
+        memory = peak - 1;
+    }
+    return n;
+}
+
+/* Can the plan's buffers be placed in so many bytes; where that is too hard to tell: yes. */
+static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
+{
+    static oracle_block block[4 * STEPS];
+    int n = 0;
+    gckpt_buffer b;
+    for (int i = 0; i < gckpt_plan_buffers(p); i++) {
+        gckpt_plan_buffer(p, i, &b);
+        oracle_block one = { b.start, b.end, (int)(b.size / UNIT) };
+        int at = n++;
+        for (; at > 0 && block[at - 1].start > one.start; at--)
+            block[at] = block[at - 1];
+        block[at] = one;
+    }
+    return oracle_fits(block, n, (int)(bytes / UNIT));
+}
+
+/* ---- least work, compared ---- */
+typedef struct {
+    const char *name;
+    long graphs, budgets, optimal, refused;
+    long search, layout, impossible; /* what is not optimal, by cause */
+    long within;                     /* gaps of at most a tenth, or of an impossible optimum */
+    long proven, least_proven;       /* optima that the bound proves; least bytes, by graph */
+    double sum, worst, least_sum, least_worst;
+    unsigned worst_seed;
+} score;
+
+/* At every budget, in steps of a float, from the least that can work to store-all. What is not
+ * optimal is due to the search when the library's layout of the optimal schedule fits; else to the
+ * layout when it can fit; else that schedule has no places in so many bytes. */
+static void compare(score *s, unsigned seed)
+{
+    static point best[POINTS];
+    static oracle_step steps[STEPS];
+    find_frontier(seed);
+    gckpti_scratch scratch = gckpti_scratch_new(&front.f->memory, &front.f->p.failed);
+    gckpti_bound proof;
+    gckpti_bound_open(&proof, &front.f->p, &scratch);
+    int n = front.n, k = oracle_points(best), length = 0;
+    s->graphs++;
+    if (!CHECK_MSG(n > 0 && k > 0, "seed %u: %d plans, %d schedules", seed, n, k))
+        return;
+    CHECK_MSG(gckpti_prove_bytes(&proof) <= best[k - 1].bytes,
+              "seed %u: %lu bytes are proven, but %lu will do", seed,
+              (unsigned long)gckpti_prove_bytes(&proof), (unsigned long)best[k - 1].bytes);
+    s->least_proven += best[k - 1].bytes - gckpti_prove_bytes(&proof) < UNIT;
+    double above = (double)(front.least - m.base) / (double)best[k - 1].bytes - 1;
+    s->least_sum += above;
+    s->least_worst = above > s->least_worst ? above : s->least_worst;
+    const point *some = &front.at[below(n)];
+    uint64_t bound = check_budget((size_t)some->bytes, chance(20), seed);
+    CHECK_MSG(!bound || some->work >= work_at(best, k, bound),
+              "seed %u: work %lu in a bound of %lu; the exhaustive search found none below %lu",
+              seed, (unsigned long)some->work, (unsigned long)bound,
+              (unsigned long)work_at(best, k, bound));
+    for (uint64_t bytes = best[k - 1].bytes; bytes <= front.at[0].bytes - m.base; bytes += UNIT) {
+        uint64_t want = work_at(best, k, bytes), got = work_at(front.at, n, m.base + bytes),
+                 least = gckpti_prove_work(&proof, (size_t)bytes);
+        CHECK_MSG(least <= want, "seed %u, %lu bytes: proven %lu, but %lu will do", seed,
+                  (unsigned long)bytes, (unsigned long)least, (unsigned long)want);
+        s->proven += least == want;
+        s->budgets++;
+        if (got == want) {
+            s->optimal++;
+            s->within++;
+            continue;
+        }
+        oracle_exhaustive(&m.o, bytes / UNIT, NULL, steps, &length);
+        gckpt_plan *p = plan_steps(steps, length);
+        check_plan(p, "schedule", seed);
+        CHECK_MSG(p && gckpt_plan_work(p) == want && gckpt_plan_bound(p) <= bytes,
+                  "seed %u: the optimal schedule for %lu has work %lu, not %lu; bound %lu", seed,
+                  (unsigned long)bytes, (unsigned long)gckpt_plan_work(p), (unsigned long)want,
+                  (unsigned long)gckpt_plan_bound(p));
+        int fits = gckpt_plan_arena(p) <= bytes ? 2 : fits_at_all(p, bytes);
+        *(fits == 2 ? &s->search : fits ? &s->layout : &s->impossible) += 1;
+        if (told)
+            CHECK(fits_at_all(p, gckpt_plan_arena(p)) &&
+                  fits_at_all(p, gckpt_plan_bound(p) - UNIT) <= 0);
+        if (told)
+            printf("%s, seed %u: %lu bytes: work %ld, least %lu in an arena of %lu\n", s->name,
+                   seed, (unsigned long)bytes, got == ORACLE_NEVER ? -1 : (long)got,
+                   (unsigned long)want, (unsigned long)gckpt_plan_arena(p));
+        gckpt_plan_free(p);
+        if (got == ORACLE_NEVER) {
+            s->refused++;
+            continue;
+        }
+        double gap = (double)got / (double)want - 1;
+        s->sum += gap;
+        s->within += gap <= 0.1 || !fits;
+        if (gap > s->worst) {
+            s->worst = gap;
+            s->worst_seed = seed;
+        }
+    }
+    gckpti_scratch_free(&scratch);
+}
+
+static void print_score(const score *s)
+{
+    if (s->graphs == 0)
+        return;
+    double planned = (double)(s->budgets - s->refused);
+    printf(
+        "%-18s %5ld graphs %6ld budgets: %6.2f %% optimal, gap mean %.3f %%, worst %.1f %% "
+        "(seed %u), %ld refused; misses: %ld search, %ld layout, %ld have no layout; least "
+        "bytes above the oracle's: mean %.2f %%, worst %.1f %%; the bound is the optimum in %.2f "
+        "%% of budgets, the least bytes in %.1f %% of graphs\n",
+        s->name, s->graphs, s->budgets, 100.0 * (double)s->optimal / (double)s->budgets,
+        100 * s->sum / (planned > 0 ? planned : 1), 100 * s->worst, s->worst_seed, s->refused,
+        s->search, s->layout, s->impossible, 100 * s->least_sum / (double)s->graphs,
+        100 * s->least_worst, 100.0 * (double)s->proven / (double)s->budgets,
+        100.0 * (double)s->least_proven / (double)s->graphs);
+}
+
+static int losses_are_active(void)
+{
+    for (int i = 0; i < m.o.n; i++)
+        if (m.o.op[i].loss && !m.o.op[i].active)
+            return 0;
+    return 1;
+}
+static int all_lead_to_a_loss(void)
+{
+    for (int i = 0; i < m.o.n; i++)
+        if (!m.used[i] && !m.o.op[i].loss)
+            return 0;
+    return 1;
+}
+
+static void test_small(unsigned first, long chains, long graphs)
+{
+    score plain = { .name = "chains" }, any = { .name = "chains, any needs" },
+          free_form = { .name = "graphs" };
+    for (long i = 0; i < chains; i++) {
+        score *s = i % 3 == 2 ? &any : &plain;
+        random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 11;
+        random_chain(between(3, 5), i % 3 == 2);
+        ask_made();
+        compare(s, first + (unsigned)i);
+        drop_made();
+    }
+    for (long i = 0; i < graphs; i++) {
+        random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 12;
+        random_graph(between(3, 6));
+        ask_made();
+        if (losses_are_active() && all_lead_to_a_loss())
+            compare(&free_form, first + (unsigned)i);
+        drop_made();
+    }
+    print_score(&plain);
+    print_score(&any);
+    print_score(&free_form);
+    CHECK_MSG(plain.optimal * 100 >= plain.budgets * 98, "chains: %ld of %ld budgets are optimal",
+              plain.optimal, plain.budgets);
+    CHECK_MSG(plain.within == plain.budgets, "chains: %ld of %ld budgets are within 10 %%",
+              plain.within, plain.budgets);
+}
+
+/* ---- Revolve ----
+ * n steps, of which n-1 are ops of one unit of output whose backward reads their input only, work
+ * 1, and the last is the loss, work 0. State 0 is fed, so that it takes no room; Revolve counts
+ * it as one of its s checkpoints. A forward that goes on from a state that is not kept holds s-1
+ * states, its input, its output and a gradient: s + 2 units. A backward holds s-1 states, its
+ * input and two gradients: as many. The loss has a unit of workspace in its backward, so that
+ * this also holds for it (one gradient only), and no state more than Revolve allows survives it.
+ * Keeping more within one sweep saves nothing, as a sweep computes nothing twice. So s + 2 units
+ * are exactly s checkpoints, and forwards are exactly Revolve's. All buffers are one unit: no
+ * layout wastes. */
+static void uniform_chain(int n)
+{
+    unsigned needs[2] = { GCKPT_IN(0), GCKPT_IN(0) };
+    int last = -1;
+    made_start();
+    for (int i = 0; i < n - 1; i++) {
+        const made a = { .out = 4 };
+        const gckpt_cost unit = { 1, 1 };
+        last = made_op(&last, 1, i == 0 ? made_param(4) : -1, &a, needs, 0, unit);
+    }
+    const made loss = { .work_backward = 4 };
+    const gckpt_cost cost = { 0, 1 };
+    made_op(&last, 1, -1, &loss, needs, 1, cost);
+    made_finish();
+}
+
+static void test_revolve(int most)
+{
+    long equal = 0, all = 0, proven = 0;
+    double worst = 0, sum = 0;
+    for (int n = 2; n <= most; n++) {
+        uniform_chain(n);
+        ask_made();
+        find_frontier((unsigned)n);
+        for (int s = 1; s <= n; s++) {
+            uint64_t want = oracle_revolve((uint64_t)n, (uint64_t)s) + (uint64_t)n;
+            uint64_t bytes = m.base + (uint64_t)(s + 2) * 4 * UNIT;
+            uint64_t work = work_at(front.at, front.n, bytes);
+            if (n <= 7)
+                CHECK(oracle_exhaustive(&m.o, (uint64_t)(s + 2) * 4, NULL, NULL, NULL) == want);
+            CHECK_MSG(work >= want, "%d steps, %d checkpoints: below Revolve", n, s);
+            gckpt_plan *p = gckpt_frontier_plan(front.f, (size_t)bytes);
+            CHECK_MSG(gckpt_plan_proven_work(p) <= want,
+                      "%d steps, %d checkpoints: %lu is proven, Revolve has %lu", n, s,
+                      (unsigned long)gckpt_plan_proven_work(p), (unsigned long)want);
+            proven += p && gckpt_plan_proven_work(p) == want;
+            gckpt_plan_free(p);
+            if (work != ORACLE_NEVER)
+                check_budget((size_t)bytes, chance(10), (unsigned)n);
+            if (told && work != want)
+                printf("Revolve, %d steps, %d checkpoints: work %ld, least %lu\n", n, s,
+                       work == ORACLE_NEVER ? -1 : (long)work, (unsigned long)want);
+            double gap = work == ORACLE_NEVER ? 1 : (double)work / (double)want - 1;
+            all++;
+            equal += work == want;
+            sum += gap;
+            worst = gap > worst ? gap : worst;
+        }
+        drop_made();
+    }
+    printf("%-18s %5d lengths %5ld budgets: %6.2f %% equal to the closed form, gap mean %.3f %%, "
+           "worst %.1f %%; %.2f %% are proven\n",
+           "Revolve", most - 1, all, 100.0 * (double)equal / (double)all, 100 * sum / (double)all,
+           100 * worst, 100.0 * (double)proven / (double)all);
+    CHECK_MSG(equal == all, "Revolve: %ld of %ld budgets are equal to the closed form", equal, all);
+}
+
+/* ---- leaves and ranks ---- */
+enum { SETUPS = 6 };
+/* What is asked for now, summed up by leaves, on one of several processes; setups 0 and 1: neither. */
+static void take_setup(int setup)
+{
+    static const struct {
+        int leaves, ranks, times; /* times: rows of a leaf, of a micro-batch's */
+    } setups[SETUPS] = { { 1, 1, 1 }, { 1, 1, 9 }, { 4, 1, 2 },
+                         { 2, 2, 1 }, { 8, 4, 1 }, { 4, 4, 3 } };
+    int64_t rows = ask.g->rows;
+    int ranks = setups[setup].ranks;
+    gckpt_shard shard = setup < 3 ? GCKPT_SHARD_NONE : (gckpt_shard)below(4);
+    CHECK(gckpt_store_ranks(ask.g->store, ranks - 1, ranks, shard) == GCKPT_OK);
+    ask.d.leaves = setups[setup].leaves;
+    ask.d.batch = rows * setups[setup].leaves * setups[setup].times;
+    ask.d.batch -= setup > 1 && ask.d.batch > rows && chance(50);
+    ask.d.link_work = (uint64_t)below(1000000);
+}
+
+/* ---- what holds for every graph ---- */
+static long worse, rivals; /* plans of other modes that AUTO was compared with */
+
+/* In the bytes of a plan the frontier never has more work than that plan. */
+static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed)
+{
+    uint64_t bytes = gckpt_plan_bytes(rival), work = work_at(front.at, front.n, bytes);
+    rivals++;
+    worse += work > gckpt_plan_work(rival);
+    CHECK_MSG(work <= gckpt_plan_work(rival),
+              "seed %u: %s does %lu work in %lu bytes, the frontier %ld", seed, what,
+              (unsigned long)gckpt_plan_work(rival), (unsigned long)bytes,
+              work == ORACLE_NEVER ? -1 : (long)work);
+    if (work != ORACLE_NEVER)
+        check_budget((size_t)bytes, chance(5), seed);
+}
+
+/* Store-all's body with stretches of forwards repeated anywhere. */
+static int own_schedule(const gckpt_plan *all, gckpt_instruction *list)
+{
+    int n = 0, forwards = 0;
+    gckpt_instruction in;
+    for (int x = all->body; x < all->epilogue; x++) {
+        gckpt_plan_get(all, x, &in);
+        for (int again = (int)below(3); again > 0 && forwards > 0; again--) {
+            int a = (int)below(forwards), b = a + (int)below(forwards - a + 1);
+            for (; a < b && n < STEPS - 400; a++)
+                list[n++] = list[a];
+        }
+        forwards += in.kind == GCKPT_FORWARD && forwards == n;
+        if (in.kind != GCKPT_UPDATE && in.kind != GCKPT_REDUCE)
+            list[n++] = in;
+    }
+    return n;
+}
+
+static void check_modes(unsigned seed)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                        GCKPT_MEMORY_POOR };
+    static const char *const names[] = { "store-all", "segments", "sqrt", "memory-poor" };
+    static gckpt_instruction list[STEPS];
+    for (int i = 0; i < 4; i++) {
+        gckpt_plan *p = plan_mode(modes[i], 0);
+        if (check_plan(p, names[i], seed))
+            check_rival(p, names[i], seed);
+        if (p && i == 0) {
+            int n = own_schedule(p, list);
+            gckpt_plan *q = plan_list(list, n);
+            check_plan(q, "schedule", seed);
+            gckpt_plan_free(q);
+        }
+        gckpt_plan_free(p);
+    }
+}
+
+static void check_budgets(unsigned seed)
+{
+    size_t room = front.most > front.least ? front.most - front.least : 0;
+    for (int i = 0; i < 20; i++)
+        check_budget(front.least + (i == 19 ? room : below((int64_t)room + 1)), i % 10 == 9, seed);
+}
+
+static void check_rotor(unsigned seed)
+{
+    static oracle_step steps[STEPS];
+    oracle_rotor rotor;
+    gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
+    uint64_t memory = gckpt_plan_bound(p) / UNIT;
+    gckpt_plan_free(p);
+    for (int i = 0; i < m.o.n; i++) /* what rotor keeps though no backward reads it */
+        memory += m.o.op[i].out;
+    oracle_rotor_new(&rotor, &m.o, memory);
+    for (int i = 0; i < 8; i++) {
+        uint64_t at = memory * (uint64_t)(i + 1) / 8, work = oracle_rotor_work(&rotor, at);
+        int n = work == ORACLE_NEVER ? 0 : oracle_rotor_list(&rotor, at, steps, STEPS);
+        if (n == 0)
+            continue;
+        p = plan_steps(steps, n);
+        if (check_plan(p, "rotor", seed)) {
+            CHECK_MSG(gckpt_plan_work(p) <= work && gckpt_plan_bound(p) <= at * UNIT,
+                      "seed %u: rotor promised work %lu in %lu floats, its list has %lu in %lu "
+                      "bytes",
+                      seed, (unsigned long)work, (unsigned long)at,
+                      (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_bound(p));
+            check_rival(p, "rotor", seed);
+        }
+        gckpt_plan_free(p);
+    }
+    oracle_rotor_free(&rotor);
+}
+
+static void test_large(unsigned first, long count)
+{
+    long before = checked, w = worse, c = rivals;
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        int chain = i % 3 == 0;
+        random_state = seed * 0x9e3779b97f4a7c15u + 13;
+        const int most = chance(50) ? 6 : 3;
+        large_graph(between(5, chain ? 40 : 56), chain, most);
+        ask_made();
+        find_frontier(seed);
+        check_modes(seed);
+        check_budgets(seed);
+        if (chain && oracle_is_chain(&m.o))
+            check_rotor(seed);
+        drop_made();
+    }
+    printf("%-18s %5ld graphs %6ld plans checked; worse than another mode or rotor in %ld of %ld\n",
+           "large graphs", count, checked - before, worse - w, rivals - c);
+}
+
+/* Graphs whose parameters are cut into shares, or not. */
+static void test_shares(unsigned first, long count)
+{
+    long before = checked, w = worse, c = rivals;
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        random_state = seed * 0x9e3779b97f4a7c15u + 16;
+        param_times = chance(30) ? 1 : 2200;
+        large_graph(between(5, 30), 0, 4);
+        ask_made();
+        for (int setup = 2; setup < SETUPS; setup++) {
+            take_setup(setup);
+            find_frontier(seed);
+            check_modes(seed);
+            check_budgets(seed);
+        }
+        drop_made();
+    }
+    param_times = 1;
+    printf("%-18s %5ld graphs %6ld plans checked; worse than another mode in %ld of %ld\n",
+           "leaves and ranks", count, checked - before, worse - w, rivals - c);
+}
+
+/* ---- every little graph ---- */
+/* One of them, with its sizes by kind or drawn: against the exhaustive search, and all promises. */
+static void shape_of(score *s, int ops, int64_t which, unsigned seed, int drawn)
+{
+    net_seed(seed, 3);
+    made_shape_of(ops, which, drawn);
+    ask_made();
+    compare(s, seed);
+    drop_frontier();
+    promise_made("ops", ops, which);
+    made_free();
+}
+
+/* All that have up to four ops (or each of so many), and samples of those with five and six. */
+static void test_shapes(int64_t first, int64_t each, int64_t samples)
+{
+    score all = { .name = "all of 1 to 4 ops" }, five = { .name = "samples of 5 ops" },
+          six = { .name = "samples of 6 ops" };
+    for (int ops = 1; ops <= 4; ops++)
+        for (int64_t which = first % each; which < made_shape_count(ops); which += each)
+            shape_of(&all, ops, which, (unsigned)which, 0);
+    for (int64_t i = 0; i < samples; i++) {
+        uint64_t state = (uint64_t)(first + i);
+        for (int ops = 5; ops <= 6; ops++) {
+            int64_t which = (int64_t)(next_random(&state) % (uint64_t)made_shape_count(ops));
+            shape_of(ops == 5 ? &five : &six, ops, which, (unsigned)(first + i), (int)(i % 2));
+        }
+    }
+    print_score(&all);
+    print_score(&five);
+    print_score(&six);
+}
+
+/* ---- random nets of all ops, with all options ---- */
+static void test_nets(unsigned first, long count, int ways)
+{
+    const void *kernels;
+    gckpt_backend other = *gckpti_cpu_backend(GCKPT_ISA_PLAIN, &kernels);
+    net_wants = NET_MIXING | NET_CACHES | NET_ALONE | NET_RANKS;
+    net_backend = &other;
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        net_growth = seed % 64 == 7 ? 0 : 3 + (int)(seed % 5) * 2;
+        for (int way = 1; way <= ways; way++) {
+            promise_all(seed, way);
+            if (seed % 4 == 0)
+                promise_runs(seed, way);
+            if (seed % 8 == 1)
+                promise_fit(seed, way);
+        }
+    }
+    net_backend = NULL;
+    net_wants = 0;
+    net_growth = 0;
+    printf("%-18s %5ld nets, %d requests for each\n", "promises", count, ways);
+    promise_tell();
+    CHECK_MSG(promise_nothing * 50 <= count * ways, "%ld nets have nothing to train",
+              promise_nothing);
+}
+
+/* The first loss depends on nothing that is trained, a regulariser does: the batch has forwards and no backwards. All
+ * ways to plan have that loss, which says what to divide by, and the same bits. */
+static uint64_t train_regulariser(int n, gckpt_mode mode, size_t budget, double *loss,
+                                  size_t *bytes)
+{
+    const gckpt_init init = { 0.4f, 0, 0.1f };
+    float data[4 * 400];
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, n)), *h = gckpt_tanh(x);
+    gckpt_tensor *a = gckpt_param(g, "a", gckpt_shape2(8, 8), init);
+    gckpt_tensor *z =
+        gckpt_tanh(gckpt_linear(a, gckpt_param(g, "b", gckpt_shape2(8, 16), init), NULL));
+    const gckpt_term terms[2] = { { gckpt_sum_loss(gckpt_mul(h, h)), 1, 0 },
+                                  { gckpt_sum_loss(gckpt_mul(z, z)), 0.1f, 1 } };
+    gckpt_plan_desc d = { .mode = mode, .budget = budget, .optimiser = GCKPT_SGD, .batch = 4 };
+    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(x), data };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
+    gckpt_report report = { 0, 0, 0, 0 };
+    for (int i = 0; i < 4 * n; i++)
+        data[i] = (float)(i % 7) / 7;
+    CHECK_MSG(gckpt_step(e, &feed, 1, 4, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(g));
+    CHECK(report.count == 4 * n);
+    uint64_t hash = gckpt_store_hash(s);
+    *loss = report.loss;
+    *bytes = gckpt_plan_bytes(p);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return hash;
+}
+
+static void test_regulariser_alone(void)
+{
+    static const int sizes[] = { 10, 100, 160,
+                                 400 }; /* the batch has fewer bytes than the prologue; more */
+    for (int i = 0; i < 4; i++) {
+        double want, loss;
+        size_t most, bytes;
+        uint64_t hash = train_regulariser(sizes[i], GCKPT_STORE_ALL, 0, &want, &most);
+        CHECK(train_regulariser(sizes[i], GCKPT_OPTIMAL, 0, &loss, &bytes) == hash && loss == want);
+        CHECK(bytes <= most);
+        CHECK(train_regulariser(sizes[i], GCKPT_AUTO, bytes, &loss, &most) == hash && loss == want);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : check_tries(15);
+    told = argc > 3;
+    if (argc > 1 && !strcmp(argv[1], "shapes")) {
+        promise_told = 1;
+        test_shapes(argc > 2 ? strtol(argv[2], NULL, 10) : 0,
+                    argc > 3 ? strtol(argv[3], NULL, 10) : 1,
+                    argc > 4 ? strtol(argv[4], NULL, 10) : 0);
+        promise_tell();
+        return check_report("test_plan");
+    }
+    if (argc > 1 && !strcmp(argv[1], "nets")) {
+        promise_told = 1;
+        test_nets(argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1,
+                  argc > 3 ? strtol(argv[3], NULL, 10) : 100,
+                  argc > 4 ? (int)strtol(argv[4], NULL, 10) : 1);
+        return check_report("test_plan");
+    }
+    test_small(first, 600 * scale / 100, 150 * scale / 100);
+    test_revolve(20);
+    test_large(first, 40 * scale / 100);
+    test_shares(first, (8 * scale + 99) / 100);
+    test_shapes(first, 15000 / scale, 40 * scale / 15);
+    test_nets(first, 120 * scale / 15, 1);
+    if (first == 1 && scale >= 15) /* a third of the nets draws most of it */
+        net_check_met();
+    test_regulariser_alone();
+    printf("%ld plans checked\n", checked);
+    return check_report("test_plan");
+}

@@ -1,0 +1,286 @@
+/* test_search.c - bounds on what a search for plans may miss, on random graphs: how often it may be
+ * worse than the optimum, never worse than any uniform segmentation, and the same answer by every
+ * way to ask; what the manual (9) promises of larger graphs.
+ *                                             build/test_search [first seed] [percent] */
+#include "gradckpt.h"
+
+#include <stdlib.h>
+
+#include "made.h"
+
+enum { POINTS = 600, PLANS = 100 };
+
+/* The request; forms and orders of backwards may be chosen. */
+static void build(int n, unsigned skips, int most, int segments)
+{
+    skipping_chain(n, skips, most, segments);
+    m.d.as_built = 0;
+    CHECK_MSG(gckpt_error(m.g) == GCKPT_OK, "%s", gckpt_error_text(m.g));
+}
+
+static gckpt_plan *plan(gckpt_mode mode, size_t budget, int group)
+{
+    gckpt_plan_desc d = m.d;
+    d.mode = mode;
+    d.budget = budget;
+    d.group = group;
+    return gckpt_plan_new(m.g, m.term, 1, &d);
+}
+
+/* ---- the frontier of the graph, and its floor ---- */
+static gckpt_point point[POINTS];
+static int points;
+static gckpt_frontier *frontier;
+
+static void find(unsigned seed)
+{
+    frontier = gckpt_frontier_new(m.g, m.term, 1, &m.d);
+    points = gckpt_frontier_points(frontier);
+    CHECK_MSG(points > 0 && points < POINTS, "seed %u: %d points: %s", seed, points,
+              gckpt_error_text(m.g));
+    for (int i = 0; i < points; i++)
+        gckpt_frontier_get(frontier, i, &point[i]);
+}
+
+static uint64_t work_in(uint64_t bytes)
+{
+    uint64_t work = ORACLE_NEVER;
+    for (int i = 0; i < points && point[i].bytes <= bytes; i++)
+        work = point[i].work;
+    return work;
+}
+
+/* Small graphs: how many of all budgets get the optimum, and what the others lose. */
+typedef struct {
+    long graphs, budgets, optimal, refused, proven; /* proven: the bound is the optimum */
+    double lost;
+} score;
+
+static void against_optimum(score *t, unsigned seed)
+{
+    uint64_t memory = 0, peak = 0;
+    size_t base = (size_t)m.o.op[0].hold * UNIT; /* the parameter */
+    find(seed);
+    for (int i = 0; i < m.o.n; i++)
+        memory += 4 * m.o.op[i].out + m.o.op[i].aux + m.o.op[i].work_forward +
+                  m.o.op[i].work_backward + m.o.op[i].hold;
+    t->graphs++;
+    for (uint64_t above = point[points - 1].bytes - base;
+         memory > 0;) { /* steps of the optimum, downwards */
+        uint64_t want = oracle_exhaustive(&m.o, memory, &peak, NULL, NULL);
+        if (want == ORACLE_NEVER)
+            break;
+        for (uint64_t bytes = peak * UNIT;
+             bytes < above + UNIT && bytes <= point[points - 1].bytes - base; bytes += UNIT) {
+            uint64_t got = work_in(base + bytes);
+            t->budgets++;
+            t->optimal += got == want;
+            t->refused += got == ORACLE_NEVER;
+            t->lost += got == ORACLE_NEVER ? 0 : (double)got / (double)want - 1;
+            CHECK_MSG(got >= want || got == ORACLE_NEVER, "seed %u: better than the optimum", seed);
+            gckpt_plan *p = gckpt_frontier_plan(frontier, base + bytes);
+            CHECK_MSG(!p || gckpt_plan_proven_work(p) <= want, "seed %u: %lu proven, %lu will do",
+                      seed, (unsigned long)gckpt_plan_proven_work(p), (unsigned long)want);
+            t->proven += p && gckpt_plan_proven_work(p) == want;
+            gckpt_plan_free(p);
+        }
+        above = peak * UNIT - UNIT;
+        memory = peak - 1;
+    }
+    gckpt_frontier_free(frontier);
+}
+
+/* A budget asked for alone gets the work that the frontier says; one byte less that of the point before. */
+static void asked_alone(unsigned seed, int at)
+{
+    for (int less = 0; less < 2; less++) {
+        gckpt_plan *p = plan(GCKPT_OPTIMAL, point[at].bytes - (size_t)less, 0);
+        int want = at - less;
+        CHECK_MSG(want < 0 ? !p
+                           : p && gckpt_plan_bytes(p) <= point[at].bytes - (size_t)less &&
+                                 gckpt_plan_work(p) == point[want].work,
+                  "seed %u, point %d of %d: %lu bytes, work %lu alone; the frontier has %lu, %lu",
+                  seed, want, points, (unsigned long)gckpt_plan_bytes(p),
+                  (unsigned long)gckpt_plan_work(p),
+                  want < 0 ? 0 : (unsigned long)point[want].bytes,
+                  want < 0 ? 0 : (unsigned long)point[want].work);
+        gckpt_plan_free(p);
+    }
+}
+
+/* The sqrt plan has the fewest bytes of all uniform segmentations, by ops or by user segments. */
+static void against_groups(unsigned seed, int n, int segments)
+{
+    gckpt_plan *best = plan(GCKPT_SQRT, 0, 0);
+    size_t least = SIZE_MAX;
+    for (int group = -segments; group <= n; group++) {
+        gckpt_plan *p = group ? plan(GCKPT_SQRT, 0, group) : NULL;
+        least = p && gckpt_plan_bytes(p) < least ? gckpt_plan_bytes(p) : least;
+        gckpt_plan_free(p);
+    }
+    CHECK_MSG(gckpt_plan_bytes(best) == least, "seed %u: sqrt takes %lu bytes; one group %lu", seed,
+              (unsigned long)gckpt_plan_bytes(best), (unsigned long)least);
+    gckpt_plan_free(best);
+}
+
+/* ---- what the manual promises, of graphs that are too large to search through ---- */
+static struct {
+    size_t bytes;
+    uint64_t work;
+    const char *what;
+} known[PLANS];
+static int plans;
+static long searched, rivals, filled; /* filled: a budget between points has less work alone */
+
+static void know(const gckpt_plan *p, const char *what)
+{
+    if (!p || !CHECK(plans < PLANS))
+        return;
+    known[plans].bytes = gckpt_plan_bytes(p);
+    known[plans].work = gckpt_plan_work(p);
+    known[plans++].what = what;
+}
+
+/* A plan of the search, alone: within its budget; no more work than anything known in as many
+ * bytes but for less than 0.1 % of a step where that is proven to be nearly all. */
+static uint64_t promised(gckpt_mode mode, size_t budget, uint64_t step, unsigned seed)
+{
+    gckpt_plan *p = plan(mode, budget, 0);
+    uint64_t work = gckpt_plan_work(p), little = gckpt_plan_gap(p) < 0.001 ? step / 1000 : 0;
+    CHECK_MSG(p && gckpt_plan_bytes(p) <= budget, "seed %u: %lu bytes: %s", seed,
+              (unsigned long)budget, p ? "more are taken" : gckpt_error_text(m.g));
+    for (int i = 0; i < plans && p; i++)
+        CHECK_MSG(known[i].bytes > budget || work <= known[i].work + little,
+                  "seed %u: %s has work %lu in %lu bytes, the plan for %lu has %lu", seed,
+                  known[i].what, (unsigned long)known[i].work, (unsigned long)known[i].bytes,
+                  (unsigned long)budget, (unsigned long)work);
+    searched++;
+    gckpt_plan_free(p);
+    return work;
+}
+
+static void check_promises(unsigned seed, int n)
+{
+    plans = 0;
+    gckpt_plan *all = plan(GCKPT_STORE_ALL, 0, 0), *p;
+    uint64_t step = gckpt_plan_work(all), before = UINT64_MAX, last = 0;
+    find(seed);
+    const size_t least = point[0].bytes;
+    know(all, "store-all");
+    gckpt_plan_free(all);
+    for (int i = 0; i < 16; i++) {
+        p = plan(i == 0   ? GCKPT_SEGMENTS
+                 : i == 1 ? GCKPT_MEMORY_POOR
+                          : GCKPT_SQRT,
+                 0,
+                 i < 3        ? 0
+                 : chance(70) ? between(1, n)
+                              : -between(1, 8));
+        know(p, i == 0 ? "segments" : i == 1 ? "memory-poor" : "sqrt");
+        gckpt_plan_free(p);
+    }
+    rivals += plans;
+    for (int i = 0; i < plans; i++) { /* by the frontier, and alone */
+        uint64_t work = work_in(known[i].bytes);
+        CHECK_MSG(known[i].bytes >= least, "seed %u: %s takes %lu bytes, the least is %lu", seed,
+                  known[i].what, (unsigned long)known[i].bytes, (unsigned long)least);
+        CHECK_MSG(work <= known[i].work + step / 1000,
+                  "seed %u: %s has work %lu in %lu bytes, the frontier %lu", seed, known[i].what,
+                  (unsigned long)known[i].work, (unsigned long)known[i].bytes, (unsigned long)work);
+        promised(GCKPT_AUTO, known[i].bytes, step, seed);
+    }
+    for (int i = 0; i < points; i++) { /* points are what their plans are */
+        p = gckpt_frontier_plan(frontier, point[i].bytes);
+        CHECK_MSG(p && gckpt_plan_bytes(p) == point[i].bytes && gckpt_plan_work(p) == point[i].work,
+                  "seed %u, point %d: work %lu in %lu bytes; its plan: %lu in %lu", seed, i,
+                  (unsigned long)point[i].work, (unsigned long)point[i].bytes,
+                  (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_bytes(p));
+        CHECK(gckpt_frontier_find(frontier, gckpt_plan_bytes(p)) == i);
+        gckpt_plan_free(p);
+    }
+    for (int less = 0; less < 2; less++) { /* the least that is named is the least there is */
+        p = plan(GCKPT_OPTIMAL, less ? least - 1 : 1, 0);
+        char named[40];
+        snprintf(named, sizeof named, "at least %lu", (unsigned long)least);
+        CHECK_MSG(!p && strstr(gckpt_error_text(m.g), named), "seed %u: %s, not %s", seed,
+                  gckpt_error_text(m.g), named);
+        gckpt_plan_free(p);
+    }
+    for (int i = 0; i <= 12; i++) { /* more bytes never cost more work; nor does no frontier */
+        size_t budget = i % 3 == 2 ? point[(points - 1) * i / 12].bytes
+                                   : least + (known[0].bytes - least) / 12 * (size_t)i;
+        budget = budget < last ? last : budget;
+        uint64_t work = promised(i % 2 ? GCKPT_AUTO : GCKPT_OPTIMAL, budget, step, seed);
+        CHECK_MSG(work <= before && work <= work_in(budget),
+                  "seed %u: %lu bytes: work %lu; in fewer %lu, the frontier %lu", seed,
+                  (unsigned long)budget, (unsigned long)work, (unsigned long)before,
+                  (unsigned long)work_in(budget));
+        CHECK_MSG(work_in(budget) - work <= step / 1000 || !gckpt_frontier_complete(frontier),
+                  "seed %u: %lu bytes: work %lu, %lu by the complete frontier", seed,
+                  (unsigned long)budget, (unsigned long)work, (unsigned long)work_in(budget));
+        filled += work < work_in(budget);
+        before = work;
+        last = (size_t)budget;
+    }
+    gckpt_frontier_free(frontier);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    int scale = argc > 2 ? atoi(argv[2]) : check_tries(40);
+    score t = { 0, 0, 0, 0, 0, 0 };
+    for (unsigned i = 0; i < 15u * (unsigned)scale; i++) {
+        random_state = (first + i) * 0x9e3779b97f4a7c15u + 1;
+        int n = between(4, 7), most = between(4, 9);
+        build(n, 40, most, 0);
+        against_optimum(&t, first + i);
+        made_free();
+    }
+    printf("%ld graphs, %ld budgets: %.2f %% optimal (%ld not), %ld refused, lost %.4f %%; the "
+           "bound is the optimum in %.2f %%\n",
+           t.graphs, t.budgets, 100.0 * (double)t.optimal / (double)t.budgets,
+           t.budgets - t.optimal, t.refused, 100 * t.lost / (double)t.budgets,
+           100.0 * (double)t.proven / (double)t.budgets);
+    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 2 * scale - 1, "%ld budgets are not optimal, more than %d",
+              t.budgets - t.optimal, 2 * scale - 1);
+    for (unsigned i = 0; i < 8u * (unsigned)scale / 100; i++) {
+        random_state = (first + i) * 0x9e3779b97f4a7c15u + 3;
+        build(between(6, 14), 40, 60, 1);
+        find(first + i);
+        for (int at = 0; at < points; at += between(1, 1 + points / 6))
+            asked_alone(first + i, at);
+        gckpt_frontier_free(frontier);
+        made_free();
+    }
+    for (unsigned i = 0; i < 3u * (unsigned)scale; i++) {
+        random_state = (first + i) * 0x9e3779b97f4a7c15u + 4;
+        int n = between(4, 14);
+        build(n, 30, 12, 1);
+        against_groups(first + i, n + 1, 8);
+        made_free();
+    }
+    for (unsigned i = 0; i < ((unsigned)scale + 39) / 40; i++) {
+        random_state = (first + i) * 0x9e3779b97f4a7c15u + 5;
+        int n = between(20, 150), most = between(2, 40);
+        const unsigned skips = chance(50) ? 30 : 5;
+        build(n, skips, most, 1);
+        for (int k = 0, pins = chance(50); k < n && pins; k++)
+            if (chance(15)) {
+                if (chance(50))
+                    gckpt_keep(m.t[k]);
+                else
+                    gckpt_recompute(m.t[k]);
+            }
+        m.d.alignment = (size_t)UNIT << below(6);
+        m.d.as_built = chance(50);
+        m.d.offload_bytes = chance(30) ? (size_t)between(1, 100) * 16 : 0;
+        m.d.offload_work = (uint64_t)between(1, 200000);
+        check_promises(first + i, n + 1);
+        made_free();
+    }
+    printf("%ld plans of larger graphs beside %ld of other modes; %ld have less work than the "
+           "frontier\n",
+           searched, rivals, filled);
+    return check_report("test_search");
+}

@@ -1,0 +1,941 @@
+/* test_pack.c - packed parameters (gckpt_store_pack): what each storage stands for; stores, bytes,
+ * errors, memory that fails; training with them, in every mode, budget and split, has the bits of
+ * training with the floats that they stand for; frozen weights cost what they must and no more.
+ *                                                          build/test_pack [first seed] [graphs] */
+#include "num/num.h"
+#include "store/store.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+#include "cpu/own.h"
+#include "plan/plan.h"
+
+#include <math.h>
+
+#include "backend.h"
+#include "examples/gpt2.h"
+#include "net.h"
+
+enum { STEPS = 2 };
+
+/* ---- one value ---- */
+/* Every F16 there is, and what lies between two neighbours. */
+static void test_f16(void)
+{
+    for (uint32_t h = 0; h < 0x8000; h++) {
+        uint32_t e = h >> 10, m = h & 1023;
+        float x = gckpti_from_f16((uint16_t)h), minus = gckpti_from_f16((uint16_t)(h | 0x8000));
+        double unit = 5.9604644775390625e-8, want = e ? (1024.0 + m) * unit : m * unit;
+        for (uint32_t k = 1; k < e; k++)
+            want *= 2;
+        if (e == 31) {
+            uint32_t bits = m ? 0x7fc00000u : 0x7f800000u;
+            CHECK(bits_of(x) == bits && bits_of(minus) == (m ? bits : bits | 0x80000000u));
+            continue;
+        }
+        CHECK_MSG((double)x == want && bits_of(minus) == (bits_of(x) | 0x80000000u), "%x", h);
+        CHECK(gckpti_to_f16(x) == h && gckpti_to_f16(minus) == (h | 0x8000));
+        if (h == 0x7bff)
+            continue;
+        float middle = (x + gckpti_from_f16((uint16_t)(h + 1))) / 2; /* exact */
+        CHECK(gckpti_to_f16(middle) == h + (h & 1));
+        CHECK(gckpti_to_f16(float_of(bits_of(middle) + 1)) == h + 1);
+        CHECK(gckpti_to_f16(float_of(bits_of(middle) - 1)) == h);
+    }
+    CHECK(gckpti_to_f16(float_of(0x7f812345u)) == 0x7e00 && gckpti_to_f16(1e-9f) == 0);
+}
+
+#if !defined(GCKPT_NO_FAST) && !defined(GCKPT_FORCE_SOFT_FMA) && defined(__GNUC__) && UINTPTR_MAX >= UINT64_MAX
+/* Every half, and every byte times many scales, where vector kernels read them: across rows, down them. */
+static void test_reading(void)
+{
+    enum { N = 65536, K = 80, ROWS = N / K }; /* K: not a whole line of bytes */
+    static uint16_t all[N];
+    static float want[N], got[N], scales[N], a[K];
+    for (int i = 0; i < N; i++)
+        all[i] = (uint16_t)i, scales[i] = i % 5 == 3 ? 3e-44f : 0.01f * (float)(1 + i % 771);
+    for (int k = 0; k < K; k++)
+        a[k] = 0.3f * (float)(k % 13) - 1.7f;
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I8 && gckpt_isa_available((gckpt_isa)isa); k++) {
+            const int wide = k == GCKPT_STORED_I8 ? 1 : 2;
+            const gckpt_unpacking across = { (gckpt_storage)k, all, wide == 1 ? scales + 1 : NULL, N, N, NULL };
+            const gckpt_unpacking down = { (gckpt_storage)k, all, wide == 1 ? scales : NULL, K, K * ROWS, NULL };
+            const gckpt_call call = { .kernels = gckpti_kernels_for((gckpt_isa)isa), .threads = 1 };
+            const float one = 1;
+            gckpti_product t = { 1, N, 1, &one, 1, 1, NULL, N, 1, NULL, 0, got, N, &across };
+            gckpti_unpack(&across, 0, N, want);
+            gckpti_products_run(&call, &t, 1, 0, 0, NULL);
+            for (int i = 0; i < N; i++)
+                CHECK_MSG(bits_of(got[i]) == (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
+                          "%s, %s: %x", gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
+            t = (gckpti_product){ 1, ROWS, K, a, K, 1, NULL, 1, K, NULL, 0, got, ROWS, &down };
+            gckpti_unpack(&down, 0, K * ROWS, want);
+            gckpti_products_run(&call, &t, 1, 0, 0, NULL);
+            for (int j = 0; j < ROWS; j++) {
+                float sum = 0;
+                for (int p = 0; p < K; p++)
+                    sum = gckpti_fma(a[p], want[j * K + p], sum);
+                CHECK_MSG(bits_of(got[j]) == bits_of(sum) || (got[j] != got[j] && sum != sum), "%s, %s: row %d",
+                          gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), j);
+            }
+        }
+}
+#else
+static void test_reading(void) {}
+#endif
+
+/* ---- a store of one parameter, made in the order that is asked for ---- */
+static gckpt_store *store_of(gckpt_shape shape, const float *values, const gckpt_memory *memory)
+{
+    gckpt_store_desc desc = { .seed = 3 };
+    gckpt_parameter p;
+    if (memory)
+        desc.memory = *memory;
+    gckpt_store *s = gckpt_store_new(&desc);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_param(g, "w", shape, (gckpt_init){ 0.02f, 0, 0 });
+    gckpt_graph_free(g);
+    gckpt_store_freeze(s, "w", 1);
+    if (values && gckpt_store_get(s, 0, &p) == GCKPT_OK)
+        memcpy(p.values, values, (size_t)p.elements * sizeof(float));
+    return s;
+}
+
+/* Its floats, as ops see them. */
+static float *floats_of(gckpt_store *s)
+{
+    gckpt_parameter p;
+    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_F32) == GCKPT_OK);
+    CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && p.frozen);
+    return p.values;
+}
+
+static void test_values(void)
+{
+    enum { ROWS = 9, WIDTH = 131, N = ROWS * WIDTH }; /* odd, and longer than what is drawn at once */
+    static const size_t bytes[] = { 4 * N, 2 * N, 2 * N, N + 4 * ROWS };
+    static float x[N];
+    for (int i = 0; i < N; i++)
+        x[i] = ((float)below(2001) - 1000) * (i / WIDTH == 3 ? 0 : i / WIDTH == 4 ? 1e-41f : 0.06f);
+    x[5 * WIDTH] = -0.0f;
+    for (int k = 0; k < 4; k++) {
+        gckpt_storage storage = (gckpt_storage)k;
+        gckpt_store *s = store_of(gckpt_shape3(3, 3, WIDTH), x, NULL);
+        CHECK_MSG(gckpt_store_pack(s, "*", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
+        CHECK(gckpt_store_bytes(s) == bytes[k]);
+        gckpt_parameter p;
+        CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == storage && p.frozen);
+        CHECK(!p.values == (k > 0) && !p.packed == (k == 0) && !p.scales == (k != 3));
+        gckpt_store_freeze(s, "w", 0);
+        CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.frozen == (k > 0));
+        gckpt_store_freeze(s, "w", 1);
+        uint64_t hash = gckpt_store_hash(s);
+        const float *y = floats_of(s);
+        CHECK(gckpt_store_hash(s) == hash && gckpt_store_bytes(s) == bytes[0]);
+        for (int r = 0; r < ROWS; r++) {
+            float most = 0, scale;
+            for (int i = r * WIDTH; i < (r + 1) * WIDTH; i++)
+                most = x[i] > most ? x[i] : -x[i] > most ? -x[i] : most;
+            scale = most / 127;
+            for (int i = r * WIDTH; i < (r + 1) * WIDTH; i++) {
+                float want = x[i], off = y[i] - x[i];
+                if (storage == GCKPT_STORED_BF16)
+                    want = gckpt_from_bf16(gckpt_to_bf16(x[i]));
+                if (storage == GCKPT_STORED_F16)
+                    want = gckpti_from_f16(gckpti_to_f16(x[i]));
+                if (k < 3)
+                    CHECK(bits_of(y[i]) == bits_of(want));
+                else if (r == 4) /* the scale itself is a subnormal of few digits */
+                    CHECK(y[i] == 0 || (off < 2 * scale && off > -2 * scale));
+                else
+                    CHECK((off < 0 ? -off : off) <= 0.50001f * scale);
+            }
+        }
+        /* what is packed again is what it was */
+        CHECK(gckpt_store_pack(s, "w", storage) == GCKPT_OK && gckpt_store_hash(s) == hash);
+        gckpt_store_free(s);
+    }
+    /* before values are made: the same bits, hashed or not, made by whatever */
+    for (int k = 1; k < 4; k++) {
+        gckpt_parameter p;
+        heap h = { 0 };
+        gckpt_memory memory = heap_memory(&h);
+        gckpt_store *s = store_of(gckpt_shape2(ROWS, WIDTH), NULL, &memory);
+        gckpt_store *t = store_of(gckpt_shape2(ROWS, WIDTH), NULL, NULL);
+        CHECK(gckpt_store_get(t, 0, &p) == GCKPT_OK);
+        CHECK(gckpt_store_pack(s, "w", (gckpt_storage)k) == GCKPT_OK);
+        CHECK(gckpt_store_pack(t, "w", (gckpt_storage)k) == GCKPT_OK);
+        CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && !p.values && !p.packed && !p.scales);
+        CHECK(gckpt_store_bytes(s) == bytes[k] && gckpt_store_hash(s) == gckpt_store_hash(t));
+        size_t live = h.live;
+        h.peak = live;
+        CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && !p.values && p.packed);
+        CHECK_MSG(h.peak - live == bytes[k], "%lu bytes taken", (unsigned long)(h.peak - live));
+        CHECK(gckpt_store_hash(s) == gckpt_store_hash(t));
+        gckpt_store_free(s);
+        gckpt_store_free(t);
+        CHECK(h.live == 0 && h.wrong_sizes == 0);
+    }
+    /* vectors have no rows: I8 leaves them, trainable or not */
+    gckpt_store *s = store_of(gckpt_shape1(WIDTH), NULL, NULL);
+    gckpt_parameter p;
+    CHECK(gckpt_store_freeze(s, "w", 0) == GCKPT_OK);
+    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I8) == GCKPT_OK && gckpt_store_bytes(s) == 4 * WIDTH);
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORED_F32 && !p.frozen);
+    gckpt_store_free(s);
+}
+
+/* ---- errors, each of which changes nothing ---- */
+static void test_errors(void)
+{
+    static const struct { float x; gckpt_storage storage; gckpt_result result; const char *text; } tries[] = {
+        { 65504, GCKPT_STORED_F16, GCKPT_OK, "" },
+        { -65505, GCKPT_STORED_F16, GCKPT_E_DATA, "65504" },
+        { INFINITY, GCKPT_STORED_F16, GCKPT_E_DATA, "\"w\"" },
+        { NAN, GCKPT_STORED_F16, GCKPT_OK, "" },
+        { INFINITY, GCKPT_STORED_BF16, GCKPT_OK, "" },
+        { NAN, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" },
+        { -INFINITY, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" },
+        { 3.4028234e38f, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" }, /* 127 * scale is infinite */
+        { 3.3e38f, GCKPT_STORED_I8, GCKPT_OK, "" },
+        { 1, (gckpt_storage)4, GCKPT_E_ARG, "gckpt_storage" }
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        float x[6] = { 0, 1, 2, 3, 4, tries[i].x };
+        gckpt_store *s = store_of(gckpt_shape2(2, 3), x, NULL);
+        uint64_t hash = gckpt_store_hash(s);
+        CHECK_MSG(gckpt_store_pack(s, "w", tries[i].storage) == tries[i].result &&
+                      (!tries[i].result || strstr(gckpt_error_text(s), tries[i].text)),
+                  "%d: %s", (int)i, gckpt_error_text(s));
+        if (tries[i].result)
+            CHECK(gckpt_store_hash(s) == hash && gckpt_store_bytes(s) == 24 && s->params[0].p.values);
+        gckpt_store_free(s);
+    }
+    gckpt_store *s = store_of(gckpt_shape2(2, 3), NULL, NULL);
+    CHECK(gckpt_store_pack(s, "v", GCKPT_STORED_I8) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "\"v\""));
+    CHECK(gckpt_store_pack(NULL, "w", GCKPT_STORED_I8) == GCKPT_E_ARG);
+    CHECK(gckpt_store_pack(s, NULL, GCKPT_STORED_I8) == GCKPT_E_ARG);
+    gckpt_store_freeze(s, "w", 0);
+    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_BF16) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "trainable"));
+    /* what could be drawn beyond the range is refused before it is */
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_param(g, "large", gckpt_shape2(2, 3), (gckpt_init){ 1e4f, 0, 6000 });
+    gckpt_store_freeze(s, "*", 1);
+    CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_F16) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "\"large\""));
+    CHECK(gckpt_store_bytes(s) == 48 && gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
+    CHECK(gckpt_store_bytes(s) == 28);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    /* external ones */
+    static const int8_t bytes[8] = { 1, -127, 127, 0, 5, 6, 7, 8 };
+    static const uint16_t halves[6] = { 0x3c00, 0x8001, 0x7c00, 0xffff, 0, 0x0400 };
+    static const float scales[2] = { 0.5f, 2 };
+    s = gckpt_store_new(NULL);
+    gckpt_shape two = gckpt_shape2(2, 3);
+    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_F32, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "w", two, (gckpt_storage)9, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, bytes, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape1(6), GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, NULL, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, NULL, two, GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, -3), GCKPT_STORED_I8, bytes, scales) == GCKPT_E_SHAPE);
+    CHECK(gckpt_store_external_packed(NULL, "w", two, GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_F16, (const char *)halves + 1, NULL) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "aligned"));
+    CHECK(gckpt_store_count(s) == 0);
+    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, bytes, scales) == GCKPT_OK);
+    CHECK(gckpt_store_external_packed(s, "w", two, GCKPT_STORED_I8, bytes, scales) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "h", two, GCKPT_STORED_F16, halves, NULL) == GCKPT_OK);
+    CHECK(gckpt_store_bytes(s) == 0 && gckpt_store_freeze(s, "*", 0) == GCKPT_OK);
+    CHECK(s->params[0].p.frozen && s->params[1].p.frozen && s->params[0].p.packed == bytes);
+    const float *x = floats_of(s), want[6] = { 0.5f, -63.5f, 63.5f, 0, 10, 12 };
+    CHECK(!memcmp(x, want, sizeof want) && gckpt_store_bytes(s) == 24);
+    CHECK(gckpt_store_pack(s, "h", GCKPT_STORED_F32) == GCKPT_OK && gckpt_store_bytes(s) == 48);
+    static const uint32_t wide[6] = { 0x3f800000, 0xb3800000, 0x7f800000, 0x7fc00000, 0, 0x38800000 };
+    CHECK(!memcmp(s->params[1].p.values, wide, sizeof wide));
+    CHECK(gckpt_store_freeze(s, "*", 0) == GCKPT_OK && !s->params[0].p.frozen); /* they are the store's now */
+    gckpt_store_free(s);
+}
+
+/* Several parameters, made and not, external and not: all are packed, or none. */
+static void test_memory(void)
+{
+    static float outside[40];
+    int worked = 0;
+    for (long n = 1; !worked && n < 100; n++) {
+        heap h = { 0 };
+        gckpt_store_desc desc = { .memory = heap_memory(&h), .seed = 1 };
+        gckpt_store *s = gckpt_store_new(&desc);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_store_external(s, "a", gckpt_shape2(4, 10), outside, (int)(n % 2));
+        for (int i = 0; i < 3; i++)
+            gckpt_param(g, i == 0 ? "b" : i == 1 ? "c" : "v", i < 2 ? gckpt_shape2(8, 20) : gckpt_shape1(9),
+                        (gckpt_init){ 1, 0, 0 });
+        gckpt_store_freeze(s, "*", 1);
+        gckpt_parameter p;
+        CHECK(gckpt_store_get(s, 1, &p) == GCKPT_OK && gckpt_store_get(s, 3, &p) == GCKPT_OK);
+        for (int k = 0; k < 3; k++) {
+            uint64_t hash = gckpt_store_hash(s);
+            size_t bytes = gckpt_store_bytes(s), live = h.live;
+            h.calls = 0;
+            h.fail_at = n;
+            gckpt_result result = gckpt_store_pack(s, "*", k == 0 ? GCKPT_STORED_I8 : k == 1 ? GCKPT_STORED_F16 : GCKPT_STORED_F32);
+            worked = result == GCKPT_OK && h.calls < n;
+            if (result != GCKPT_OK)
+                CHECK_MSG(result == GCKPT_E_MEMORY && strstr(gckpt_error_text(s), "pack:") && h.live == live &&
+                              gckpt_store_bytes(s) == bytes && gckpt_store_hash(s) == hash,
+                          "%s", gckpt_error_text(s));
+        }
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+        CHECK(h.live == 0 && h.wrong_sizes == 0);
+    }
+    CHECK(worked);
+}
+
+/* ---- training ---- */
+/* A storage for each frozen parameter of the net, half of them frozen; floats: what they stand for. */
+static void pack_net(unsigned seed, int floats)
+{
+    uint64_t saved = random_state;
+    random_state = seed;
+    for (int i = 1; i < net.params; i++) { /* p0 is trained */
+        char name[16];
+        snprintf(name, sizeof name, "p%d", i);
+        if (!chance(60))
+            continue;
+        gckpt_storage storage = (gckpt_storage)(1 + below(3));
+        gckpt_store_freeze(net.s, name, 1);
+        gckpt_result result = gckpt_store_pack(net.s, name, storage);
+        if (floats && result == GCKPT_OK) { /* made, or it would be drawn anew */
+            gckpt_parameter p;
+            gckpt_store_get(net.s, i, &p);
+            result = gckpt_store_pack(net.s, name, GCKPT_STORED_F32);
+        }
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(net.s));
+    }
+    random_state = saved;
+}
+
+static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
+{
+    gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, d);
+    if (!CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(net.g)))
+        return NULL;
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == gckpt_store_bytes(net.s));
+    return p;
+}
+
+/* The store, and the losses, after some steps. */
+static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend *backend, int64_t stream)
+{
+    gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE, .backend = backend };
+    gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
+    gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    gckpt_result result = e ? GCKPT_OK : GCKPT_E_ARG;
+    uint64_t hash = 0;
+    for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
+        result = rig_step(e, net_feed, NULL, net.batch, stream, 0, &hyper, &report);
+        hash = gckpti_fnv(hash, &report.loss, sizeof report.loss);
+    }
+    CHECK_MSG(result == GCKPT_OK && gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
+              "%s: %s %s: %lu bytes planned, %lu measured", what, gckpt_error_text(net.s), gckpt_error_text(e),
+              (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_bytes_measured(e));
+    gckpt_exec_free(e);
+    return hash ^ gckpt_store_hash(net.s);
+}
+
+/* All modes, micro-batches, thread counts: packed or as floats, the bits are the same. */
+static void test_modes(unsigned seed, gckpt_precision precision)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
+                                        GCKPT_SQRT,      GCKPT_SCHEDULE,  GCKPT_OPTIMAL };
+    static gckpt_instruction list[20000];
+    uint64_t want = 0;
+    char what[80];
+    for (int k = 0; k < 7; k++) {
+        int64_t rows = k == 2 ? 1 : k == 3 ? 2 : 0;
+        build(seed, rows);
+        gckpt_plan_desc d = { .mode = modes[k], .batch = net.batch, .schedule = list, .precision = precision,
+                              .threads = 1 + k % 3, .stage_parameters = k == 4, .plain = k == 5 };
+        snprintf(what, sizeof what, "seed %u, mode %d, %d rows, precision %d", seed, (int)d.mode, (int)rows, (int)precision);
+        pack_net(seed, k == 0);
+        if (d.mode == GCKPT_SCHEDULE)
+            d.instructions = random_schedule(net.g, net.term, net.terms, list, 10000);
+        gckpt_plan *p = plan(&d, what);
+        p = p && k != 0 ? through_file(p, what) : p;
+        int exact = p && (gckpt_plan_split_exact(p, NULL) || rows == 0);
+        uint64_t hash = train(p, what, NULL, rows ? 0 : k == 6 && gckpt_plan_batch(p) > net.rows);
+        want = k == 0 ? hash : want;
+        CHECK_MSG(hash == want || !exact, "%s: other bits", what);
+        gckpt_plan_free(p);
+        destroy();
+    }
+}
+
+/* Budgets are kept and cost nothing but work. */
+static void test_budgets(unsigned seed)
+{
+    char what[64];
+    uint64_t want = 0;
+    gckpt_point at[3] = { { 0, 0, 0, 0, 0 } };
+    snprintf(what, sizeof what, "budgets of seed %u", seed);
+    build(seed, 0);
+    pack_net(seed, 0);
+    gckpt_plan_desc d = { .batch = net.batch };
+    gckpt_frontier *f = gckpt_frontier_new(net.g, net.term, net.terms, &d);
+    int points = gckpt_frontier_points(f);
+    CHECK_MSG(points > 0, "%s: %s", what, gckpt_error_text(net.g));
+    for (int i = 0; i < 3; i++)
+        gckpt_frontier_get(f, i * (points - 1) / 2, &at[i]);
+    gckpt_frontier_free(f);
+    destroy();
+    d.mode = GCKPT_OPTIMAL;
+    for (int i = 0; i < 3; i++) {
+        build(seed, 0);
+        pack_net(seed, 0);
+        d.budget = at[i].bytes;
+        gckpt_plan *p = plan(&d, what);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget && gckpt_plan_work(p) <= at[i].work, "%s", what);
+        uint64_t hash = train(p, what, NULL, 0);
+        want = i == 0 ? hash : want;
+        CHECK_MSG(hash == want, "%s: other bits", what);
+        gckpt_plan_free(p);
+        destroy();
+    }
+}
+
+/* Gradients of what is trained beside packed weights. */
+static void test_gradients(unsigned seed)
+{
+    gckpt_check check;
+    build(2 * seed, 0);
+    pack_net(seed, 0);
+    gckpt_plan_desc d = { .batch = net.batch };
+    gckpt_plan *p = plan(&d, "gradients");
+    gckpt_exec *e = gckpt_exec_new(p, net.s, NULL);
+    gckpt_feed feeds[4];
+    int n = net_feed(NULL, 0, feeds);
+    gckpt_result result = gckpt_check_gradients(e, feeds, n, net.batch, &check);
+    CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, gckpt_error_text(e));
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    destroy();
+}
+
+/* A backend with memory of its own. */
+static void test_backend(unsigned seed)
+{
+    device d;
+    gckpt_backend b;
+    uint64_t want = 0;
+    if (!device_start(&d, &b, "device", GCKPT_ISA_PLAIN))
+        return;
+    for (int k = 0; k < 4; k++) {
+        build(seed, k == 2);
+        pack_net(seed, k == 0);
+        device_reset(&d);
+        b.unpack = k == 3 ? NULL : device_unpack; /* then the host does it, and copies it in */
+        gckpt_plan_desc desc = { .mode = k == 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, .batch = net.batch,
+                                 .backend = k ? &b : NULL };
+        gckpt_plan *p = plan(&desc, "device");
+        int exact = gckpt_plan_split_exact(p, NULL) || k != 2;
+        uint64_t hash = train(p, "device", desc.backend, 0);
+        want = k == 0 ? hash : want;
+        CHECK_MSG(hash == want || !exact, "device, seed %u, %d: other bits", seed, k);
+        gckpt_plan_free(p);
+        destroy();
+    }
+    device_end(&d);
+}
+
+/* ---- frozen weights cost what they must, and no more ---- */
+enum { B = 2, TOKENS = 70, WIDE = 16, WORDS = 33, LOW = 1, HIGH = 2, RANK = 2 };
+
+static gckpt_tensor *frozen(gckpt_graph *g, const char *name, int layer, int64_t rows, int64_t columns)
+{
+    char full[32];
+    snprintf(full, sizeof full, "frozen.%s.%d", name, layer);
+    return gckpt_param(g, full, columns ? gckpt_shape2(rows, columns) : gckpt_shape1(rows),
+                       (gckpt_init){ columns ? 0.2f : 0, 0, columns == 0 });
+}
+
+typedef struct {
+    gckpt_tensor *x, *inner, *added; /* what comes out, gelu's result, the first trained tensor's user */
+} block_parts;
+
+/* A GPT's block; trained: with low-rank matrices beside one of its layers. */
+static block_parts gpt_block(gckpt_tensor *x, int layer, int trained)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    block_parts p = { NULL, NULL, NULL };
+    gckpt_tensor *gain = frozen(g, "gain", layer, WIDE, 0), *bias = frozen(g, "bias", layer, WIDE, 0);
+    gckpt_tensor *w = frozen(g, "qkv", layer, WIDE, 3 * WIDE), *b = frozen(g, "qkv_bias", layer, 3 * WIDE, 0);
+    gckpt_tensor *h = gckpt_layernorm(x, gain, bias), *a = gckpt_linear(h, w, b);
+    if (trained) {
+        char name[32];
+        snprintf(name, sizeof name, "down.%d", layer);
+        gckpt_tensor *down = gckpt_param(g, name, gckpt_shape2(WIDE, RANK), (gckpt_init){ 0.3f, 0, 0 });
+        snprintf(name, sizeof name, "up.%d", layer);
+        gckpt_tensor *up = gckpt_param(g, name, gckpt_shape2(RANK, 3 * WIDE), (gckpt_init){ 0.3f, 0, 0 });
+        p.added = gckpt_linear(h, down, NULL);
+        a = gckpt_add(a, gckpt_linear(p.added, up, NULL));
+    }
+    gckpt_tensor *q = gckpt_slice(a, -1, 0, WIDE), *k = gckpt_slice(a, -1, WIDE, 2 * WIDE);
+    a = gckpt_attention(q, k, gckpt_slice(a, -1, 2 * WIDE, 3 * WIDE), 2, 1);
+    x = gckpt_add(x, gckpt_linear(a, frozen(g, "out", layer, WIDE, WIDE), NULL));
+    h = gckpt_rmsnorm(x, frozen(g, "gain2", layer, WIDE, 0));
+    w = frozen(g, "fc", layer, WIDE, 4 * WIDE);
+    p.inner = gckpt_gelu(gckpt_linear(h, w, frozen(g, "fc_bias", layer, 4 * WIDE, 0)));
+    w = frozen(g, "proj", layer, 4 * WIDE, WIDE);
+    p.x = gckpt_add(x, gckpt_linear(p.inner, w, frozen(g, "proj_bias", layer, WIDE, 0)));
+    return p;
+}
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *tokens, *targets, *inner[8], *added;
+    gckpt_term term;
+} tower;
+
+static tower tower_new(int low, int high, gckpt_storage storage)
+{
+    tower t = { .s = gckpt_store_new(NULL) };
+    t.g = gckpt_graph_new(t.s, NULL);
+    t.tokens = gckpt_input(t.g, "tokens", GCKPT_I32, gckpt_shape2(B, TOKENS));
+    t.targets = gckpt_input(t.g, "targets", GCKPT_I32, gckpt_shape2(B, TOKENS));
+    gckpt_tensor *table = frozen(t.g, "table", 0, WORDS, WIDE), *x = gckpt_embed(table, t.tokens);
+    x = gckpt_positions(x, frozen(t.g, "positions", 0, TOKENS + 5, WIDE));
+    for (int i = 0; i < low + high; i++) {
+        block_parts part = gpt_block(x, i, i >= low);
+        x = part.x;
+        t.inner[i] = part.inner;
+        t.added = t.added ? t.added : part.added;
+    }
+    t.term.loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, frozen(t.g, "gain", 9, WIDE, 0), NULL), table, t.targets);
+    t.term.weight = 1;
+    CHECK(gckpt_store_freeze(t.s, "frozen.*", 1) == GCKPT_OK);
+    CHECK_MSG(gckpt_store_pack(t.s, "frozen.*", storage) == GCKPT_OK, "%s", gckpt_error_text(t.s));
+    return t;
+}
+
+static gckpt_plan *tower_plan(const tower *t, const gckpt_plan_desc *d)
+{
+    gckpt_plan *p = gckpt_plan_new(t->g, &t->term, 1, d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(t->g));
+    return p;
+}
+
+/* The last instruction that needs a value. */
+static int last_use(const gckpt_plan *p, int id)
+{
+    gckpt_buffer b;
+    for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
+        if (b.id == id && b.kind == GCKPT_BUFFER_VALUE)
+            return b.end;
+    return -1;
+}
+
+static void test_frozen(gckpt_storage storage)
+{
+    enum { TRAINED = HIGH * (WIDE * RANK + RANK * 3 * WIDE) };
+    tower t = tower_new(LOW, HIGH, storage);
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
+    gckpt_plan *p = tower_plan(&t, &d);
+    int backward = 0, updates = 0, length = gckpt_plan_length(p);
+    gckpt_instruction in = { GCKPT_FORWARD, 0 };
+    gckpt_buffer b;
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == TRAINED * 2 * sizeof(float));
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == gckpt_store_bytes(t.s));
+    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++) {
+        backward = !backward && in.kind == GCKPT_BACKWARD ? i : backward;
+        updates += in.kind == GCKPT_UPDATE;
+        CHECK_MSG(in.kind != GCKPT_BACKWARD || in.id >= gckpt_id(t.added), "a backward of %s, below what is trained",
+                  gckpt_plan_op(p, in.id));
+    }
+    CHECK(updates == 2 * HIGH && backward > 0);
+    for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++) {
+        const char *name = gckpt_plan_name(p, b.id);
+        int below = b.id < gckpt_id(t.added), gradient = b.kind == GCKPT_BUFFER_GRADIENT || b.kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
+        CHECK_MSG(!gradient || strncmp(name, "frozen.", 7), "a gradient of %s", name);
+        CHECK_MSG(!gradient || !below || p->nodes[b.id].kind == GCKPTI_PARAM, "a gradient of %s, below what is trained", name);
+        CHECK_MSG(!below || b.kind != GCKPT_BUFFER_AUX, "%s keeps aux for no backward", name);
+    }
+    for (int i = 0; i < LOW + HIGH; i++) { /* the input of a frozen linear layer */
+        int end = last_use(p, gckpt_id(t.inner[i])); /* gelu's, or written in place of its own input */
+        end = end < 0 ? last_use(p, gckpt_id(t.inner[i]) - 1) : end;
+        CHECK_MSG(end >= 0 && end < backward, "block %d: kept until %d", i, end);
+    }
+    for (size_t i = 0; i < p->node_count; i++) { /* one product where there is one gradient */
+        const gckpti_node *q = &p->nodes[i];
+        if (q->op == &gckpti_op_linear && q->in[1] < (int)p->node_count && !p->params[p->nodes[q->in[1]].index].trained)
+            CHECK(p->told[i].cost.backward <= p->told[i].cost.forward + p->told[i].cost.forward / 10);
+    }
+    size_t arena = gckpt_plan_arena(p);
+    gckpt_plan_free(p);
+    rig_free(NULL, NULL, t.g, t.s);
+    /* blocks below the lowest that is trained take no more bytes of the arena, but for floats of packed
+     * weights, which a store-all plan keeps for the backwards of the blocks above alone */
+    t = tower_new(LOW + 3, HIGH, storage);
+    p = tower_plan(&t, &d);
+    CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena, (unsigned long)gckpt_plan_arena(p));
+    CHECK(gckpt_plan_length(p) > length);
+    gckpt_plan_free(p);
+    rig_free(NULL, NULL, t.g, t.s);
+}
+
+/* ---- a plan is for what its parameters were stored as ---- */
+static void test_plans(void)
+{
+    tower t = tower_new(0, 1, GCKPT_STORED_I8), other = tower_new(0, 1, GCKPT_STORED_F32);
+    int32_t tokens[B * TOKENS], targets[B * TOKENS];
+    for (int i = 0; i < B * TOKENS; i++)
+        tokens[i] = i * 7 % WORDS, targets[i] = i * 5 % WORDS;
+    gckpt_feed feeds[2] = { { gckpt_id(t.tokens), tokens }, { gckpt_id(t.targets), targets } };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    gckpt_plan *p = tower_plan(&t, NULL), *q = tower_plan(&other, NULL);
+    CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(q)); /* it is one graph */
+    gckpt_exec *e = gckpt_exec_new(p, t.s, NULL), *none = gckpt_exec_new(q, t.s, NULL);
+    CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(t.s));
+    CHECK_MSG(!none && strstr(gckpt_error_text(t.s), "\"frozen.table.0\" is stored as I8, the plan was made for F32"), "%s",
+              gckpt_error_text(t.s));
+    CHECK(!gckpt_exec_new(p, other.s, NULL) && strstr(gckpt_error_text(other.s), "stored as F32"));
+    /* packed anew between steps: this executor runs no more, the next one does */
+    CHECK(gckpt_store_pack(t.s, "frozen.fc.0", GCKPT_STORED_BF16) == GCKPT_OK);
+    uint64_t hash = gckpt_store_hash(t.s);
+    CHECK(gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_E_ARG && gckpt_store_hash(t.s) == hash);
+    CHECK_MSG(strstr(gckpt_error_text(e), "\"frozen.fc.0\" is stored as BF16"), "%s", gckpt_error_text(e));
+    gckpt_exec_free(e);
+    /* files: read where all is stored as it was, refused elsewhere */
+    file f = { 0 };
+    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
+    CHECK(!gckpt_plan_read(t.g, file_read, &f, NULL) && strstr(gckpt_error_text(t.g), "stored as I8 when the plan was made, now as BF16"));
+    f.at = 0;
+    CHECK(!gckpt_plan_read(other.g, file_read, &f, NULL) && strstr(gckpt_error_text(other.g), "now as F32"));
+    CHECK(gckpt_store_pack(t.s, "frozen.fc.0", GCKPT_STORED_I8) == GCKPT_OK);
+    f.at = 0;
+    gckpt_plan *again = gckpt_plan_read(t.g, file_read, &f, NULL);
+    CHECK_MSG(again != NULL, "%s", gckpt_error_text(t.g));
+    f.size = 0;
+    CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK && strstr((const char *)f.bytes, "&gckpti_packed"));
+    /* a store made by the plan has them so, too */
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK(gckpt_plan_params(again, s) == GCKPT_OK && gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
+    e = gckpt_exec_new(again, s, NULL);
+    CHECK_MSG(e && gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+    /* packed within a step: that one is over, and reads nothing more */
+    hash = gckpt_store_hash(s);
+    CHECK(gckpt_step_start(e, feeds, 2, B, &hyper) == GCKPT_OK && gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
+    CHECK(gckpt_store_pack(s, "frozen.fc.0", GCKPT_STORED_F32) == GCKPT_OK);
+    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "packed within it"));
+    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "no step was started"));
+    CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
+    free(f.bytes);
+    gckpt_plan_free(q);
+    gckpt_plan_free(again);
+    rig_free(e, NULL, NULL, s);
+    rig_free(NULL, NULL, other.g, other.s);
+    rig_free(NULL, p, t.g, t.s);
+}
+
+/* Packing takes optimiser state away, and what a device holds of a parameter. */
+static void test_device(void)
+{
+    device d;
+    gckpt_backend b;
+    if (!device_start(&d, &b, "device", GCKPT_ISA_PLAIN))
+        return;
+    static const float data[16] = { 1, -2, 0.5f };
+    const gckpt_hyper hyper = { .lr = 0.1f };
+    uint64_t hash[2];
+    for (int k = 0; k < 2; k++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 8)), *y = x;
+        gckpt_exec *e[2];
+        gckpt_plan *p[2];
+        for (int i = 0; i < 2; i++)
+            y = gckpt_tanh(gckpt_linear(y, gckpt_param(g, i ? "w1" : "w0", gckpt_shape2(8, 8), (gckpt_init){ 0.3f, 0, 0 }), NULL));
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        gckpt_feed feed = { gckpt_id(x), data };
+        gckpt_plan_desc plan_desc = { .backend = k ? &b : NULL };
+        gckpt_exec_desc exec_desc = { .backend = k ? &b : NULL };
+        for (int packed = 0; packed < 2; packed++) {
+            if (packed) {
+                CHECK(gckpt_store_freeze(s, "w0", 1) == GCKPT_OK && gckpt_store_bytes(s) == 3 * 2 * 256);
+                CHECK(gckpt_store_pack(s, "w0", GCKPT_STORED_I8) == GCKPT_OK);
+                CHECK(gckpt_store_bytes(s) == 64 + 32 + 3 * 256);
+                CHECK(gckpt_step(e[0], &feed, 1, 2, &hyper, NULL) == GCKPT_E_ARG);
+            }
+            p[packed] = gckpt_plan_new(g, &term, 1, &plan_desc);
+            e[packed] = gckpt_exec_new(p[packed], s, &exec_desc);
+            CHECK_MSG(e[packed] && gckpt_step(e[packed], &feed, 1, 2, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+        }
+        hash[k] = gckpt_store_hash(s);
+        gckpt_exec_free(e[1]);
+        gckpt_plan_free(p[1]);
+        rig_free(e[0], p[0], g, s);
+    }
+    CHECK(hash[0] == hash[1]);
+    device_end(&d);
+}
+
+/* Few bytes: what is packed is unpacked for each use again, the tied table twice, and let go between. */
+static void test_few_bytes(void)
+{
+    tower t = tower_new(2, 2, GCKPT_STORED_I8);
+    gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
+    CHECK(!gckpt_plan_new(t.g, &t.term, 1, &d) && gckpt_error(t.g) == GCKPT_E_BUDGET);
+    d.budget = t.g->least;
+    gckpt_plan *few = tower_plan(&t, &d);
+    int table = gckpt_id(gckpt_param(t.g, "frozen.table.0", gckpt_shape2(WORDS, WIDE), (gckpt_init){ 0, 0, 0 })), times = 0;
+    for (size_t x = 0; few && x < few->length; x++)
+        times += few->list[x].kind == GCKPT_FORWARD && few->list[x].id == table;
+    CHECK_MSG(times >= 2, "the table came %d times", times);
+    rig_free(NULL, few, t.g, t.s);
+}
+
+/* ---- GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 4 * 10^9 bytes: planned ---- */
+static gckpt_tensor *low_rank(void *user, const gpt2_place *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
+                              gckpt_tensor *bias)
+{
+    const gckpt_shape shape = gckpt_shape_of(w);
+    const gckpt_init init = { 0.02f, 0, 0 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *y = gckpt_linear(x, w, bias), *a;
+    char name[GPT2_NAME + 8];
+    (void)user, (void)at;
+    if (!strstr(module, "c_attn"))
+        return y;
+    snprintf(name, sizeof name, "%s.A", module);
+    a = gckpt_param(g, name, gckpt_shape2(8, shape.d[0]), init);
+    snprintf(name, sizeof name, "%s.B", module);
+    a = gckpt_linear_transposed(gckpt_linear_transposed(x, a, NULL), gckpt_param(g, name, gckpt_shape2(shape.d[1], 8), init), NULL);
+    return gckpt_add(y, a);
+}
+
+static void test_large(void)
+{
+    enum { LAYERS = 48, C = 1600, VOCABULARY = 50257, CONTEXT = 512, WPE = 1024 };
+    const uint64_t matrices = (uint64_t)LAYERS * 12 * C * C + (uint64_t)(VOCABULARY + WPE) * C;
+    const uint64_t rows = LAYERS * (C + C + C + 4 * C) + VOCABULARY + WPE, vectors = LAYERS * (2 + 3 + 1 + 2 + 4 + 1) * C + 2 * C;
+    const uint64_t trained = LAYERS * 8 * (C + 3 * C), bytes = matrices + 4 * (rows + vectors + trained);
+    if (sizeof(size_t) < 8)
+        return;
+    gpt2_model m;
+    gpt2_hooks hooks = { .linear = low_rank };
+    gpt2_options how = { .hooks = &hooks };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gpt2_new(&m, LAYERS, 25, C, WPE, VOCABULARY);
+    CHECK(gpt2_declare(&m, s) == 0 && gckpt_store_freeze(s, "*", 1) == GCKPT_OK);
+    CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, CONTEXT));
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, CONTEXT));
+    gckpt_term term = { gpt2_loss(&m, gpt2_hidden(&m, tokens, &how), targets), 1, 0 };
+    gckpt_tensor *table = gckpt_param(g, "wte.weight", gckpt_shape2(VOCABULARY, C), (gckpt_init){ 0, 0, 0 });
+    CHECK_MSG(gckpt_store_bytes(s) == bytes, "%lu bytes stored, not %lu", (unsigned long)gckpt_store_bytes(s), (unsigned long)bytes);
+    for (int k = 0; k < 2; k++) {
+        gckpt_plan_desc d = { .budget = (size_t)(k ? 2200000000u : 4000000000u) };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        int times = 0;
+        if (!CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(g)))
+            break;
+        for (size_t x = 0; x < p->length; x++)
+            times += p->list[x].kind == GCKPT_FORWARD && p->list[x].id == gckpt_id(table);
+        CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 8 * trained);
+        CHECK_MSG(times == 1 + k, "%lu bytes: the table comes %d times", (unsigned long)d.budget, times); /* and goes between */
+        CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.4 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget, gckpt_plan_overhead(p));
+        gckpt_plan_free(p);
+    }
+    rig_free(NULL, NULL, g, s);
+}
+
+/* A whole life with packed parameters while the n-th allocation fails. */
+static void test_allocations(void)
+{
+    int worked = 0;
+    for (long n = 1; !worked && n < 2000; n++) {
+        heap h = { .fail_at = n };
+        gckpt_store_desc desc = { .memory = heap_memory(&h) };
+        gckpt_exec_desc how = { .memory = heap_memory(&h) };
+        gckpt_store *s = gckpt_store_new(&desc);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 8)), *y = x;
+        for (int i = 0; i < 4; i++) {
+            char name[] = "w0";
+            name[1] = (char)('0' + i);
+            y = gckpt_tanh(gckpt_linear(y, gckpt_param(g, name, gckpt_shape2(8, 8), (gckpt_init){ 0.3f, 0, 0 }), NULL));
+        }
+        gckpt_store_freeze(s, "w1", 1);
+        gckpt_store_freeze(s, "w3", 1);
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        static const float data[16] = { 1, -2, 0.5f };
+        const gckpt_hyper hyper = { .lr = 0.1f };
+        gckpt_feed feed = { gckpt_id(x), data };
+        gckpt_plan *p = NULL;
+        gckpt_exec *e = NULL;
+        if (gckpt_store_pack(s, "w1", GCKPT_STORED_I8) == GCKPT_OK && gckpt_store_pack(s, "w3", GCKPT_STORED_F16) == GCKPT_OK)
+            p = gckpt_plan_new(g, &term, 1, NULL);
+        size_t before = gckpt_store_bytes(s), live = h.live;
+        e = p ? gckpt_exec_new(p, s, &how) : NULL;
+        if (p && !e)
+            CHECK_MSG(gckpt_store_bytes(s) == before && h.live == live && gckpt_error(s) == GCKPT_E_MEMORY, "%s", gckpt_error_text(s));
+        worked = e && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && h.calls < n;
+        CHECK(!e || s->params[1].p.packed);
+        rig_free(e, p, g, s);
+        CHECK(h.live == 0 && h.wrong_sizes == 0);
+    }
+    CHECK(worked);
+}
+
+/* ---- inference reads what is stored: the bits of the same plan with all of it staged, whose arena has the floats ---- */
+enum { READERS = 5 };
+typedef struct { int64_t m, n, k; } sizes;
+
+static gckpt_graph *readers(gckpt_store *s, sizes z, int64_t rows, gckpt_pick *pick)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, z.m, z.k));
+    gckpt_tensor *i = gckpt_input(g, "i", GCKPT_I32, gckpt_shape2(rows, z.m));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(z.k, z.n), (gckpt_init){ 0, 0, 0 });
+    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(z.n, z.k), (gckpt_init){ 0, 0, 0 });
+    gckpt_tensor *bias = gckpt_param(g, "bias", gckpt_shape1(z.n), (gckpt_init){ 0, 0, 0.5f });
+    gckpt_tensor *const made[READERS] = { gckpt_linear(x, w, bias), gckpt_linear_transposed(x, v, NULL),
+                                              gckpt_matmul_transposed(x, v), gckpt_embed(v, i), gckpt_positions(x, v) };
+    for (int k = 0; k < READERS; k++)
+        pick[k] = (gckpt_pick){ made[k], 0 };
+    return g;
+}
+
+/* Floats are as they are but for their least digits, which infinities and NaN have none of. */
+static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_desc x, const float *in, const int32_t *index,
+                         size_t *arena, const char *what)
+{
+    gckpt_pick pick[READERS];
+    gckpt_graph *g = readers(s, z, 1, pick);
+    uint64_t hash = 0;
+    d.mode = GCKPT_INFERENCE, d.fetch = pick, d.fetches = READERS;
+    gckpt_plan *made = gckpt_plan_new(g, NULL, 0, &d);
+    file f = { 0 };
+    CHECK_MSG(made && gckpt_plan_write(made, file_write, &f) == GCKPT_OK, "%s: %s", what, gckpt_error_text(g));
+    gckpt_plan *p = gckpt_plan_read(g, file_read, &f, NULL);
+    CHECK_MSG(p && gckpt_plan_arena(p) == gckpt_plan_arena(made), "%s: through a file: %s", what, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, &x);
+    free(f.bytes);
+    gckpt_plan_free(made);
+    gckpt_feed feeds[2] = { { 0, in }, { 1, index } };
+    CHECK_MSG(e && gckpt_forward(e, feeds, 2, 1, NULL) == GCKPT_OK, "%s: %s %s", what, gckpt_error_text(g), gckpt_error_text(s));
+    *arena = gckpt_plan_arena(p);
+    for (int k = 0; e && k < READERS; k++)
+        hash = gckpti_hash_floats(hash, gckpt_fetch(e, gckpt_id(pick[k].tensor), 0), z.m * (k > 2 ? z.k : z.n));
+    CHECK(!e || !(x.debug & GCKPT_DEBUG_MEASURE) || gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
+    rig_free(e, p, g, NULL);
+    return hash;
+}
+
+static void test_reads(gckpt_storage storage)
+{
+    static const sizes all[] = { { 1, 131, 67 },  { 1, 100, 64 },  { 1, 1, 48 }, { 1, 33, 1 },
+                                 { 1, 2100, 80 }, { 3, 131, 67 }, { 2, 64, 16 }, { 37, 200, 130 } };
+    static float in[37 * 130];
+    static int32_t index[37];
+    for (size_t t = 0; t < sizeof all / sizeof all[0]; t++) {
+        const sizes z = all[t];
+        const int64_t count = z.n * z.k, row = storage == GCKPT_STORED_I8 ? 1 : 2;
+        unsigned char *bytes = (unsigned char *)malloc((size_t)(4 * count + 8 * (z.n + z.k)));
+        float *scales = (float *)malloc((size_t)(z.n + z.k) * sizeof *scales);
+        gckpt_store *s = gckpt_store_new(NULL);
+        size_t arena, staged;
+        char what[96];
+        for (int64_t i = 0; i < 4 * count + 1; i++)
+            bytes[i] = (unsigned char)below(256); /* NaN, infinities and subnormals are among the halves */
+        for (int64_t i = 0; i < 2 * count && t % 2 && row == 2; i++)
+            bytes[2 * i + 1] &= 0xbf;
+        for (int64_t i = 0; i < z.n + z.k; i++)
+            scales[i] = i % 7 == 3 ? 1e-44f : (float)below(1000) / 3000;
+        for (int64_t i = 0; i < z.m * z.k; i++)
+            in[i] = ((float)below(2001) - 1000) / 700;
+        for (int64_t i = 0; i < z.m; i++)
+            index[i] = (int32_t)below((unsigned)z.n);
+        /* the second at an odd address */
+        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(z.k, z.n), storage, bytes, row == 1 ? scales : NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_packed(s, "v", gckpt_shape2(z.n, z.k), storage, bytes + row * (count + (int64_t)t % 3),
+                                          row == 1 ? scales + z.k : NULL) == GCKPT_OK);
+        gckpt_plan_desc d = { .threads = 1, .stage_parameters = 1 };
+        gckpt_exec_desc x = { .isa = GCKPT_ISA_PLAIN };
+        const uint64_t want = read_all(s, z, d, x, in, index, &staged, "staged");
+        d.stage_parameters = 0;
+        for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++)
+            for (int threads = 1; threads < 4; threads++) {
+                d.threads = threads;
+                x = (gckpt_exec_desc){ .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_PAINT,
+                                       .parallel_for = threads == 3 ? any_order : NULL };
+                snprintf(what, sizeof what, "%s, %d threads, %s: (%d,%d,%d)", gckpt_isa_name((gckpt_isa)isa), threads,
+                         gckpti_storage_name(storage), (int)z.m, (int)z.n, (int)z.k);
+                if (gckpt_isa_available((gckpt_isa)isa))
+                    CHECK_MSG(read_all(s, z, d, x, in, index, &arena, what) == want, "%s", what);
+                CHECK_MSG(arena + 4 * (size_t)count <= staged, "%s: %lu bytes, staged %lu", what, (unsigned long)arena, (unsigned long)staged);
+            }
+        gckpt_store_free(s);
+        free(bytes);
+        free(scales);
+    }
+}
+
+/* GCKPT_DEBUG_FINITE: what is read as it is stored may have infinities, of which more come, but no NaN. */
+static void test_finite(void)
+{
+    static const uint16_t odd[2] = { 0x7f80, 0x7fc0 };
+    for (int i = 0; i < 4; i++) {
+        uint16_t halves[3 * 2] = { 0x3f80, 0x3f80, 0x3f80, 0x3f80, odd[i & 1], 0x3f80 };
+        const float in[3] = { 1, 1, 1 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(3, 2), GCKPT_STORED_BF16, halves, NULL) == GCKPT_OK);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 3));
+        const gckpt_pick pick = { gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(3, 2), (gckpt_init){ 0, 0, 0 }), NULL), 0 };
+        gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1, .stage_parameters = i / 2 };
+        gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .debug = GCKPT_DEBUG_FINITE });
+        const gckpt_feed feed = { gckpt_id(x), in };
+        const gckpt_result result = gckpt_forward(e, &feed, 1, 1, NULL);
+        CHECK_MSG(result == (i & 1 ? GCKPT_E_DATA : GCKPT_OK), "finite %d: %s", i, gckpt_error_text(e));
+        CHECK_MSG(!(i & 1) || strstr(gckpt_error_text(e), "\"w\" is nan"), "finite %d: %s", i, gckpt_error_text(e));
+        rig_free(e, p, g, s);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(12);
+    test_f16();
+    test_reading();
+    test_values();
+    test_errors();
+    test_memory();
+    test_frozen(GCKPT_STORED_F32);
+    test_frozen(GCKPT_STORED_I8);
+    test_plans();
+    test_device();
+    test_few_bytes();
+    test_large();
+    test_allocations();
+    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I8; k++)
+        test_reads((gckpt_storage)k);
+    test_finite();
+    for (unsigned seed = first; seed < first + graphs; seed++) {
+        random_state = seed;
+        net_fill();
+        test_modes(seed, seed % 3 ? GCKPT_FP32 : GCKPT_BF16);
+        test_budgets(seed);
+        test_gradients(seed);
+        test_backend(seed);
+    }
+    return check_report("test_pack");
+}

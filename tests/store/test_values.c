@@ -1,0 +1,709 @@
+/* test_values.c - when parameters get their values, and what outlives what. Building and planning
+ * take no memory for values; whatever makes them, and in whatever order, they are the same bits;
+ * there is memory for all of them or none is taken; calls that take a const store allocate nothing
+ * and change nothing. Plans and stores may be freed before their executors. Then the check of
+ * gradients: what rounding hides is said, never called right. */
+#include "store/store.h"
+
+#include <math.h>
+
+#include "rig.h"
+
+/* sanitizers: a size that no heap has is refused, as malloc does it */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
+const char *__msan_default_options(void);
+const char *__msan_default_options(void) { return "allocator_may_return_null=1"; }
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) { return "allocator_may_return_null=1"; }
+
+static gckpt_memory memory_of(heap *h)
+{
+    memset(h, 0, sizeof *h);
+    return heap_memory(h);
+}
+
+static gckpt_store *store_in(const gckpt_memory *memory)
+{
+    gckpt_store_desc d;
+    memset(&d, 0, sizeof d);
+    if (memory)
+        d.memory = *memory;
+    d.seed = 7;
+    return gckpt_store_new(&d);
+}
+
+/* ---- a small model with every kind of initial value ---- */
+enum { ROWS = 2, IN = 5, WIDE = 201, PARAMS = 5 };
+static const char *const names[PARAMS] = { "w", "b", "gain", "v", "odd" };
+static float x_data[ROWS * IN], y_data[ROWS];
+
+typedef struct {
+    gckpt_graph *g;
+    gckpt_tensor *top;
+    gckpt_term loss;
+    gckpt_feed feeds[2];
+} net;
+
+static int build_net(net *n, gckpt_store *s, int64_t rows)
+{
+    gckpt_init normal = { 0.3f, 0, 0 }, both = { 0.1f, 0.2f, 0.5f }, one = { 0, 0, 1 },
+               flat = { 0, 0.4f, 0 }, zero = { 0, 0, 0 };
+    gckpt_graph *g = n->g ? n->g : gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, IN));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(rows, 1));
+    gckpt_tensor *w = gckpt_param(g, names[0], gckpt_shape2(IN, WIDE), normal);
+    gckpt_tensor *b = gckpt_param(g, names[1], gckpt_shape1(WIDE), zero);
+    gckpt_tensor *gain = gckpt_param(g, names[2], gckpt_shape1(WIDE), one);
+    gckpt_tensor *v = gckpt_param(g, names[3], gckpt_shape2(WIDE, 1), both);
+    gckpt_tensor *odd = gckpt_param(g, names[4], gckpt_shape1(1), flat);
+    gckpt_tensor *h = gckpt_mul(gckpt_tanh(gckpt_linear(x, w, b)), gain);
+    memset(n, 0, sizeof *n);
+    n->g = g;
+    n->top = gckpt_linear(h, v, odd);
+    n->loss.loss = gckpt_mean_squared_error(n->top, y);
+    n->loss.weight = 1;
+    n->feeds[0].input = gckpt_id(x), n->feeds[0].data = x_data;
+    n->feeds[1].input = gckpt_id(y), n->feeds[1].data = y_data;
+    return n->loss.loss != NULL;
+}
+
+static int build_rows(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    net n;
+    (void)user;
+    memset(&n, 0, sizeof n);
+    n.g = g;
+    CHECK(build_net(&n, NULL, rows));
+    terms[0] = n.loss;
+    return 1;
+}
+
+static net net_in(gckpt_store *s)
+{
+    net n;
+    memset(&n, 0, sizeof n);
+    CHECK(build_net(&n, s, ROWS));
+    return n;
+}
+
+static gckpt_plan *plan_of(const net *n, gckpt_optimiser optimiser)
+{
+    gckpt_plan_desc d;
+    memset(&d, 0, sizeof d);
+    d.optimiser = optimiser;
+    return gckpt_plan_new(n->g, &n->loss, 1, &d);
+}
+
+static int made(const gckpt_store *s) /* how many parameters have values */
+{
+    gckpt_parameter p;
+    int n = 0;
+    for (int i = 0; gckpt_store_peek(s, i, &p) == GCKPT_OK; i++)
+        n += p.values != NULL;
+    return n;
+}
+
+/* the model's hash, as it was when gckpt_param drew values at once */
+static const uint64_t model_hash = UINT64_C(0xb81cdfecb4a2cb2e);
+
+/* ---- values ---- */
+
+/* Building, planning, fitting, plan_params: nothing of the values' size is taken, all of it
+ * counted. */
+static void test_planning_takes_none(void)
+{
+    const size_t wide = 3000, bytes = wide * wide * sizeof(float);
+    heap h;
+    gckpt_memory memory = memory_of(&h);
+    gckpt_init normal = { 1, 0, 0 };
+    gckpt_store *s = store_in(&memory), *t = store_in(&memory);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, (int64_t)wide));
+    gckpt_tensor *top =
+        gckpt_matmul(x, gckpt_param(g, "m", gckpt_shape2((int64_t)wide, (int64_t)wide), normal));
+    gckpt_term loss = { gckpt_mean_squared_error(top, x), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
+    CHECK(p && gckpt_store_bytes(s) == bytes);
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes);
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 2 * bytes);
+    CHECK(gckpt_plan_params(p, t) == GCKPT_OK && gckpt_store_bytes(t) == bytes);
+    CHECK_MSG(h.peak < 20000, "%lu bytes", (unsigned long)h.peak);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    gckpt_store_free(t);
+    s = store_in(NULL);
+    p = gckpt_fit(s, build_rows, NULL, 2 * ROWS, NULL, NULL);
+    CHECK(p && made(s) == 0 && gckpt_store_count(s) == PARAMS);
+    gckpt_plan_free(p);
+    gckpt_store_free(s);
+    CHECK(h.live == 0);
+}
+
+/* Sums of sizes never overflow: there is an error, as for what no memory can hold. */
+static void test_sums(void)
+{
+    gckpt_store *s = store_in(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_init zero = { 0, 0, 0 };
+    size_t before = 0;
+    char name[8] = "p?";
+    const uint64_t most = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
+    for (int i = 0; i < 60 && gckpt_error(g) == GCKPT_OK; i++) {
+        name[1] = (char)('0' + i);
+        gckpt_param(g, name, gckpt_shape1((int64_t)most), zero);
+        CHECK(gckpt_store_bytes(s) >= before);
+        before = gckpt_store_bytes(s);
+    }
+    CHECK_MSG(gckpt_error(g) == GCKPT_E_MEMORY && strstr(gckpt_error_text(g), name), "%s",
+              gckpt_error_text(g));
+    CHECK(gckpt_store_count(s) == (int)(SIZE_MAX / 24 / most));
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+/* The same bits whoever makes them, and in whatever order. */
+static void test_same_bits(void)
+{
+    static file saved, again;
+    for (int way = 0; way < 5; way++) {
+        gckpt_store *s = store_in(NULL);
+        net n = net_in(s);
+        gckpt_plan *p = plan_of(&n, GCKPT_SGD);
+        gckpt_parameter q;
+        gckpt_exec *e = NULL;
+        CHECK(made(s) == 0);
+        CHECK_MSG(gckpt_store_hash(s) == model_hash, "0x%llx",
+                  (unsigned long long)gckpt_store_hash(s));
+        saved.size = saved.at = again.size = again.at = 0;
+        CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK && made(s) == 0);
+        for (int i = 0; i < PARAMS && way < 2; i++) {
+            CHECK(gckpt_store_get(s, way ? PARAMS - 1 - i : i, &q) == GCKPT_OK && q.values);
+            CHECK(made(s) == i + 1);
+        }
+        if (way == 2)
+            CHECK(gckpt_store_get(s, 3, &q) == GCKPT_OK && q.values && made(s) == 1);
+        if (way > 1 && way < 4)
+            e = gckpt_exec_new(p, s, NULL);
+        if (way == 4) {
+            CHECK(gckpt_store_read(s, file_read, &saved, saved.size) == GCKPT_OK);
+            saved.at = 0;
+        }
+        CHECK(made(s) == PARAMS && gckpt_store_hash(s) == model_hash);
+        if (way == 2) { /* what get showed is what is trained */
+            gckpt_parameter after;
+            CHECK(gckpt_store_get(s, 3, &after) == GCKPT_OK && after.values == q.values);
+        }
+        CHECK(gckpt_store_write(s, file_write, &again) == GCKPT_OK);
+        CHECK(again.size == saved.size && !memcmp(again.bytes, saved.bytes, saved.size));
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(n.g);
+        gckpt_store_free(s);
+    }
+}
+
+/* An executor makes the values of its plan only; freeze, group and reset need none. */
+static void test_only_the_plans(void)
+{
+    gckpt_store *s = store_in(NULL);
+    net n = net_in(s);
+    gckpt_init one = { 0, 0, 1 };
+    float mine[2] = { 3, 4 };
+    gckpt_parameter q;
+    CHECK(gckpt_store_external(s, "mine", gckpt_shape1(2), mine, 1) == GCKPT_OK);
+    CHECK(gckpt_param(n.g, "other", gckpt_shape1(4), one) != NULL);
+    gckpt_graph *other = gckpt_graph_new(s, NULL);
+    CHECK(gckpt_param(other, "elsewhere", gckpt_shape1(4), one) != NULL);
+    CHECK(gckpt_store_freeze(s, "b", 1) == GCKPT_OK && gckpt_store_reset(s, "*") == GCKPT_OK);
+    CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
+    gckpt_plan *p = plan_of(&n, GCKPT_ADAMW);
+    CHECK(made(s) == 1 && gckpt_store_peek(s, PARAMS, &q) == GCKPT_OK && q.values == mine);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    CHECK(e && made(s) == PARAMS + 2); /* its graph's: "other" is one of them */
+    CHECK(gckpt_store_peek(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK && !q.values);
+    CHECK(gckpt_store_get(s, gckpt_store_find(s, "elsewhere"), &q) == GCKPT_OK &&
+          q.values[3] > 0.999f);
+    CHECK(gckpt_store_get(s, PARAMS + 3, &q) == GCKPT_E_ARG && gckpt_error(s) == GCKPT_OK);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(other);
+    gckpt_graph_free(n.g);
+    gckpt_store_free(s);
+}
+
+/* Calls that take a const store leave every byte of it as it was, and allocate nothing. */
+static void test_reads(void)
+{
+    heap h;
+    gckpt_memory memory = memory_of(&h);
+    gckpt_store *s = store_in(&memory);
+    net n = net_in(s);
+    gckpt_parameter q;
+    struct gckpt_store was = *s;
+    gckpti_param params[PARAMS];
+    long calls = h.calls;
+    static file saved;
+    memcpy(params, s->params, sizeof params);
+    CHECK(gckpt_store_hash(s) == model_hash && gckpt_store_find(s, "v") == 3);
+    CHECK(gckpt_store_bytes(s) && gckpt_store_count(s) == PARAMS && gckpt_store_step(s) == 0);
+    CHECK(gckpt_store_peek(s, 3, &q) == GCKPT_OK && !q.values && q.elements == WIDE);
+    CHECK(!memcmp(&was, s, sizeof was) && !memcmp(params, s->params, sizeof params));
+    saved.size = 0;
+    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK && h.calls == calls);
+    gckpt_graph_free(n.g);
+    gckpt_store_free(s);
+}
+
+/* Every allocation of binding, get and load fails once: an error, and the store is as it was. */
+static void test_all_or_none(void)
+{
+    static file saved;
+    heap h;
+    gckpt_memory memory = memory_of(&h);
+    gckpt_store *s = store_in(&memory), *t = store_in(&memory);
+    net n = net_in(s), m = net_in(t);
+    gckpt_plan *p = plan_of(&n, GCKPT_ADAMW);
+    gckpt_parameter q;
+    gckpt_exec *e = NULL;
+    size_t live = h.live;
+    for (long k = 1; k < 100 && !e; k++) {
+        h.fail_at = h.calls + k;
+        e = gckpt_exec_new(p, s, NULL);
+        int failed = h.calls >= h.fail_at;
+        h.fail_at = 0;
+        CHECK((e != NULL) == !failed);
+        CHECK(e || (h.live == live && made(s) == 0 && gckpt_error(s) == GCKPT_E_MEMORY));
+        CHECK(e || gckpt_store_hash(s) == model_hash);
+        CHECK_MSG(e || k > 1 || strstr(gckpt_error_text(s), "\"w\": 4020 bytes"), "%s",
+                  gckpt_error_text(s));
+    }
+    CHECK(e && made(s) == PARAMS && gckpt_store_hash(s) == model_hash);
+    gckpt_exec_free(e);
+    live = h.live;
+    h.fail_at = h.calls + 1;
+    CHECK(gckpt_store_get(t, 0, &q) == GCKPT_E_MEMORY && gckpt_error(t) == GCKPT_E_MEMORY);
+    CHECK_MSG(strstr(gckpt_error_text(t), "\"w\": 4020 bytes"), "%s", gckpt_error_text(t));
+    CHECK(h.live == live && made(t) == 0);
+    CHECK(gckpt_store_get(s, 0, &q) == GCKPT_OK);
+    q.values[0] = 5;
+    saved.size = 0;
+    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    int loaded = 0;
+    for (long k = 1; k < 100 && !loaded; k++) {
+        h.fail_at = h.calls + k;
+        saved.at = 0;
+        loaded = gckpt_store_read(t, file_read, &saved, saved.size) == GCKPT_OK;
+        h.fail_at = 0;
+        CHECK(loaded || (h.live == live && made(t) == 0 && gckpt_error(t) == GCKPT_E_MEMORY));
+    }
+    CHECK(loaded && gckpt_store_hash(t) == gckpt_store_hash(s) && made(t) == PARAMS);
+    gckpt_store_free(t);
+    gckpt_graph_free(m.g);
+    t = store_in(&memory);
+    m = net_in(t);
+    live = h.live;
+    for (size_t cut = 0; cut < saved.size; cut += 7) { /* cut off: as before, nothing made */
+        saved.at = 0;
+        CHECK(gckpt_store_read(t, file_read, &saved, cut) != GCKPT_OK);
+        CHECK(h.live == live && made(t) == 0 && gckpt_store_hash(t) == model_hash);
+    }
+    gckpt_plan_free(p);
+    gckpt_graph_free(m.g);
+    gckpt_store_free(t);
+    gckpt_graph_free(n.g);
+    gckpt_store_free(s);
+    CHECK(h.live == 0);
+}
+
+/* What no memory holds is refused with parameter and bytes before anything is drawn; in a heap of
+ * limited size, and in that of this machine. */
+static void test_too_large(void)
+{
+    enum { MANY = 40 };
+    for (int own = 0; own < (sizeof(void *) < 8 ? 1 : 2); own++) {
+        heap h;
+        gckpt_memory memory = memory_of(&h);
+        gckpt_store *s = store_in(own ? NULL : &memory);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_init normal = { 1, 0, 0 };
+        int64_t n = own ? (int64_t)(SIZE_MAX / 24 / (MANY + 1)) : 100000;
+        gckpt_tensor *index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape1(2)), *sum = NULL;
+        char name[8] = "big?";
+        n = n > (int64_t)1 << 40 ? (int64_t)1 << 40
+                                 : n; /* 4 TiB each, 160 in all; or all of 32 bits */
+        for (int i = 0; i < MANY; i++) {
+            name[3] = (char)('0' + i);
+            gckpt_tensor *table = gckpt_param(g, name, gckpt_shape2(n, 1), normal);
+            gckpt_tensor *row = gckpt_embed(table, index);
+            sum = sum ? gckpt_add(sum, row) : row;
+        }
+        gckpt_pick pick = { sum, 0 };
+        gckpt_plan_desc d;
+        memset(&d, 0, sizeof d);
+        d.mode = GCKPT_INFERENCE;
+        d.fetch = &pick;
+        d.fetches = 1;
+        gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d);
+        CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+        CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == (size_t)n * 4 * MANY);
+        h.limit = h.live + 9 * 100000 * sizeof(float) + 1000;
+        size_t live = h.live;
+        CHECK(gckpt_exec_new(p, s, NULL) == NULL && gckpt_error(s) == GCKPT_E_MEMORY);
+        CHECK_MSG(own ? strstr(gckpt_error_text(s), "\"big") != NULL
+                      : strstr(gckpt_error_text(s), "\"big9\": 400000 bytes") != NULL,
+                  "%s", gckpt_error_text(s));
+        CHECK(h.live == live && made(s) == 0);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
+/* In a block, all that was needed when values were drawn at once still suffices: for binding, for
+ * loading first, for a load that failed before. */
+static void test_block(void)
+{
+    static union {
+        double align;
+        unsigned char bytes[1 << 16];
+    } room;
+    static file saved, cut;
+    gckpt_store *s = store_in(NULL);
+    net n = net_in(s);
+    gckpt_plan *p = plan_of(&n, GCKPT_ADAMW);
+    gckpt_parameter q;
+    for (int i = 0; i < PARAMS; i++) {
+        CHECK(gckpt_store_get(s, i, &q) == GCKPT_OK);
+        q.values[0] = 9;
+    }
+    saved.size = 0;
+    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    for (int way = 0; way < 3; way++)
+        for (size_t less = 0; less < 2; less++) {
+            gckpt_memory memory;
+            memset(&memory, 0, sizeof memory);
+            memory.memory = room.bytes + (16 - (uintptr_t)room.bytes % 16) % 16;
+            memory.size = gckpt_store_need(p) - 15 - less; /* 15: for blocks that begin anywhere */
+            gckpt_store *t = store_in(&memory);
+            CHECK(gckpt_plan_params(p, t) == GCKPT_OK);
+            if (way == 2) {
+                cut = saved;
+                cut.at = 0;
+                CHECK(gckpt_store_read(t, file_read, &cut, cut.size - 4) == GCKPT_E_DATA);
+            }
+            saved.at = 0;
+            if (way)
+                CHECK_MSG(gckpt_store_read(t, file_read, &saved, saved.size) == GCKPT_OK, "%s",
+                          gckpt_error_text(t));
+            gckpt_exec *e = gckpt_exec_new(p, t, NULL);
+            CHECK_MSG((e != NULL) == !less, "%s", gckpt_error_text(t));
+            CHECK(!e || gckpt_store_hash(t) == (way ? gckpt_store_hash(s) : model_hash));
+            gckpt_exec_free(e);
+        }
+    gckpt_plan_free(p);
+    gckpt_graph_free(n.g);
+    gckpt_store_free(s);
+}
+
+/* ---- what may be freed first ---- */
+static void test_free_order(void)
+{
+    heap plans, others;
+    uint64_t hash[2] = { 0, 1 };
+    for (int late = 0; late < 2; late++) {
+        gckpt_memory plan_memory = memory_of(&plans), memory = memory_of(&others);
+        gckpt_store *s = store_in(&memory);
+        gckpt_graph *g = gckpt_graph_new(s, &memory);
+        net n;
+        gckpt_plan_desc d;
+        gckpt_exec_desc ed;
+        gckpt_hyper hyper;
+        gckpt_report report;
+        memset(&n, 0, sizeof n);
+        n.g = g;
+        CHECK(build_net(&n, s, ROWS));
+        gckpt_pick pick = { n.top, 0 };
+        memset(&d, 0, sizeof d);
+        memset(&ed, 0, sizeof ed);
+        memset(&hyper, 0, sizeof hyper);
+        d.memory = plan_memory;
+        d.fetch = &pick;
+        d.fetches = 1;
+        ed.memory = memory;
+        hyper.lr = 0.01f;
+        gckpt_plan *p = gckpt_plan_new(g, &n.loss, 1, &d);
+        int id = gckpt_id(n.top);
+        gckpt_exec *e = gckpt_exec_new(p, s, &ed), *twin = gckpt_exec_new(p, s, &ed);
+        if (!late) {
+            gckpt_plan_free(p);
+            gckpt_graph_free(g);
+        }
+        for (int i = 0; i < 3; i++)
+            CHECK_MSG(gckpt_step(i == 1 ? twin : e, n.feeds, 2, ROWS, &hyper, &report) == GCKPT_OK,
+                      "%s", gckpt_error_text(e));
+        CHECK(report.step == 3 && gckpt_fetch(e, id, 0) != NULL);
+        hash[late] = gckpt_store_hash(s);
+        gckpt_store_free(s); /* before its executors: these can still be freed */
+        gckpt_exec_free(twin);
+        gckpt_exec_free(e);
+        if (late) {
+            gckpt_graph_free(g);
+            gckpt_plan_free(p);
+        }
+        CHECK(plans.live == 0 && others.live == 0);
+    }
+    CHECK(hash[0] == hash[1]);
+}
+
+/* ---- what the check of gradients can see ---- */
+static float factor; /* that the gradient of "scaled" is wrong by */
+
+static gckpt_result scaled_shape(gckpt_call *c)
+{
+    c->shape = c->in[0].shape;
+    return GCKPT_OK;
+}
+
+static int64_t scaled_elements(const gckpt_call *c)
+{
+    int64_t n = 1;
+    for (int i = 0; i < c->shape.n; i++)
+        n *= c->shape.d[i];
+    return n;
+}
+
+static void scaled_forward(const gckpt_call *c)
+{
+    for (int64_t i = 0; i < scaled_elements(c); i++)
+        c->out[i] = 2 * c->in[0].data[i];
+}
+
+static void scaled_backward(const gckpt_call *c)
+{
+    for (int64_t i = 0; i < scaled_elements(c); i++) {
+        float d = 2 * factor * c->grad_out[i];
+        c->in[0].grad[i] = c->in[0].accumulate ? c->in[0].grad[i] + d : d;
+    }
+}
+
+static gckpt_op scaled_op(void)
+{
+    gckpt_op op;
+    memset(&op, 0, sizeof op);
+    op.name = "scaled";
+    op.shape = scaled_shape;
+    op.forward = scaled_forward;
+    op.backward = scaled_backward;
+    return op;
+}
+
+enum { CHECK_ROWS = 12, CHECK_IN = 3 };
+
+/* kind 0: one layer; 1: two layers with tanh; 2: a norm, before which a bias has no gradient */
+static gckpt_result check_net(int kind, float by, float target, gckpt_check *check, char text[300])
+{
+    static float x[CHECK_ROWS * CHECK_IN], y[CHECK_ROWS];
+    const gckpt_op op = scaled_op();
+    gckpt_init normal = { 0.4f, 0, 0 }, one = { 0, 0, 1 };
+    for (int i = 0; i < CHECK_ROWS * CHECK_IN; i++)
+        x[i] = (float)(i * 7 % 11) / 5 - 1;
+    for (int i = 0; i < CHECK_ROWS; i++)
+        y[i] = target + (float)(i % 5) / 10;
+    factor = by;
+    gckpt_store *s = store_in(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(CHECK_ROWS, CHECK_IN));
+    gckpt_tensor *want = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(CHECK_ROWS, 1));
+    int64_t wide = kind ? 8 : 1;
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(CHECK_IN, wide), normal);
+    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(wide), normal);
+    gckpt_tensor *h = gckpt_add(gckpt_matmul(in, w), b);
+    h = gckpt_apply(&op, &h, 1, NULL, 0);
+    if (kind == 1)
+        h = gckpt_tanh(h);
+    if (kind == 2) {
+        gckpt_tensor *same = gckpt_param(g, "same", gckpt_shape1(1), normal);
+        gckpt_tensor *gain = gckpt_param(g, "gain", gckpt_shape1(wide), one);
+        gckpt_tensor *offset = gckpt_param(g, "offset", gckpt_shape1(wide), normal);
+        h = gckpt_layernorm(gckpt_add(h, same), gain, offset);
+    }
+    if (kind)
+        h = gckpt_matmul(h, gckpt_param(g, "v", gckpt_shape2(wide, 1), normal));
+    gckpt_term loss = { gckpt_mean_squared_error(h, want), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feeds[2];
+    feeds[0].input = gckpt_id(in), feeds[0].data = x;
+    feeds[1].input = gckpt_id(want), feeds[1].data = y;
+    uint64_t hash = gckpt_store_hash(s);
+    gckpt_result result = gckpt_check_gradients(e, feeds, 2, CHECK_ROWS, check);
+    CHECK_MSG(e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+    CHECK(gckpt_error(e) == result && gckpt_store_hash(s) == hash);
+    snprintf(text, 300, "%s", gckpt_error_text(e));
+    size_t n = strlen(text);
+    snprintf(text + n, 300 - n, " [%s]", check->name ? check->name : ""); /* the executor's */
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return result;
+}
+
+/* Wrong by a factor: never called right, whatever the size of the loss, and wrong where targets are
+ * of ordinary size. Right: never called wrong, and right there. Nothing that was measured is 0. */
+static void test_check(int verbose)
+{
+    static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 },
+                       targets[] = { 1, 10, 100, 1000, 10000, 1e6f, 1e8f };
+    char text[300];
+    for (int kind = 0; kind < 3; kind++)
+        for (int f = 0; f < 5; f++)
+            for (int t = 0; t < 7; t++) {
+                gckpt_check c;
+                gckpt_result result = check_net(kind, factors[f], targets[t], &c, text);
+                if (verbose)
+                    printf("%d factor %-5g target %-8g: %-6s worst %-10.3g resolution %-10.3g "
+                           "%d of %d unresolved %s\n",
+                           kind, (double)factors[f], (double)targets[t],
+                           result == GCKPT_OK       ? "ok"
+                           : result == GCKPT_E_DATA ? "wrong"
+                                                    : "coarse",
+                           c.worst, c.resolution, c.unresolved, c.directions, text);
+                int right = factors[f] > 0.99f && factors[f] < 1.01f;
+                double by = (double)factors[f], size = (double)targets[t],
+                       gap = by > 1 ? 1 - 1 / by : 1 - by;
+                CHECK_MSG(result != (right ? GCKPT_E_DATA : GCKPT_OK), "kind %d, %g, %g: %s", kind,
+                          by, size, text);
+                if (right && size < 11)
+                    CHECK_MSG(result == GCKPT_OK && c.worst > 0 && c.worst < 0.001 &&
+                                  c.resolution > 0 && c.resolution <= 0.01 && !c.unresolved,
+                              "kind %d, %g: worst %g, resolution %g, %s", kind, size, c.worst,
+                              c.resolution, text);
+                if (!right && size < 101)
+                    CHECK_MSG(result == GCKPT_E_DATA && fabs(c.worst / gap - 1) < 0.01 &&
+                                  (strstr(text, "[w]") || strstr(text, "[b]")),
+                              "kind %d, %g, %g: worst %g, %s", kind, by, size, c.worst, text);
+                if (result != GCKPT_E_DATA)
+                    CHECK((result == GCKPT_UNRESOLVED) == (c.unresolved > 0));
+                if (result == GCKPT_UNRESOLVED)
+                    CHECK_MSG(c.resolution > 0.01 && strstr(text, "too coarse"),
+                              "kind %d, %g, %g: resolution %g, %s", kind, by, size, c.resolution,
+                              text);
+                CHECK(c.directions == (kind == 0 ? 4 : kind == 1 ? 6 : 12));
+            }
+}
+
+/* What cannot be checked is refused with the reason, and changes nothing. */
+static void test_check_refused(void)
+{
+    for (int early = 0; early < 2; early++) {
+        const gckpt_init init = { 0.5f, 0, 0 };
+        const float x[2] = { 1, 2 };
+        const int32_t none[2] = { -1, -1 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+        gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(2));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 3), init);
+        gckpt_term term = { gckpt_cross_entropy(gckpt_linear(in, w, NULL), target), 1, 0 };
+        gckpt_plan_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.update_in_backward = early;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), none } };
+        uint64_t hash = gckpt_store_hash(s);
+        gckpt_result result = gckpt_check_gradients(e, feeds, 2, 2, NULL);
+        CHECK_MSG(result == (early ? GCKPT_E_ARG : GCKPT_E_DATA), "%d: %s", (int)result,
+                  gckpt_error_text(e));
+        CHECK_MSG(strstr(gckpt_error_text(e), early ? "update_in_backward" : "no valid target"),
+                  "%s", gckpt_error_text(e));
+        CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
+/* ---- names ---- */
+enum { NAMES = 1000 };
+static const char *nth_name(int i)
+{
+    static char name[32];
+    snprintf(name, sizeof name, "h.%d.w", i);
+    return name;
+}
+
+/* The first n names stand at their places, no other is found. */
+static int found(const gckpt_store *s, int n)
+{
+    int right = gckpt_store_count(s) == n && gckpt_store_find(s, "h.") < 0;
+    for (int i = 0; i < n + 40; i++)
+        right = right && gckpt_store_find(s, nth_name(i)) == (i < n ? i : -1);
+    return right;
+}
+
+/* Names are found among many, when memory ended in between, and when some were taken away again. */
+static void test_names(void)
+{
+    static float flash[1];
+    heap h;
+    gckpt_memory memory = memory_of(&h);
+    gckpt_store *s = store_in(&memory), *t = store_in(&memory);
+    file saved;
+    memset(&saved, 0, sizeof saved);
+    for (int i = 0; i < NAMES; i++) {
+        long calls = h.calls;
+        for (long fails = 1; fails > 0; fails++) { /* the name, the room for it and others */
+            h.fail_at = h.calls + fails;
+            gckpt_result r = gckpt_store_external(s, nth_name(i), gckpt_shape1(1), flash, 1);
+            int failed = h.calls >= h.fail_at;
+            h.fail_at = 0;
+            CHECK(failed ? r == GCKPT_E_MEMORY : r == GCKPT_OK);
+            CHECK(i % 64 > 1 || found(s, i + !failed));
+            fails = failed ? fails : -1;
+        }
+        CHECK(h.calls > calls);
+    }
+    CHECK(found(s, NAMES) && gckpt_store_bytes(s) == 0);
+    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    CHECK(gckpt_store_read(t, file_read, &saved, saved.size - 4) == GCKPT_E_DATA && found(t, 0));
+    for (int whole = 0; whole < 2;
+         whole++) { /* all are made, and taken away as the data end early */
+        saved.at = 0;
+        saved.fail_call = whole ? 0 : saved.calls + 3;
+        CHECK(gckpt_store_read(t, file_read, &saved, saved.size) ==
+              (whole ? GCKPT_OK : GCKPT_E_FILE));
+        CHECK(found(t, whole ? NAMES : 0));
+    }
+    CHECK(gckpt_store_bytes(t) == NAMES * sizeof(float));
+    gckpt_store_free(s);
+    gckpt_store_free(t);
+    CHECK(h.blocks == 0 && h.wrong_sizes == 0);
+    free(saved.bytes);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argv;
+    for (int i = 0; i < ROWS * IN; i++)
+        x_data[i] = (float)(i % 4) - 1.5f;
+    for (int i = 0; i < ROWS; i++)
+        y_data[i] = (float)i;
+    test_planning_takes_none();
+    test_sums();
+    test_same_bits();
+    test_only_the_plans();
+    test_reads();
+    test_all_or_none();
+    test_too_large();
+    test_block();
+    test_free_order();
+    test_check(argc > 1);
+    test_check_refused();
+    test_names();
+    return check_report("test_values");
+}
