@@ -284,7 +284,7 @@ $(KERNELS): $(AT)/src/kernels/%.o: src/kernels/all.c $(AT)/options
 	$(ROOM) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
 $(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
 	@mkdir -p $(@D)
-	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/host.o,$@),echo 'compiling src/, some 50 s'))
+	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 50 s'))
 	$(ROOM) $(DEPENDS) -c -o $@ $<
 
 $(EXAMPLES): build/%: examples/%.c build/gradckpt.o build/api/gradckpt.h
