@@ -75,6 +75,7 @@ help:
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make header    gradckpt.h from src/, where it is changed'
+	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
@@ -249,6 +250,11 @@ build:
 header: | build
 	sh src/header.sh src > build/header.h
 	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
+
+# Between <!-- make architecture --> and <!-- -->.
+architecture: | build
+	sh tests/house/floors.sh src > build/architecture.md
+	sh tests/table.sh 'make architecture' build/architecture.md docs/architecture.md
 
 # Changes when compiler or options do; then everything is built again.
 $(AT)/options: always
@@ -438,4 +444,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples header run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean
+.PHONY: always all help examples header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean
