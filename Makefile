@@ -28,7 +28,7 @@ COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
 # A program of public names sees the API alone (build/api/gradckpt.h) and is linked with build/gradckpt.o, the bodies
 # (GRADCKPT_IMPLEMENTED: these are elsewhere). A test that looks inside includes doors of src/ and is linked with what the
 # files there give, each compiled by itself. A change in a file of src/ compiles that file, and what is put together.
-LINKED = $(COMPILE) -DGRADCKPT_IMPLEMENTED
+LINKED = $(subst -I.,-Ibuild/api -I.,$(COMPILE)) -DGRADCKPT_IMPLEMENTED
 LINK = $(CC) $(CFLAGS) $(OPENMP)
 # Where to, and how fast: tests/check_all.sh has others.
 AT = build
@@ -277,7 +277,7 @@ build/api/gradckpt.h: src/api.h
 	@mkdir -p $(@D)
 	cp $< $@
 build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(AT)/options
-	$(LINKED) -Ibuild/api $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
+	$(LINKED) $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 
 # The files of src/, each by itself: in $(AT)/rooms.a.
 ISAS = 0 1 2 3
@@ -295,7 +295,7 @@ $(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
 	$(ROOM) $(DEPENDS) -c -o $@ $<
 
 $(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(AT)/options | build/o
-	$(LINKED) -Ibuild/api $(DEPENDS) -c -o $@ $<
+	$(LINKED) $(DEPENDS) -c -o $@ $<
 $(EXAMPLES): build/%: build/o/%.o build/gradckpt.o
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS)
 
