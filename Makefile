@@ -360,29 +360,19 @@ build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/scaling: tests/bench/scaling.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
-build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/gradckpt_cuda.o
-	$(COMPILE) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
+	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-build/accuracy build/bench build/depth build/fastest build/generate build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h $(AT)/options
-	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
-
-build/bench build/generate: tests/bench/peak.h examples/convolution.h
-
+BENCHES = build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/plans \
+          build/predict build/small_models build/stack build/threads
+$(BENCHES): build/%: tests/bench/%.c build/gradckpt.o build/api/gradckpt.h
+	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) -lm
+build/plans: SEES = -Isrc # rotor.h: fields of structs, nothing to call
+build/small_models: build/by_hand.o
 build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(AT)/options
 	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<
-build/small_models: tests/bench/small_models.c tests/bench/model.h build/by_hand.o gradckpt.h $(AT)/options
-	$(COMPILE) -o $@ $< build/by_hand.o $(BLAS_LIBS) -lm
-
-build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h $(AT)/options
-	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
-
-build/fits: tests/bench/fits.c gradckpt.h $(AT)/options
-	$(COMPILE) -o $@ $<
-
-build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h $(AT)/options
-	$(COMPILE) -o $@ $< $(BLAS_LIBS)
 
 VERSION = $(shell awk '/define GCKPT_VERSION_/ { v = v s $$3; s = "." } END { print v }' gradckpt.h)
 INCLUDE = $(DESTDIR)$(PREFIX)/include

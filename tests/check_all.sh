@@ -521,11 +521,10 @@ run_check()
     benches)                # they build without a warning; bench runs once, and no time is judged
         for source in tests/bench/*.c; do
             [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi
-            implemented=-DGRADCKPT_IMPLEMENTED
-            case $source in */bench.c | */generate.c | */plans.c) implemented= ;; esac # these look inside
-            ${CC:-cc} -std=gnu99 $W -Wstrict-prototypes $implemented -Iexamples -fsyntax-only "$source" || return 1
+            ${CC:-cc} -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -Iexamples -Isrc -fsyntax-only "$source" ||
+                return 1
         done
-        ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples tests/bench/bench.c -o $B/$1 &&
+        linked "$1" tests/bench/bench.c &&
             $B/$1 --seconds 0 --only mlp --json $B/$1.json --markdown $B/$1.md &&
             $B/$1 --seconds 0 --only nano --budget 16M --json $B/$1-least.json &&
             grep -q '"model":"mlp"' $B/$1.json && grep -q '^| MLP' $B/$1.md &&
