@@ -104,7 +104,8 @@ rooms()
         depends=
         [ "$compiler" != tcc ] || depends=DEPENDS= # which it cannot tell
         MAKEFLAGS= make -s -j"$JOBS" AT="$at" CC="$compiler" CFLAGS="$*" $depends LEVEL=-O2 WARNINGS=-w OPENMP= "$rooms"
-    ) 9> "$at.lock"
+    ) 9> "$at.lock" || return 1
+    case $* in *--target=wasm*) rooms=$(echo "$at"/src/*/*.o) ;; esac # ar makes no index of these
 }
 
 # hash OUTPUT compiler options...: the golden hash with that build of the header
@@ -138,7 +139,7 @@ tests_with()
         part=$(echo "$some" | tr ' ' '\n' | sed -n "s/^${name#test_}://p" | tr ',' ' ')
         echo "== $name $part"
         if looks_inside "$test"; then
-            "$@" -O0 -I. -Itests -Isrc "$test" $with
+            "$@" -I. -Itests -Isrc "$test" $with
         else
             "$@" -I. -Itests "$test" -DGRADCKPT_IMPLEMENTED $with
         fi && $run "$out-$name.exe" $part || return 1
@@ -153,7 +154,7 @@ exchange()
     there="$run $B/$1-exchange.exe"
     linked "$1-exchange" tests/exchange.c || return 1
     shift
-    "$@" -I. -DGRADCKPT_IMPLEMENTED tests/exchange.c "$lib" -lm -o "${there##* }" &&
+    "$@" -I. -DGRADCKPT_IMPLEMENTED tests/exchange.c $lib -lm -o "${there##* }" &&
         "$here" 5 - "$at-want" && "$here" 2 - "$at-2" && $there 2 - "$at-2-there" && cmp "$at-2" "$at-2-there" &&
         $there 2 "$at-2" "$at-4" && "$here" 1 "$at-4" "$at-5" && cmp "$at-want" "$at-5"
 }

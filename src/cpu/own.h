@@ -55,6 +55,7 @@ GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s);
 GCKPTI_FN void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass);
 GCKPTI_FN const char *gckpti_cpu_finish(void *context);
 
+#if GCKPTI_HAS_FAST
 /* cpu/items.c */
 GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
                            void (*item)(const gckpt_call *call, int64_t i));
@@ -68,8 +69,6 @@ GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product 
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);
 
-/* cpu/rows.c */
-
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels);
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
@@ -77,4 +76,5 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 /* cpu/backend.c */
 GCKPTI_FN void gckpti_fast_add(const gckpt_call *call, float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_fast;
+#endif
 #endif

@@ -21,8 +21,8 @@
 #define PACKED 0
 #endif
 #define JOINED(plan, what) plan##_##what
-#define JOIN(plan, what) JOINED(plan, what)
-#define OF(what) JOIN(PLAN, what)
+#define JOIN(plan, what)   JOINED(plan, what)
+#define OF(what)           JOIN(PLAN, what)
 
 int main(void)
 {
@@ -51,8 +51,7 @@ int main(void)
         puts(gckpt_error_text(s));
         return 3;
     }
-    if (gckpt_store_need(&PLAN) > OF(store_bytes) ||
-        gckpt_exec_need(&PLAN, NULL) > OF(exec_bytes))
+    if (gckpt_store_need(&PLAN) > OF(store_bytes) || gckpt_exec_need(&PLAN, NULL) > OF(exec_bytes))
         return 6;
     gckpt_feed feeds[2] = { { OF(tokens), model_tokens }, { OF(to_say), model_targets } };
     gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, 1.0f };

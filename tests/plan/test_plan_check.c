@@ -804,6 +804,7 @@ int main(int argc, char **argv)
     test_good();
     test_ranks();
     test_corruptions();
-    test_random_nets(first, argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(6));
+    test_random_nets(first,
+                     argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_tries(6));
     return check_report("test_plan_check");
 }

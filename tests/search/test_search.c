@@ -242,8 +242,8 @@ int main(int argc, char **argv)
            t.graphs, t.budgets, 100.0 * (double)t.optimal / (double)t.budgets,
            t.budgets - t.optimal, t.refused, 100 * t.lost / (double)t.budgets,
            100.0 * (double)t.proven / (double)t.budgets);
-    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 2 * scale - 1, "%ld budgets are not optimal, more than %d",
-              t.budgets - t.optimal, 2 * scale - 1);
+    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 2 * scale - 1,
+              "%ld budgets are not optimal, more than %d", t.budgets - t.optimal, 2 * scale - 1);
     for (unsigned i = 0; i < 8u * (unsigned)scale / 100; i++) {
         random_state = (first + i) * 0x9e3779b97f4a7c15u + 3;
         build(between(6, 14), 40, 60, 1);
