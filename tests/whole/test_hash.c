@@ -172,7 +172,8 @@ static uint64_t hash_plan(uint64_t hash, const gckpt_plan *p)
     return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_work(p));
 }
 
-/* A random network of so many ops: long and short skips, shared weights, wide and narrow layers. */
+/* A random network of so many ops: long and short skips, shared weights, wide and narrow layers. Not of
+ * net.h, whose nets change with every new op: PLANS must not. */
 static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
 {
     gckpt_tensor *at[128];
