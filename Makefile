@@ -358,7 +358,7 @@ build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
-build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/bench/*.h) build/gradckpt.o
+build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/gradckpt.o
 build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/scaling: tests/bench/scaling.c
