@@ -8,12 +8,15 @@
 
 enum { CONVOLVE_ROOM = 70000 };
 typedef struct {
-    gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias, const gckpt_window *window);
+    gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                        const gckpt_window *window);
     gckpt_window window;
     gckpt_shape x, w, y; /* y.n 0: whatever comes; convolve says what came */
     int64_t o;           /* of the bias; 0: none */
-    float x_data[CONVOLVE_ROOM], w_data[CONVOLVE_ROOM], b_data[CONVOLVE_ROOM], target[CONVOLVE_ROOM];
-    float values[CONVOLVE_ROOM], dx[CONVOLVE_ROOM], dw[CONVOLVE_ROOM], db[CONVOLVE_ROOM]; /* dw, db: divided by the count */
+    float x_data[CONVOLVE_ROOM], w_data[CONVOLVE_ROOM], b_data[CONVOLVE_ROOM],
+        target[CONVOLVE_ROOM];
+    float values[CONVOLVE_ROOM], dx[CONVOLVE_ROOM], dw[CONVOLVE_ROOM],
+        db[CONVOLVE_ROOM]; /* dw, db: divided by the count */
     double count;
 } problem;
 
@@ -52,9 +55,10 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     gckpt_tensor *b = z->o ? gckpt_param(g, "b", gckpt_shape1(z->o), none) : NULL;
     gckpt_tensor *y = z->op(x, w, b, &z->window);
     gckpt_shape ys = gckpt_shape_of(y);
-    int good = CHECK_MSG(ys.n > 0 && count_of(&ys) <= CONVOLVE_ROOM &&
-                             (!z->y.n || (ys.n == z->y.n && !memcmp(ys.d, z->y.d, (size_t)ys.n * sizeof *ys.d))),
-                         "shape %s", gckpt_error_text(g));
+    int good = CHECK_MSG(
+        ys.n > 0 && count_of(&ys) <= CONVOLVE_ROOM &&
+            (!z->y.n || (ys.n == z->y.n && !memcmp(ys.d, z->y.d, (size_t)ys.n * sizeof *ys.d))),
+        "shape %s", gckpt_error_text(g));
     if (!good) {
         rig_free(NULL, NULL, g, s);
         return 0;
@@ -63,7 +67,9 @@ static inline int convolve(problem *z, gckpt_isa isa, int threads)
     gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, ys);
     gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
     gckpt_pick picks[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
-    gckpt_plan_desc desc = { .fetch = picks, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD };
+    gckpt_plan_desc desc = {
+        .fetch = picks, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD
+    };
     gckpt_exec_desc run = { .isa = isa };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &run);
