@@ -29,6 +29,7 @@ COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
 # (GRADCKPT_IMPLEMENTED: these are elsewhere). A test that looks inside includes doors of src/ and is linked with what the
 # files there give, each compiled by itself. A change in a file of src/ compiles that file, and what is put together.
 LINKED = $(COMPILE) -DGRADCKPT_IMPLEMENTED
+LINK = $(CC) $(CFLAGS) $(OPENMP)
 # Where to, and how fast: tests/check_all.sh has others.
 AT = build
 LEVEL = -O1
@@ -74,6 +75,7 @@ help:
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make header    gradckpt.h from src/, where it is changed'
+	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
@@ -249,6 +251,11 @@ header: | build
 	sh src/header.sh src > build/header.h
 	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
 
+# Between <!-- make architecture --> and <!-- -->.
+architecture: | build
+	sh tests/house/floors.sh src > build/architecture.md
+	sh tests/table.sh 'make architecture' build/architecture.md docs/architecture.md
+
 # Changes when compiler or options do; then everything is built again.
 $(AT)/options: always
 	@mkdir -p $(@D)
@@ -284,27 +291,31 @@ $(KERNELS): $(AT)/src/kernels/%.o: src/kernels/all.c $(AT)/options
 	$(ROOM) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
 $(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
 	@mkdir -p $(@D)
-	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/host.o,$@),echo 'compiling src/: some 50 s'))
+	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 50 s'))
 	$(ROOM) $(DEPENDS) -c -o $@ $<
 
-$(EXAMPLES): build/%: examples/%.c build/gradckpt.o build/api/gradckpt.h
-	$(LINKED) -Ibuild/api $(DEPENDS) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+$(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(AT)/options | build/o
+	$(LINKED) -Ibuild/api $(DEPENDS) -c -o $@ $<
+$(EXAMPLES): build/%: build/o/%.o build/gradckpt.o
+	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS)
 
-$(TESTS): build/%: %.c build/plan_check.o build/api/gradckpt.h $(AT)/options
-	$(if $(filter $@,$(INSIDE)),$(subst -O2,$(LOOKING),$(COMPILE)) -Isrc,$(LINKED)) -Ibuild/api -Itests $(DEPENDS) \
-	    -DPLAN_CHECK_LINKED -o $@ $< $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
+$(TESTS:build/%=build/o/%.o): build/o/%.o: %.c build/api/gradckpt.h $(AT)/options | build/o
+	$(if $(filter build/$*,$(INSIDE)),$(subst -O2,$(LOOKING),$(COMPILE)) -Isrc,$(LINKED)) -Ibuild/api -Itests \
+	    $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
+$(TESTS): build/%: build/o/%.o build/plan_check.o
+	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
 $(TESTS): LIBS = -lm
-# Those that look inside compute little themselves, but for these.
-LOOKING = -O0
-build/test_bf16 build/test_contract build/test_kernels build/test_numerics: LOOKING = -O1
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 $(INSIDE): $(AT)/rooms.a
+# Those that look inside compute little themselves, but for these.
+LOOKING = -O0
+build/o/test_bf16.o build/o/test_contract.o build/o/test_kernels.o build/o/test_numerics.o: LOOKING = -O1
 build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(AT)/options
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
 build/test_threads build/test_ranks build/test_ranks_backend build/test_ranks_faults build/test_ranks_random: LIBS = -lm -pthread
 build/test_simulate: LIBS = -lm -pthread
--include $(wildcard build/*.d $(AT)/src/*/*.d)
+-include $(wildcard build/*.d build/o/*.d $(AT)/src/*/*.d)
 
 $(TESTS:=.log): build/%.log: build/%
 	@./$< > $@ 2>&1; echo "exit status $$?" >> $@; sh tests/run.sh each $@
@@ -317,7 +328,7 @@ build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(AT)/options
 	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -c -o $@ $<
 
 # Of the tests, each as its own object; those that use public names only share one of the header.
-build/shim build/cuda:
+build/o build/shim build/cuda:
 	@mkdir -p $@
 
 build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda/cuda_shim.h $(AT)/options | build/shim
@@ -423,4 +434,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples header run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean
+.PHONY: always all help examples header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean

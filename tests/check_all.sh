@@ -91,10 +91,10 @@ openmp()                # openmp OUTPUT source options...: the same with OpenMP
         $plain -fopenmp -DGRADCKPT_IMPLEMENTED -I. -Iexamples "$@" "$object" -lm -lpthread -o "$program"
 }
 
-# rooms NAME compiler options...: $B/NAME/rooms.a, the files of src/ each compiled so; once, whoever asks first
+# rooms NAME compiler options...: $B/rooms-NAME/rooms.a, the files of src/ each compiled so; once, whoever asks first
 rooms()
 {
-    at=$B/$1
+    at=$B/rooms-$1
     rooms=$at/rooms.a
     compiler=$2
     shift 2

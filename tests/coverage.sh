@@ -1,6 +1,6 @@
 #!/bin/sh
 # Which lines and branches of gradckpt.h the tests run: clang's source-based coverage on x86-64, merged over
-# `make test` and those checks of `make check` that run other lines. Prints a table by section, then every
+# `make test` and those checks of `make check` that run other lines. Prints a table by floor, then every
 # line and every side of a branch that nothing ran. Takes some 10 minutes on two cores.
 # Checks for symbols fail in such a build ("no heap"); other failures are real.
 #
@@ -82,19 +82,20 @@ objects=${objects# -object }
 
 awk -v total=0 '
 function known(count) { return count != "" }
-FNR == NR { # the header: sections, and which function a line is in
-    if (match($0, /^( \*|\/\*) >>[a-z-]+/)) {
+FNR == NR { # the header: floors, and which function a line is in
+    if (match($0, /^( \*|\/\*) >>[a-z]+/)) {
         name = substr($0, RSTART, RLENGTH)
         sub(/.*>>/, "", name)
-        if (name !~ /^api/ || name == "api")
-            order[++sections] = name
+        if (!(name in begun))
+            order[++floors] = name
+        begun[name] = 1
     }
     if ($0 ~ /^[a-zA-Z].*\(/ && $0 !~ /;$/) {
         at = $0
         sub(/\(.*/, "", at)
         sub(/.*[ *]/, "", at)
     }
-    section[FNR] = order[sections]
+    floor[FNR] = order[floors]
     within[FNR] = at
     code[FNR] = $0
     next
@@ -121,13 +122,13 @@ match($0, /^ *[0-9]+\| *[0-9.]*[kMGTPEZ]?\|/) {
 }
 END {
     for (line in seen) {
-        s = section[line]
+        s = floor[line]
         lines[s]++
         lines_hit[s] += hit[line]
     }
     for (i = 1; i <= branches; i++) {
         split(places[i], part, ":")
-        s = section[part[1]]
+        s = floor[part[1]]
         all[s] += 2
         all_hit[s] += yes[places[i]] + no[places[i]]
         if (!yes[places[i]] || !no[places[i]]) {
@@ -135,8 +136,8 @@ END {
                 (!yes[places[i]] && !no[places[i]] ? "" : yes[places[i]] ? " never false" : " never true") ";"
         }
     }
-    printf "%-14s%8s%10s%10s%12s\n", "section", "lines", "run %", "branches", "taken %"
-    for (i = 1; i <= sections; i++) {
+    printf "%-14s%8s%10s%10s%12s\n", "floor", "lines", "run %", "branches", "taken %"
+    for (i = 1; i <= floors; i++) {
         s = order[i]
         if (!lines[s])
             continue

@@ -371,7 +371,7 @@ static inline void pc_wrong(plan_facts *f, const char *format, ...)
     va_end(args);
 }
 
-/* What stands in the file, in the order of its description (>>tables); what getters tell, too, must
+/* What stands in the file, in the order of its description (src/tables/tables.h); what getters tell, too, must
  * be the same. */
 static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *t)
 {

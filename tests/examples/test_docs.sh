@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, compiles by the
 # line that the page tells, and prints the ```text block behind it. from-pytorch.md: its blocks together are one. ops.md: the header's builders.
-# README.md: every page. Links lead somewhere.
+# README.md: every page. Links lead somewhere, and so do marks of the header (>>plan).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION= -I.}
 work=build/docs
@@ -75,5 +75,8 @@ for page in docs/*.md; do
     for link in $(grep -o '\]([^)#]*' "$page" | sed 's/^](//; /^http/d' | sort -u); do
         check "$page: $link is there" test -e "docs/$link"
     done
+done
+for mark in $(grep -ohE '`>>[a-z/_-]+`' README.md docs/*.md docs/course/*.md | tr -d '`' | sort -u); do
+    check "pages name $mark" grep -qE "^( \*|/\*) $mark(:| \*/| --)" gradckpt.h
 done
 report docs

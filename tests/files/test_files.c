@@ -1,4 +1,4 @@
-/* test_files.c - section >>files: files of other programs, other types, parts of a store.
+/* test_files.c - floor files: files of other programs, other types, parts of a store.
  *
  * As in test_save.c, a load that is refused must leave the store as it was, bit for bit, and leak
  * nothing. */

@@ -1,4 +1,4 @@
-/* test_save.c - section >>files: what was saved is what is loaded, and nothing else ever is.
+/* test_save.c - floor files: what was saved is what is loaded, and nothing else ever is.
  *
  * A load that is refused must leave the store as it was, bit for bit, and leak nothing; an accepted one
  * must do what the file says. Both are checked after every single load below. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what tests/test_axes.c and docs/from-pytorch.md read: a small convolutional net as PyTorch saves it
+"""Writes what tests/files/test_axes.c and docs/from-pytorch.md read: a small convolutional net as PyTorch saves it
 (cnn.safetensors), the same after the lines of docs/from-pytorch.md that put its axes in this library's order
 (cnn_hwio.safetensors), and what it makes of some images (cnn.h).
 

@@ -9,7 +9,7 @@ from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausal
 
 
 def fill(name, t):
-    """Value i of a parameter, as tests/test_train.c has it."""
+    """Value i of a parameter, as tests/examples/test_train.c has it."""
     i = torch.arange(t.numel())
     t.copy_(((i * 37 + len(name) * 11) % 101 - 50).reshape(t.shape) / 100)
 

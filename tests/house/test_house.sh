@@ -1,5 +1,6 @@
 #!/bin/sh
 # src/ holds to what tests/house/house.sh asks for, and each rule is seen to fail on a copy that breaks it.
+# docs/architecture.md has the drawing that src/ gives, its floors, and no names or files that are not there.
 work=build/house
 . tests/checks.sh
 
@@ -54,4 +55,36 @@ broken "a public function of a floor above" 'num calls gckpt_store_write, which 
 broken "insides that CUDA has no door to" 'gradckpt_cuda.cu uses .* which USES does not let it' inside
 check "what is put together is the same" same
 check "a header that was edited" edited
+
+drawn() # drawn DIR: what make architecture would make of the page is the page
+{
+    sh tests/house/floors.sh "$1" > "$work/floors.md" && cp $page "$work/drawn.md" &&
+        sh tests/table.sh 'make architecture' "$work/floors.md" "$work/drawn.md" && diff $page "$work/drawn.md"
+}
+known() # known PAGE: it has a row for each floor, and no name or file that is not there, but for the op that it adds
+{
+    awk '$1 ~ /\/$/ { sub("/", "", $1); print $1 }' src/ORDER | while read -r floor; do
+        grep -q "^| \[$floor\](../src/$floor/" "$1" || echo "no row for $floor"
+    done > "$work/unknown"
+    grep -oE '\b(gckpti?_[a-z0-9_]+|GCKPTI?_[A-Z0-9_]+)' "$1" | grep -vE 'softsign|_$' | sort -u > "$work/named"
+    comm -23 "$work/named" "$work/words" | sed 's/^/no name /' >> "$work/unknown"
+    grep -oE '([a-z]+/)*[a-z_]+\.(c|h|sh|cu|txt|py)\b' "$1" | sort -u | while read -r file; do
+        [ -f "$file" ] || [ -f "src/$file" ] || find src tests -name "$file" | grep -q . || echo "no file $file"
+    done >> "$work/unknown"
+    cat "$work/unknown"
+    [ ! -s "$work/unknown" ]
+}
+stale() { sed "$2" $page > "$work/stale.md"; known "$work/stale.md" | grep -qx "$1"; }
+redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$work/drawn.md"; }
+less() { change USES 's/^files .*/files 23 base store/'; }
+
+page=docs/architecture.md
+cat src/*.* src/*/* | tr -cs 'A-Za-z0-9_' '[\n*]' | sort -u > "$work/words"
+check "the page has the drawing of ORDER and USES: make architecture" drawn src
+rm -rf "$work/src" && cp -r src "$work/src" && (cd "$work/src" && less)
+check "another USES is another drawing" redrawn
+check "floors, names and files of the page are there" known $page
+check "a floor without a row" stale 'no row for search' '/^| \[search\]/d'
+check "a name that is not there" stale 'no name gckpti_finished_step' 's/gckpti_finish_step/gckpti_finished_step/'
+check "a file that is not there" stale 'no file plan/places.c' 's,plan/place.c,plan/places.c,'
 report house

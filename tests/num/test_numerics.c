@@ -1,4 +1,4 @@
-/* test_numerics.c - section >>numerics against libm, against definitions, and against committed
+/* test_numerics.c - floor num against libm, against definitions, and against committed
  * hashes.
  *
  * The hashes at the end are the point: every compiler, flag and machine must print the same two

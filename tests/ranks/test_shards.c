@@ -1,4 +1,4 @@
-/* test_shards.c - stores of several ranks (section >>store) and their checkpoints (section >>files):
+/* test_shards.c - stores of several ranks (floor store) and their checkpoints (floor ranks):
  * each rank holds its share to the bit, and what any number of ranks saved is what any number loads.
  */
 #define _XOPEN_SOURCE     700

@@ -7,8 +7,8 @@
  *   promise_fit(seed, way)    gckpt_fit against all micro-batches, one by one
  *   promise_tell()            prints how often each was asked and broken
  *
- * The checker of plans (plan_check.h) sees each of them, too. Include it after the implementation
- * and net.h. */
+ * The checker of plans (plan_check.h) sees each of them, too. Include it behind doors
+ * of src/ (ask/own.h) and net.h. */
 #ifndef TESTS_PROMISES_H
 #define TESTS_PROMISES_H
 
