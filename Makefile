@@ -364,7 +364,7 @@ $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h 
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 # By mpicc.
-MPI_COMPILE = $(MPICC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. -DGRADCKPT_IMPLEMENTED
+MPI_COMPILE = $(MPICC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
 build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
@@ -381,9 +381,11 @@ build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 
 BENCHES = build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/plans \
           build/predict build/small_models build/stack build/threads
-$(BENCHES): build/%: tests/bench/%.c build/gradckpt.o build/api/gradckpt.h
-	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) -lm
-build/plans: SEES = -Isrc # rotor.h: fields of structs, nothing to call
+$(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(AT)/options | build/o
+	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -c -o $@ $<
+$(BENCHES): build/%: build/o/%.o build/gradckpt.o
+	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm
+build/o/plans.o: SEES = -Isrc # rotor.h: fields of structs, nothing to call
 build/small_models: build/by_hand.o
 build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(AT)/options
 	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<

@@ -497,10 +497,10 @@ run_check()
             have $c || continue
             for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/ranks/mpi_engine.c \
                 tests/ranks/mpi_predict.c tests/bench/scaling.c; do
-                OMPI_CC=$c mpicc -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
+                OMPI_CC=$c mpicc -std=gnu99 $W -Itests -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
             done
         done
-        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_engine.c || return 1
+        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_engine.c || return 1
         MAKEFLAGS= make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
     nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
         need nvcc
