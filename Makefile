@@ -364,39 +364,31 @@ $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h 
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 # By mpicc.
-MPI_COMPILE = $(MPICC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. -DGRADCKPT_IMPLEMENTED
+MPI_COMPILE = $(MPICC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I. -Itests -DGRADCKPT_IMPLEMENTED
 build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/gradckpt.o
 	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/gradckpt.o $(BLAS_LIBS)
-build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/bench/*.h) build/gradckpt.o
+build/mpi_engine build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/gradckpt.o
 build/mpi_engine build/mpi_predict: build/%: tests/ranks/%.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 build/scaling: tests/bench/scaling.c
 	$(MPI_COMPILE) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
-build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/gradckpt_cuda.o
-	$(COMPILE) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
+	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-build/accuracy build/bench build/depth build/fastest build/generate build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h $(AT)/options
-	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
-
-build/bench build/generate: tests/bench/peak.h examples/convolution.h
-
+BENCHES = build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/plans \
+          build/predict build/small_models build/stack build/threads
+$(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(AT)/options | build/o
+	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -c -o $@ $<
+$(BENCHES): build/%: build/o/%.o build/gradckpt.o
+	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm
+build/o/plans.o: SEES = -Isrc # rotor.h: fields of structs, nothing to call
+build/small_models: build/by_hand.o
 build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(AT)/options
 	$(CC) -std=gnu99 -O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math $(WARNINGS) -c -o $@ $<
-build/small_models: tests/bench/small_models.c tests/bench/model.h build/by_hand.o gradckpt.h $(AT)/options
-	$(COMPILE) -o $@ $< build/by_hand.o $(BLAS_LIBS) -lm
-
-build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h $(AT)/options
-	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
-
-build/fits: tests/bench/fits.c gradckpt.h $(AT)/options
-	$(COMPILE) -o $@ $<
-
-build/stack: tests/bench/stack.c tests/bench/graphs.h gradckpt.h $(AT)/options
-	$(COMPILE) -o $@ $< $(BLAS_LIBS)
 
 VERSION = $(shell awk '/define GCKPT_VERSION_/ { v = v s $$3; s = "." } END { print v }' gradckpt.h)
 INCLUDE = $(DESTDIR)$(PREFIX)/include

@@ -497,10 +497,10 @@ run_check()
             have $c || continue
             for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/ranks/mpi_engine.c \
                 tests/ranks/mpi_predict.c tests/bench/scaling.c; do
-                OMPI_CC=$c mpicc -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
+                OMPI_CC=$c mpicc -std=gnu99 $W -Itests -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
             done
         done
-        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_engine.c || return 1
+        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_engine.c || return 1
         MAKEFLAGS= make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
     nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
         need nvcc
@@ -522,11 +522,10 @@ run_check()
     benches)                # they build without a warning; bench runs once, and no time is judged
         for source in tests/bench/*.c; do
             [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi
-            implemented=-DGRADCKPT_IMPLEMENTED
-            case $source in */bench.c | */generate.c | */plans.c) implemented= ;; esac # these look inside
-            ${CC:-cc} -std=gnu99 $W -Wstrict-prototypes $implemented -Iexamples -fsyntax-only "$source" || return 1
+            ${CC:-cc} -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -Iexamples -Isrc -fsyntax-only "$source" ||
+                return 1
         done
-        ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples tests/bench/bench.c -o $B/$1 &&
+        linked "$1" tests/bench/bench.c &&
             $B/$1 --seconds 0 --only mlp --json $B/$1.json --markdown $B/$1.md &&
             $B/$1 --seconds 0 --only nano --budget 16M --json $B/$1-least.json &&
             grep -q '"model":"mlp"' $B/$1.json && grep -q '^| MLP' $B/$1.md &&

@@ -508,9 +508,9 @@ static int profile_step(void *user, const gckpt_progress *progress)
     int at = 0;
     profile_stop(p);
     gckpt_plan_get(p->b->plan, progress->instruction, &i);
-    const char *op = "adamw";   /* an UPDATE's id is a parameter's */
-    if (i.kind != GCKPT_UPDATE) /* a plan of gckpt_fit has no graph to ask */
-        op = p->b->plan->nodes[i.id].op != NULL ? p->b->plan->nodes[i.id].op->name : "parameter";
+    const char *op = gckpt_plan_op(p->b->plan, i.id); /* "": of a parameter */
+    if (*op == 0)
+        op = i.kind == GCKPT_UPDATE ? "adamw" : "parameter";
     while (at < p->n && (p->shares[at].kind != i.kind || strcmp(p->shares[at].op, op) != 0))
         at++;
     if (at == p->n && p->n < 64)

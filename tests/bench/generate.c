@@ -71,7 +71,9 @@ static int profile_step(void *user, const gckpt_progress *progress)
     (void)user;
     profile_stop();
     gckpt_plan_get(profile.plan, progress->instruction, &i);
-    const char *op = profile.plan->nodes[i.id].op != NULL ? profile.plan->nodes[i.id].op->name : "parameter";
+    const char *op = gckpt_plan_op(profile.plan, i.id);
+    if (*op == 0)
+        op = "parameter";
     while (at < profile.n && strcmp(profile.op[at], op) != 0)
         at++;
     if (at == profile.n && profile.n < 63)
@@ -92,6 +94,15 @@ static void profile_print(int64_t tokens)
                1e3 * profile.seconds[i] / (double)tokens, 100 * profile.seconds[i] / all);
 }
 
+/* Bytes of a parameter's values, as they are stored. */
+static double bytes_of(const gckpt_parameter *p)
+{
+    static const int each[] = { 4, 2, 2, 1 };
+    const int64_t row = p->shape.n > 0 ? p->shape.d[p->shape.n - 1] : 1;
+    const int64_t scales = p->storage == GCKPT_STORED_I8 ? p->elements / row : 0;
+    return (double)(p->elements * each[p->storage] + 4 * scales);
+}
+
 /* Bytes of what a token reads whole: all but the tables of positions and, beside a head of its own, of words. */
 static double weights_of(gckpt_store *s, double *count)
 {
@@ -99,7 +110,7 @@ static double weights_of(gckpt_store *s, double *count)
     gckpt_parameter p;
     for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
         if (strcmp(p.name, "wpe.weight") != 0) {
-            bytes += (double)gckpti_values_bytes(&p);
+            bytes += bytes_of(&p);
             *count += p.shape.n == 2 ? (double)p.elements : 0;
         }
     return bytes;
@@ -133,10 +144,14 @@ static int measure(gckpt_storage storage)
         if (i >= 0)
             prompt[i] = now() - t;
     }
-    if (o.profile) {
+    gckpt_exec *const unwatched = p.one.exec;
+    if (o.profile) { /* the same plan and caches, by an executor that tells its instructions */
         profile.n = 0;
         profile.plan = p.one.plan;
-        p.one.exec->desc.progress = profile_step;
+        const gckpt_exec_desc watched = { .progress = profile_step, .caches_of = unwatched };
+        p.one.exec = gckpt_exec_new(p.one.plan, s, &watched);
+        if (p.one.exec == NULL)
+            return fprintf(stderr, "generate: %s\n", gckpt_error_text(s)), 1;
     }
     for (int64_t i = 0; i < o.tokens; i++) {
         read[i] = peak_sample(PEAK_READ, (int)o.threads);
@@ -155,8 +170,11 @@ static int measure(gckpt_storage storage)
            1e3 * many / (double)(o.prompt - 1), 1e-9 * flops / many, 1e-9 * median(fma, 3),
            100 * flops / many / median(fma, 3), 1e-6 * (double)gckpt_plan_arena(p.one.plan),
            1e-6 * (double)gckpt_plan_arena(p.chunk.plan));
-    if (o.profile)
+    if (o.profile) {
         profile_print(o.tokens);
+        gckpt_exec_free(p.one.exec);
+        p.one.exec = unwatched;
+    }
     fflush(stdout);
     gpt2_generator_free(&p);
     gckpt_store_free(s);

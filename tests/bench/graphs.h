@@ -12,7 +12,7 @@
  *     }
  *     net_free(&n);
  *
- * Every block is a segment. Include after, or together with, the implementation of gradckpt.h.
+ * Every block is a segment.
  */
 #ifndef BENCH_GRAPHS_H
 #define BENCH_GRAPHS_H

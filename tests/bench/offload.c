@@ -1,7 +1,7 @@
 /* offload.c - work of plans that may keep values in slower memory, beside those that may not: the
  * tables of docs/offload.md. Nothing runs: these are plans for a made-up machine.
  *
- *     cc -O2 -std=gnu99 -I. -Itests/bench tests/bench/offload.c -o build/offload -lm
+ *     make build/offload && build/offload
  */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

@@ -4,7 +4,6 @@
  *     build/plans docs/plans.md docs/plans.svg       (or: make plans)
  */
 #define _POSIX_C_SOURCE 200809L
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "graphs.h"
 #include "rotor.h"

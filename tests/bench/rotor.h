@@ -12,6 +12,7 @@
 #ifndef BENCH_ROTOR_H
 #define BENCH_ROTOR_H
 #include "graphs.h"
+#include "graph/graph.h" /* no getter tells segments and what a backward reads */
 #include <stdlib.h>
 
 typedef struct {
@@ -113,8 +114,10 @@ static inline int rotor_read(rotor *r)
     if (plan == NULL)
         return 0;
     int length = gckpt_plan_length(plan);
-    int *number = (int *)rotor_new(g->count, sizeof *number); /* of a tensor's op */
-    unsigned char *active = (unsigned char *)rotor_new(g->count, 1);
+    int *number =
+        (int *)rotor_new((size_t)gckpt_graph_size(g), sizeof *number); /* of a tensor's op */
+    unsigned char *active = (unsigned char *)rotor_new((size_t)gckpt_graph_size(g), 1);
+    gckpt_node node;
     size_t *before = (size_t *)rotor_new((size_t)length + 1, sizeof *before);
     size_t *during = (size_t *)rotor_new((size_t)length + 1, sizeof *during);
     r->all = net_bytes(plan);
@@ -128,8 +131,8 @@ static inline int rotor_read(rotor *r)
                 before[x] += x > b.start ? b.size : 0;
             }
     }
-    for (size_t i = 0; i < g->count; i++)
-        active[i] = g->tensors[i]->kind == GCKPTI_PARAM, number[i] = -1;
+    for (int i = 0; gckpt_graph_node(g, i, &node) == GCKPT_OK; i++)
+        active[i] = strcmp(node.op, "param") == 0, number[i] = -1;
     for (int x = 0; x < length; x++) {
         gckpt_instruction ins;
         gckpt_plan_get(plan, x, &ins);
@@ -137,13 +140,16 @@ static inline int rotor_read(rotor *r)
     }
     for (int x = 0; x < length; x++) {
         gckpt_instruction ins;
+        gckpt_usage usage;
         gckpt_plan_get(plan, x, &ins);
-        const gckpt_tensor *t = g->tensors[ins.id];
-        if (t->batchless) /* of parameters only: runs once a step, whatever the plan */
+        gckpt_plan_usage(plan, x, &usage);
+        gckpt_graph_node(g, ins.id, &node);
+        if (node.batchless) /* of parameters only: runs once a step, whatever the plan */
             continue;
         if (ins.kind == GCKPT_BACKWARD) {
             r->ops[number[ins.id]].before = before[x];
             r->ops[number[ins.id]].during = during[x];
+            r->ops[number[ins.id]].backward = usage.work;
         }
         if (ins.kind != GCKPT_FORWARD)
             continue;
@@ -151,22 +157,24 @@ static inline int rotor_read(rotor *r)
         number[ins.id] = r->count++;
         o->id = ins.id;
         o->segment = -1;
+        const gckpt_tensor *t = g->tensors[ins.id];
         for (int s = t->segment; s >= 0; s = g->segments[s].parent)
             o->segment = s;
-        o->inputs = t->inputs;
+        o->inputs = node.inputs;
         o->flags = t->op->flags;
-        o->out = o->flags & GCKPT_LOSS ? 0 : (size_t)gckpti_elements(&t->shape) * sizeof(float);
+        o->out = node.loss ? 0 : sizeof(float);
+        for (int i = 0; i < node.shape.n; i++)
+            o->out *= (size_t)node.shape.d[i];
         o->aux = t->aux_bytes;
         o->work = during[x];
-        for (int k = 0; k < t->inputs; k++) {
-            const gckpt_tensor *q = t->in[k]->base;
-            o->in[k] = number[q->id];
-            o->reads |= active[q->id] ? t->op->needs[k] : 0;
+        o->forward = usage.work;
+        for (int k = 0; k < o->inputs; k++) {
+            const int q = gckpt_id(t->in[k]->base);
+            o->in[k] = number[q];
+            o->reads |= active[q] ? t->op->needs[k] : 0;
             if (o->in[k] >= 0)
                 r->ops[o->in[k]].last_user = number[ins.id];
         }
-        o->forward = plan->told[ins.id].cost.forward;
-        o->backward = plan->told[ins.id].cost.backward;
     }
     free(number);
     free(active);

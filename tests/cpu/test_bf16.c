@@ -7,6 +7,7 @@
 #include "cpu/own.h"
 #include "plan/plan.h"
 #include "edge.h"
+#include "attend.h"
 #include "rig.h"
 #include <math.h>
 
@@ -855,26 +856,6 @@ static void test_attention_unseen(void) {}
 
 /* ---- a small GPT with a bit of everything ---- */
 enum { BATCH = 4, T = 34, C = 32, V = 61 };
-
-static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
-{
-    const gckpt_init init = { 0.2f, 0.05f, 0 };
-    return gckpt_param(gckpt_graph_of(x), name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
-}
-
-static gckpt_tensor *attend(gckpt_tensor *x, void *user)
-{
-    (void)user;
-    gckpt_tensor *gain = weight(x, "ln.gain", C, 0), *bias = weight(x, "ln.bias", C, 0);
-    gckpt_tensor *w = weight(x, "qkv", C, 3 * C), *b = weight(x, "qkv.bias", 3 * C, 0);
-    gckpt_tensor *qkv = gckpt_linear(gckpt_layernorm(x, gain, bias), w, b);
-    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), 2, 0);
-    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), 2, 0);
-    gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * C, 3 * C);
-    gckpt_tensor *a = gckpt_name(gckpt_attention(q, k, v, 2, 1), "attended");
-    a = gckpt_linear_transposed(a, weight(x, "proj", C, C), NULL);
-    return gckpt_add(x, gckpt_dropout(a, 0.25f));
-}
 
 static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
 {

@@ -1,20 +1,14 @@
 /* cuda_elementwise.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: what is
- * done between ops, elementwise ops, broadcasting, shapes, rotary and losses of elements. Operands lie in one
- * block of memory, at any float; what a kernel must not write is compared, too. Then small trainings.
+ * done between ops, elementwise ops, broadcasting, shapes, rotary and losses of elements (block.h), operands at
+ * any float. Then small trainings.
  *     build/cuda_elementwise [first seed] */
 #include "num/num.h"
 #include "ops/own.h"
 #include "cpu/own.h"
-#include "rig.h"
+#include "block.h"
 #include <math.h>
 
-static const gckpt_backend *device;
-
-/* ---- a block of memory that both have ---- */
-enum { ROOM = 1 << 18, WORK = 1 << 16 }; /* floats */
-static float *host, *result, *there; /* the plain kernels', a copy of the device's, the device's */
-static int64_t used;                 /* floats */
-static int aligned, special;         /* this round: operands begin at 16 bytes; values may be NaN, .. */
+static int aligned, special; /* this round: operands begin at 16 bytes; values may be NaN, .. */
 
 static float any_value(void)
 {
@@ -29,84 +23,17 @@ static float any_value(void)
 /* n floats for an operand, with values in them. */
 static float *piece(int64_t n)
 {
-    int64_t at = used + 4;
-    at = aligned ? (at + 3) / 4 * 4 : at + (int64_t)below(4);
-    used = at + n;
-    CHECK_MSG(used + 4 <= ROOM, "no room for %ld floats", (long)n);
+    float *x = block_take(n, aligned ? 4 : 1);
     for (int64_t i = 0; i < n; i++)
-        host[at + i] = any_value();
-    return host + at;
+        x[i] = any_value();
+    return x;
 }
 
 static void start(void)
 {
-    int64_t most = used + 8 > 4096 ? used + 8 : 4096; /* what is behind was never written */
-    used = 0;
+    block_clear();
     aligned = chance(60);
     special = chance(30) ? 1 + chance(40) : 0;
-    for (int64_t i = 0; i < most; i++)
-        host[i] = -77.25f;
-}
-
-static void *over(const void *p)
-{
-    return p ? (char *)there + ((const char *)p - (const char *)host) : NULL;
-}
-
-static void to_device(void) { device->copy_in(device->context, there, host, (size_t)(used + 4) * 4); }
-
-/* What the device has, against what stands in host. */
-static void same(const char *what, const gckpt_call *c)
-{
-    int64_t wrong = -1;
-    device->copy_out(device->context, result, there, (size_t)(used + 4) * 4);
-    for (int64_t i = 0; i < used + 4 && wrong < 0; i++)
-        if (bits_of(host[i]) != bits_of(result[i]) && !(host[i] != host[i] && result[i] != result[i]))
-            wrong = i;
-    CHECK_MSG(wrong < 0,
-              "%s, %d inputs, (%ld,%ld,%ld,%ld,%ld,%ld) of %d and (%ld,%ld,%ld,%ld) of %d: float %ld is %08x, "
-              "must be %08x (aligned %d, special %d)",
-              what, c ? c->inputs : 0, c ? (long)c->in[0].shape.d[0] : 0, c ? (long)c->in[0].shape.d[1] : 0,
-              c ? (long)c->in[0].shape.d[2] : 0, c ? (long)c->in[0].shape.d[3] : 0,
-              c ? (long)c->in[0].shape.d[4] : 0, c ? (long)c->in[0].shape.d[5] : 0, c ? c->in[0].shape.n : 0,
-              c ? (long)c->in[1].shape.d[0] : 0, c ? (long)c->in[1].shape.d[1] : 0,
-              c ? (long)c->in[1].shape.d[2] : 0, c ? (long)c->in[1].shape.d[3] : 0, c ? c->in[1].shape.n : 0,
-              (long)wrong, wrong < 0 ? 0 : bits_of(result[wrong]), wrong < 0 ? 0 : bits_of(host[wrong]), aligned,
-              special);
-    const char *problem = device->finish(device->context);
-    CHECK_MSG(!problem, "%s", problem ? problem : "");
-}
-
-/* A call's operands are pieces of host: both kernels, then both memories. */
-static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
-{
-    static float plain_work[WORK];
-    gckpt_call c = *call, d = *call, planned = *call;
-    gckpt_kernel kernel = device->find(device->context, op, kind);
-    CHECK_MSG(kernel != NULL, "%s has no kernel", op->name);
-    CHECK(op->shape(&planned) == GCKPT_OK);
-    c.work = planned.work_forward || planned.work_backward ? plain_work : NULL;
-    CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
-    size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
-    CHECK(work <= WORK * 4);
-    for (int i = 0; i < c.inputs; i++) {
-        d.in[i].data = (const float *)over(c.in[i].data);
-        d.in[i].grad = (float *)over(c.in[i].grad);
-        d.in[i].low = (float *)over(c.in[i].low);
-    }
-    d.out = (float *)over(c.out);
-    d.grad_out = (const float *)over(c.grad_out);
-    d.loss_sum = (double *)over(c.loss_sum);
-    d.loss_count = (int64_t *)over(c.loss_count);
-    d.backend = device->context;
-    d.work = work ? device->get(device->context, work, 64) : NULL;
-    to_device();
-    if (kernel)
-        kernel(&d);
-    (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
-    same(op->name, &c);
-    if (d.work)
-        device->release(device->context, d.work, work);
 }
 
 /* ---- calls ---- */
@@ -140,12 +67,7 @@ static gckpt_shape any_shape(int dims, int64_t most)
 
 static gckpt_call new_call(const void *attributes)
 {
-    gckpt_call c;
-    memset(&c, 0, sizeof c);
-    c.attributes = attributes;
-    c.training = 1;
-    c.threads = 1;
-    c.rows = 1;
+    gckpt_call c = block_call(attributes);
     c.seed = 0x123456789abcdefu + below(3);
     c.step = below(5);
     c.id = 3 + (int)below(9);
@@ -412,12 +334,12 @@ static void test_between(void)
         start();
         float *a = piece(n), *b = piece(n);
         uint32_t word = round % 2 ? 0 : 0x7fc07fc0u;
-        to_device();
+        block_in();
         gckpti_cpu_fill(&h, a, word, n);
         device->fill(&d, over(a), word, n);
         gckpti_cpu_add(&h, b, b + 0, n);
         device->add(&d, (float *)over(b), (float *)over(b), n);
-        same("fill and add", NULL);
+        block_same("fill and add", NULL);
     }
     for (int round = 0; round < 200; round++) {
         gckpt_conversion c = { (gckpt_conversion_kind)(round % 4), NULL, NULL, NULL, 0, 0x80000123u }, e;
@@ -437,10 +359,10 @@ static void test_between(void)
         e.x = (float *)over(c.x);
         e.from = (const uint16_t *)over(c.from);
         e.to = (uint16_t *)over(c.to);
-        to_device();
+        block_in();
         device->convert(&d, &e);
         gckpti_cpu_convert(&h, &c);
-        same("convert", NULL);
+        block_same("convert", NULL);
     }
 }
 
@@ -486,7 +408,7 @@ static void test_update(void)
         q.values = (float *)over(p.values);
         q.state[0] = (float *)over(p.state[0]);
         q.state[1] = (float *)over(p.state[1]);
-        to_device();
+        block_in();
         device->update(&d, &q);
         static float sum[9001];
         memcpy(sum, p.gradient, (size_t)n * 4);
@@ -495,7 +417,7 @@ static void test_update(void)
         gckpti_plain_update(&h, &p);
         if (!p.write_back)
             memcpy(p.gradient, sum, (size_t)n * 4);
-        same("update", NULL);
+        block_same("update", NULL);
     }
 }
 
@@ -588,15 +510,8 @@ static void test_trainings(void)
 
 int main(int argc, char **argv)
 {
-    const char *error;
-    device = gckpt_cuda_backend(0, &error);
-    CHECK_MSG(device != NULL, "%s", error);
-    if (!device)
+    if (!block_open(argc, argv))
         return check_report("cuda elementwise");
-    random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
-    host = (float *)calloc(ROOM, sizeof *host);
-    result = (float *)malloc(ROOM * sizeof *result);
-    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
     test_unary();
     test_broadcasting();
     test_shapes();
@@ -605,8 +520,6 @@ int main(int argc, char **argv)
     test_between();
     test_update();
     test_trainings();
-    device->release(device->context, there, ROOM * sizeof *there);
-    free(host);
-    free(result);
+    block_close();
     return check_report("cuda elementwise");
 }

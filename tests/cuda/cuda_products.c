@@ -1,23 +1,16 @@
 /* cuda_products.c - matmul, linear and embed of gradckpt_cuda.cu against the plain kernels of gradckpt.h,
- * bit by bit: every tile, on its edges and inside; every way to read a factor; f32 and bf16 operands; then
- * small trainings. Operands lie in one block of memory, at any element; what a kernel must not write is
- * compared, too.
+ * bit by bit (block.h): every tile, on its edges and inside; every way to read a factor; f32 and bf16 operands,
+ * at any element; then small trainings.
  *     build/cuda_products [first seed] */
 #include "num/num.h"
 #include "ops/ops.h"
+#include "block.h"
 #include "edge.h"
-#include "rig.h"
 #ifdef GCKPT_CUDA_SHIM
 #include "cuda_shim.h"
 #endif
 
-static const gckpt_backend *device;
-
-/* ---- a block of memory that both have ---- */
-enum { ROOM = 1 << 20, WORK = 1 << 16 }; /* floats */
-static float *host, *result, *there; /* the plain kernels', a copy of the device's, the device's */
-static int64_t used;                 /* floats */
-static int aligned, special;         /* operands begin at 16 bytes; values are -0, or subnormal, NaN, .. */
+static int aligned, special; /* operands begin at 16 bytes; values are -0, or subnormal, NaN, .. */
 
 static float any_value(void)
 {
@@ -38,24 +31,17 @@ static float any_value(void)
 
 static void start(void)
 {
-    int64_t most = used + 8 > 4096 ? used + 8 : 4096; /* what is behind was never written */
-    used = 0;
+    block_clear();
     aligned = chance(60);
     special = chance(50) ? 1 + (int)below(4) : 0;
-    for (int64_t i = 0; i < most; i++)
-        host[i] = -77.25f;
 }
 
 static float *piece(int64_t n)
 {
-    int64_t at = used + 4;
-    at = aligned ? (at + 3) / 4 * 4 : at + (int64_t)below(4);
-    used = at + n;
-    if (!CHECK_MSG(used + 4 <= ROOM, "no room for %ld floats", (long)n))
-        exit(1);
+    float *x = block_take(n, aligned ? 4 : 1);
     for (int64_t i = 0; i < n; i++)
-        host[at + i] = any_value();
-    return host + at;
+        x[i] = any_value();
+    return x;
 }
 
 static uint16_t *piece_bf16(int64_t n)
@@ -67,80 +53,12 @@ static uint16_t *piece_bf16(int64_t n)
     return x;
 }
 
-static void *over(const void *p)
-{
-    return p ? (void *)((char *)there + ((const char *)p - (const char *)host)) : NULL;
-}
-
-static int same_bits(float a, float b, int bf16)
-{
-    uint32_t u = bits_of(a), v = bits_of(b);
-    if (u == v || (a != a && b != b))
-        return 1;
-    for (int half = 0; half < 2 && bf16; half++) {
-        float x = gckpt_from_bf16((uint16_t)(u >> 16 * half)), y = gckpt_from_bf16((uint16_t)(v >> 16 * half));
-        if (bits_of(x) != bits_of(y) && !(x != x && y != y))
-            return 0;
-    }
-    return bf16;
-}
-
-/* A call's operands are pieces of host: both kernels, then both memories. */
-static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
-{
-    gckpt_call c = *call, d = *call, planned = *call;
-    gckpt_kernel kernel = device->find(device->context, op, kind);
-    int64_t wrong = -1;
-    if (!CHECK_MSG(kernel != NULL, "%s has no kernel", op->name))
-        return;
-    CHECK(op->shape(&planned) == GCKPT_OK);
-    CHECK(planned.work_forward == 0 && planned.work_backward == 0);
-    CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
-    size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
-    for (int i = 0; i < c.inputs; i++) {
-        d.in[i].data = (const float *)over(c.in[i].data);
-        d.in[i].index = (const int32_t *)over(c.in[i].index);
-        d.in[i].bf16 = (const uint16_t *)over(c.in[i].bf16);
-        d.in[i].grad = (float *)over(c.in[i].grad);
-        d.in[i].grad_bf16 = (uint16_t *)over(c.in[i].grad_bf16);
-        d.in[i].low = (float *)over(c.in[i].low);
-    }
-    d.out = (float *)over(c.out);
-    d.out_bf16 = (uint16_t *)over(c.out_bf16);
-    d.grad_out = (const float *)over(c.grad_out);
-    d.grad_out_bf16 = (const uint16_t *)over(c.grad_out_bf16);
-    d.backend = device->context;
-    d.work = work ? device->get(device->context, work, 64) : NULL;
-    device->copy_in(device->context, there, host, (size_t)(used + 4) * 4);
-    kernel(&d);
-    (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
-    device->copy_out(device->context, result, there, (size_t)(used + 4) * 4);
-    for (int64_t i = 0; i < used + 4 && wrong < 0; i++)
-        if (!same_bits(host[i], result[i], c.precision != GCKPT_FP32))
-            wrong = i;
-    const gckpt_shape *a = &c.in[0].shape, *b = &c.in[1].shape;
-    CHECK_MSG(wrong < 0,
-              "%s %s, %d inputs, (%ld,%ld,%ld) of %d and (%ld,%ld,%ld) of %d: float %ld is %08x, must be %08x "
-              "(precision %d, aligned %d, special %d)",
-              op->name, kind == GCKPT_FORWARD ? "forward" : "backward", c.inputs, (long)a->d[0], (long)a->d[1],
-              (long)a->d[2], a->n, (long)b->d[0], (long)b->d[1], (long)b->d[2], b->n, (long)wrong,
-              wrong < 0 ? 0 : bits_of(result[wrong]), wrong < 0 ? 0 : bits_of(host[wrong]), (int)c.precision,
-              aligned, special);
-    const char *problem = device->finish(device->context);
-    CHECK_MSG(!problem, "%s", problem ? problem : "");
-    if (d.work)
-        device->release(device->context, d.work, work);
-}
-
 /* ---- calls ---- */
 static gckpt_call new_call(gckpt_precision precision, const int *transposed)
 {
-    gckpt_call c;
-    memset(&c, 0, sizeof c);
-    c.attributes = transposed;
+    gckpt_call c = block_call(transposed);
     c.precision = precision;
-    c.training = c.threads = c.plain = 1;
-    c.rows = 1;
+    c.plain = 1;
     return c;
 }
 
@@ -347,14 +265,8 @@ static void test_trainings(void)
 
 int main(int argc, char **argv)
 {
-    const char *error;
-    device = gckpt_cuda_backend(0, &error);
-    if (!CHECK_MSG(device != NULL, "%s", error))
+    if (!block_open(argc, argv))
         return check_report("cuda products");
-    random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
-    host = (float *)calloc(ROOM, sizeof *host);
-    result = (float *)malloc(ROOM * sizeof *result);
-    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
     test_zeros();
 #ifdef GCKPT_CUDA_SHIM /* one processor wants the largest tiles that fit, 132 want small ones */
     int many = cuda_shim.multiprocessors;
@@ -370,8 +282,6 @@ int main(int argc, char **argv)
 #endif
     test_trainings();
     edge_ends(device, GCKPT_ISA_AUTO, 0);
-    device->release(device->context, there, ROOM * sizeof *there);
-    free(host);
-    free(result);
+    block_close();
     return check_report("cuda products");
 }

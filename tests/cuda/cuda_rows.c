@@ -1,16 +1,9 @@
 /* cuda_rows.c - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: softmax, norms,
- * losses over classes, attention, in fp32 and in bf16 plans. Operands lie in one block of memory that both
- * have, so that what a kernel must not write is compared, too. Then small trainings: plans, splits, bf16.
+ * losses over classes, attention, in fp32 and in bf16 plans (block.h). Then small trainings: plans, splits, bf16.
  *     build/cuda_rows [first seed] [rounds] */
 #include "ops/ops.h"
-#include "rig.h"
+#include "block.h"
 
-static const gckpt_backend *device;
-
-/* ---- the block: the plain kernels', the device's, a copy of that ---- */
-enum { ROOM = 3 << 18, PLAIN_WORK = 1 << 16 }; /* floats */
-static float *host, *there, *result;
-static int64_t used;
 static int odd; /* this round: 1: any operand may hold NaN, infinities, zeros, subnormals; 2: the first one */
 
 static float value(int special)
@@ -26,98 +19,18 @@ static float value(int special)
 /* n words, beginning at any float, or where `unit` floats divide the address. */
 static float *piece(int64_t n, int unit)
 {
-    used += 3 + (int64_t)below(4);
-    used = (used + unit - 1) / unit * unit;
-    if (!CHECK_MSG(used + n + 8 <= ROOM, "no room for %ld floats", (long)n))
-        exit(check_report("cuda rows"));
-    used += n;
-    for (int64_t i = used - n; i < used; i++)
-        host[i] = value(odd == 1);
-    return host + used - n;
-}
-
-static void *over(const void *p)
-{
-    return p ? (char *)there + ((const char *)p - (const char *)host) : NULL;
-}
-
-/* The same bits, or NaN both; halves: words may be two bf16. */
-static int same(float x, float y, int halves)
-{
-    uint32_t a = bits_of(x), b = bits_of(y);
-    for (int i = 0; halves && i < 32; i += 16)
-        if ((a >> i & 0x7fffu) > 0x7f80u && (b >> i & 0x7fffu) > 0x7f80u)
-            a &= ~(0xffffu << i), b &= ~(0xffffu << i);
-    return a == b || (x != x && y != y);
-}
-
-/* Runs the plain kernel on the host's block, the device's on a copy of it, and compares. */
-static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
-{
-    static float plain_work[PLAIN_WORK];
-    gckpt_call c = *call, d = *call, planned = *call;
-    gckpt_kernel kernel = device->find(device->context, op, kind);
-    CHECK(op->shape(&planned) == GCKPT_OK);
-    CHECK(planned.work_forward <= sizeof plain_work && planned.work_backward <= sizeof plain_work);
-    CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
-    size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
-    for (int i = 0; i < c.inputs; i++) {
-        gckpt_arg *a = &d.in[i];
-        a->data = (const float *)over(a->data), a->grad = (float *)over(a->grad);
-        a->low = (float *)over(a->low), a->index = (const int32_t *)over(a->index);
-        a->bf16 = (const uint16_t *)over(a->bf16), a->grad_bf16 = (uint16_t *)over(a->grad_bf16);
-    }
-    d.out = (float *)over(c.out), d.grad_out = (const float *)over(c.grad_out), d.aux = over(c.aux);
-    d.loss_sum = (double *)over(c.loss_sum), d.loss_count = (int64_t *)over(c.loss_count);
-    d.backend = device->context;
-    d.work = work ? device->get(device->context, work, 64) : NULL;
-    c.work = plain_work;
-    device->copy_in(device->context, there, host, (size_t)(used + 8) * 4);
-    if (CHECK_MSG(kernel != NULL, "%s has no kernel", op->name))
-        kernel(&d);
-    (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
-    device->copy_out(device->context, result, there, (size_t)(used + 8) * 4);
-    int64_t wrong = -1, count = 0;
-    for (int64_t i = 0; i < used + 8; i++)
-        if (!same(host[i], result[i], c.precision != GCKPT_FP32))
-            wrong = wrong < 0 ? i : wrong, count++;
-    if (wrong >= 0) { /* which operand */
-        const char *name = "nothing's";
-        int64_t nearest = -1;
-        const void *at[8] = { c.out, c.aux, c.loss_sum, c.loss_count, NULL };
-        const char *const names[8] = { "out", "aux", "loss_sum", "loss_count", "" };
-        for (int i = 0; i < 4 + 3 * c.inputs; i++) {
-            const gckpt_arg *a = &c.in[i < 4 ? 0 : (i - 4) / 3];
-            const void *p = i < 4             ? at[i]
-                            : (i - 4) % 3 == 0 ? (const void *)a->grad
-                            : (i - 4) % 3 == 1 ? (const void *)a->low
-                                               : (const void *)a->grad_bf16;
-            int64_t where = p ? ((const char *)p - (const char *)host) / 4 : -1;
-            if (where >= 0 && where <= wrong && where > nearest)
-                nearest = where, name = i < 4 ? names[i] : (i - 4) % 3 == 1 ? "low" : "grad";
-        }
-        CHECK_MSG(0, "%s %s (%ld,%ld,%ld) (%ld,%ld,%ld) precision %d: %ld differ, first of %s[%ld]: %08x, must be %08x",
-                  op->name, kind == GCKPT_FORWARD ? "forward" : "backward", (long)c.in[0].shape.d[0],
-                  (long)c.in[0].shape.d[1], (long)c.in[0].shape.d[2], (long)c.in[1].shape.d[0],
-                  (long)c.in[1].shape.d[1], (long)c.in[1].shape.d[2], c.precision, (long)count, name,
-                  (long)(wrong - nearest), bits_of(result[wrong]), bits_of(host[wrong]));
-    } else
-        CHECK(wrong < 0);
-    const char *problem = device->finish(device->context);
-    CHECK_MSG(!problem, "%s", problem ? problem : "");
-    if (d.work)
-        device->release(device->context, d.work, work);
+    float *x = block_take(n, unit);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value(odd == 1);
+    return x;
 }
 
 static gckpt_call new_call(const void *attributes, int inputs)
 {
-    gckpt_call c;
-    memset(&c, 0, sizeof c);
-    c.attributes = attributes;
+    gckpt_call c = block_call(attributes);
     c.inputs = inputs;
-    c.training = c.threads = c.plain = 1;
-    c.rows = 1;
-    used = 0;
+    c.plain = 1;
+    block_clear();
     odd = chance(30) ? 1 + (int)below(2) : 0;
     return c;
 }
@@ -432,16 +345,9 @@ static void trainings(void)
 
 int main(int argc, char **argv)
 {
-    const char *error;
-    int rounds = argc > 2 ? atoi(argv[2]) : 40;
-    device = gckpt_cuda_backend(0, &error);
-    CHECK_MSG(device != NULL, "%s", error);
-    if (!device)
+    const int rounds = argc > 2 ? atoi(argv[2]) : 40;
+    if (!block_open(argc, argv))
         return check_report("cuda rows");
-    random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
-    host = (float *)calloc(ROOM, sizeof *host);
-    result = (float *)malloc(ROOM * sizeof *result);
-    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
     for (int i = 0; i < rounds; i++) {
         softmax();
         norms();
@@ -450,8 +356,6 @@ int main(int argc, char **argv)
         attention();
     }
     trainings();
-    device->release(device->context, there, ROOM * sizeof *there);
-    free(host);
-    free(result);
+    block_close();
     return check_report("cuda rows");
 }

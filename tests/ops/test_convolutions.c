@@ -1,9 +1,8 @@
 /* test_convolutions.c - conv2d, conv1d and their transposes: values and gradients against PyTorch's, bits
  * against the chains that the manual (5o) writes down, what is refused and with which words. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "convolve.h"
 #include "golden/convolutions.h"
-#include <math.h>
 
 enum { CASES = sizeof golden_convolutions / sizeof golden_convolutions[0] };
 
@@ -22,98 +21,16 @@ static gckpt_shape shape_of(const int64_t *d, int n)
     return s;
 }
 
-static float *parameter(gckpt_store *s, const char *name)
-{
-    gckpt_parameter p = { 0 };
-    CHECK(gckpt_store_get(s, gckpt_store_find(s, name), &p) == GCKPT_OK);
-    return p.values;
-}
-
-static void fill(float *x, int64_t n, int64_t step)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = (float)(i * step % 23 - 11) / 8.0f;
-}
-
-/* One forward and backward of sum(y * target), so that the gradient of y is the target, of these values; what is
- * fetched, dw and db times the count they were divided by. 0: not built, or no such shape of y. */
-enum { ROOM = 8000 };
-typedef struct {
-    int axes, transposed;
-    gckpt_shape x, w, y;
-    int64_t o; /* of the bias; 0: none */
-    gckpt_window window;
-    float x_data[ROOM], w_data[ROOM], b_data[ROOM], target[ROOM];
-    float values[ROOM], dx[ROOM], dw[ROOM], db[ROOM];
-    double count;
-} problem;
-
-static int convolve(problem *z, gckpt_isa isa, int threads)
-{
-    const gckpt_init none = { 0, 0, 0 };
-    gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, z->x);
-    gckpt_tensor *x = gckpt_mul(in, gckpt_param(g, "one", gckpt_shape1(1), none));
-    gckpt_tensor *w = gckpt_param(g, "w", z->w, none);
-    gckpt_tensor *b = z->o ? gckpt_param(g, "b", gckpt_shape1(z->o), none) : NULL;
-    gckpt_tensor *y = builder_of(z->axes, z->transposed)(x, w, b, &z->window);
-    gckpt_shape ys = gckpt_shape_of(y);
-    int good = CHECK_MSG(ys.n > 0 && count_of(&ys) <= ROOM && (!z->y.n || (ys.n == z->y.n && !memcmp(ys.d, z->y.d, (size_t)ys.n * sizeof *ys.d))),
-                         "shape %s", gckpt_error_text(g));
-    if (!good) {
-        rig_free(NULL, NULL, g, s);
-        return 0;
-    }
-    z->y = ys;
-    gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, ys);
-    gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
-    gckpt_pick picks[4] = { { y, 0 }, { x, 1 }, { w, 1 }, { b, 1 } };
-    gckpt_plan_desc desc = { .fetch = picks, .fetches = z->o ? 4 : 3, .threads = threads, .optimiser = GCKPT_SGD };
-    gckpt_exec_desc run = { .isa = isa };
-    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
-    gckpt_exec *e = gckpt_exec_new(p, s, &run);
-    gckpt_feed feeds[2] = { { gckpt_id(in), z->x_data }, { gckpt_id(target), z->target } };
-    float *to[4] = { z->values, z->dx, z->dw, z->db };
-    const int64_t n[4] = { count_of(&ys), count_of(&z->x), count_of(&z->w), z->o };
-    gckpt_report report = { 0 };
-    memcpy(parameter(s, "w"), z->w_data, (size_t)n[2] * sizeof(float));
-    if (z->o)
-        memcpy(parameter(s, "b"), z->b_data, (size_t)n[3] * sizeof(float));
-    *parameter(s, "one") = 1;
-    CHECK_MSG(gckpt_gradients(e, feeds, 2, z->x.d[0], &report) == GCKPT_OK, "%s",
-              gckpt_error_text(e ? (void *)e : (void *)g));
-    z->count = (double)report.count;
-    for (int i = 0; i < desc.fetches; i++) {
-        const float *got = gckpt_fetch(e, gckpt_id(picks[i].tensor), picks[i].gradient);
-        good = CHECK(got != NULL) && good;
-        memcpy(to[i], got ? got : to[i], (size_t)n[i] * sizeof(float));
-    }
-    rig_free(e, p, g, s);
-    return good;
-}
-
 /* ---- PyTorch's ---- */
-static int differ(const float *got, const double *want, int64_t n, double by)
-{
-    int wrong = 0;
-    for (int64_t i = 0; i < n; i++)
-        wrong += fabs((double)got[i] * by - want[i]) > 2e-6 * fabs(want[i]);
-    return wrong;
-}
-
 static void test_golden(int number, gckpt_isa isa, int threads)
 {
     static problem z;
     const int n = golden_convolutions[number].n;
-    z.axes = golden_convolutions[number].axes, z.transposed = golden_convolutions[number].transposed;
+    z.op = builder_of(golden_convolutions[number].axes, golden_convolutions[number].transposed);
     z.x = shape_of(golden_convolutions[number].x, n), z.w = shape_of(golden_convolutions[number].w, n);
     z.y = shape_of(golden_convolutions[number].y, n);
     z.o = golden_convolutions[number].o, z.window = golden_convolutions[number].window;
-    fill(z.x_data, count_of(&z.x), 37);
-    fill(z.target, count_of(&z.y), 31);
-    fill(z.w_data, count_of(&z.w), 29);
-    fill(z.b_data, z.o, 5);
+    fill_operands(&z);
     if (!convolve(&z, isa, threads))
         return;
     int wrong[4] = { differ(z.values, golden_convolutions[number].values, count_of(&z.y), 1),
@@ -176,7 +93,8 @@ static int same(float a, float b) { return bits_of(a) == bits_of(b) || (a != a &
 
 static void test_chains(problem *z, const char *how)
 {
-    const gckpt_shape *image = z->transposed ? &z->y : &z->x, *places = z->transposed ? &z->x : &z->y;
+    const int transposed = z->op == gckpt_conv2d_transposed;
+    const gckpt_shape *image = transposed ? &z->y : &z->x, *places = transposed ? &z->x : &z->y;
     int wrong[3] = { 0, 0, 0 };
     for (int side = 0; side < 2; side++) { /* y, dx */
         const gckpt_shape *s = side ? &z->x : &z->y, *from = side ? &z->y : &z->x;
@@ -189,17 +107,18 @@ static void test_chains(problem *z, const char *how)
         }
     }
     for (int64_t k = 0; k < count_of(&z->w); k++)
-        wrong[2] += !same(z->dw[k], dw_chain(z, image, z->transposed ? z->target : z->x_data, places,
-                                             z->transposed ? z->x_data : z->target, k / z->w.d[3], k % z->w.d[3]) /
+        wrong[2] += !same(z->dw[k], dw_chain(z, image, transposed ? z->target : z->x_data, places,
+                                             transposed ? z->x_data : z->target, k / z->w.d[3], k % z->w.d[3]) /
                                         (float)z->count);
     CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2], "%s: %d values, %d of dx, %d of dw have other bits", how, wrong[0],
               wrong[1], wrong[2]);
 }
 
+enum { DRAWN = 8000 }; /* of an operand: more than any has */
 static void some_floats(float *x, int wild)
 {
     static const float rare[] = { 0.0f, -0.0f, 1e-42f, -1e-39f, 3e38f, INFINITY, -INFINITY, NAN };
-    for (int i = 0; i < ROOM; i++)
+    for (int i = 0; i < DRAWN; i++)
         x[i] = chance(15) ? rare[below(wild ? 8 : 5)] : ((float)below(2001) - 1000.0f) / 700.0f;
 }
 
@@ -209,18 +128,19 @@ static void test_contract(int seed)
     char how[200];
     random_state = (uint64_t)seed + 1;
     memset(&z, 0, sizeof z);
-    z.axes = 2, z.transposed = seed % 2;
+    const int transposed = seed % 2;
+    z.op = builder_of(2, transposed);
     z.window.groups = 1 + (int)below(3);
     const int64_t groups = z.window.groups, c = groups * between(1, 3), o = groups * between(1, 3);
-    z.x = gckpt_shape4(between(1, 2), between(2, 4), between(2, 4), z.transposed ? o : c);
+    z.x = gckpt_shape4(between(1, 2), between(2, 4), between(2, 4), transposed ? o : c);
     z.w = gckpt_shape4(between(1, 3), between(1, 3), c / groups, o);
-    z.o = chance(50) ? z.transposed ? c : o : 0;
+    z.o = chance(50) ? transposed ? c : o : 0;
     for (int i = 0; i < 2; i++) {
         z.window.stride[i] = between(1, 4), z.window.dilation[i] = between(1, 3);
-        z.window.padding[i] = z.transposed ? (int)((z.w.d[i] - 1) * z.window.dilation[i] / 2) : (int)below(4);
-        while (!z.transposed && z.x.d[1 + i] + 2 * z.window.padding[i] <= (z.w.d[i] - 1) * z.window.dilation[i])
+        z.window.padding[i] = transposed ? (int)((z.w.d[i] - 1) * z.window.dilation[i] / 2) : (int)below(4);
+        while (!transposed && z.x.d[1 + i] + 2 * z.window.padding[i] <= (z.w.d[i] - 1) * z.window.dilation[i])
             z.window.padding[i]++;
-        z.window.output_padding[i] = z.transposed ? (int)below(z.window.stride[i]) : 0;
+        z.window.output_padding[i] = transposed ? (int)below(z.window.stride[i]) : 0;
     }
     some_floats(z.x_data, seed % 3 == 0), some_floats(z.w_data, seed % 3 == 0);
     some_floats(z.b_data, 0), some_floats(z.target, seed % 3 == 0);

@@ -2,10 +2,9 @@
  * and the convolution that examples/convolution.h makes of them. Public names only. On every
  * executor: plain and vector kernels, one thread or some, OpenMP's or the program's own. */
 #include "gradckpt.h"
-#include "rig.h"
+#include "convolve.h"
 #include "examples/convolution.h"
 #include "golden/convolution.h"
-#include <math.h>
 
 /* ---- where a call comes from: an op that runs `inside` in its forward, on each executor ---- */
 static void (*inside)(const gckpt_call *call);
@@ -260,164 +259,80 @@ static void check_product(const gckpt_call *call)
 }
 
 /* ---- the convolution ---- */
-typedef struct {
-    int64_t b, c, h, w, o, r, s;
-    int stride, padding, bias;
-} problem;
-
-typedef struct {
-    float *x, *y, *dy, *dx, *w, *dw, *bias, *db;
-    gckpt_shape shape; /* of y */
-} answer;
-
-static float *copied(const float *from, int64_t n)
+static gckpt_tensor *as_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias, const gckpt_window *window)
 {
-    float *to = (float *)malloc((size_t)n * sizeof *to);
-    memset(to, 0, (size_t)n * sizeof *to);
-    if (from)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        CHECK(!"a value that was picked");
-    return to;
-}
-
-static float *parameter(gckpt_store *s, const char *name)
-{
-    gckpt_parameter p = { 0 };
-    CHECK(gckpt_store_get(s, gckpt_store_find(s, name), &p) == GCKPT_OK);
-    return p.values;
-}
-
-static void fill(float *x, int64_t n, int64_t step)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = (float)(i * step % 23 - 11) / 8.0f;
-}
-
-/* One forward and backward of sum(convolution(x) * target): the gradient of y is the target. */
-static answer convolve(const problem *z, gckpt_isa isa, int threads)
-{
-    gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_graph *g = gckpt_graph_new(s, NULL);
-    const gckpt_init none = { 0, 0, 0 };
-    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(z->b, z->c, z->h, z->w));
-    gckpt_tensor *x = gckpt_mul(in, gckpt_param(g, "one", gckpt_shape1(1), none));
-    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape4(z->o, z->c, z->r, z->s), none);
-    gckpt_tensor *bias = z->bias ? gckpt_param(g, "bias", gckpt_shape1(z->o), none) : NULL;
-    gckpt_tensor *y = convolution(x, w, bias, z->stride, z->padding);
-    gckpt_tensor *target = gckpt_input(g, "target", GCKPT_F32, gckpt_shape_of(y));
-    gckpt_term loss = { gckpt_sum_loss(gckpt_mul(y, target)), 1, 0 };
-    gckpt_pick picks[5] = { { y, 0 }, { x, 1 }, { w, 1 }, { y, 1 }, { bias, 1 } };
-    gckpt_plan_desc desc = {
-        .fetch = picks, .fetches = 4 + z->bias, .threads = threads, .optimiser = GCKPT_SGD
-    };
-    gckpt_exec_desc run = { .isa = isa };
-    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
-    gckpt_exec *e = gckpt_exec_new(p, s, &run);
-    answer a = { .shape = gckpt_shape_of(y) };
-    int64_t nx = z->b * z->c * z->h * z->w, nw = z->o * z->c * z->r * z->s, ny = count_of(&a.shape);
-    a.x = (float *)malloc((size_t)nx * sizeof *a.x);
-    a.dy = (float *)malloc((size_t)ny * sizeof *a.dy);
-    fill(a.x, nx, 37);
-    fill(a.dy, ny, 31);
-    *parameter(s, "one") = 1;
-    fill(parameter(s, "w"), nw, 29);
-    if (z->bias)
-        fill(parameter(s, "bias"), z->o, 5);
-    gckpt_feed feeds[2] = { { gckpt_id(in), a.x }, { gckpt_id(target), a.dy } };
-    gckpt_hyper still = gckpt_hyper_lr(0);
-    gckpt_report report;
-    CHECK_MSG(gckpt_step(e, feeds, 2, z->b, &still, &report) == GCKPT_OK, "%s",
-              gckpt_error_text(e ? (void *)e : (void *)g));
-    a.y = copied(gckpt_fetch(e, gckpt_id(y), 0), ny);
-    a.dx = copied(gckpt_fetch(e, gckpt_id(x), 1), nx);
-    a.dw = copied(gckpt_fetch(e, gckpt_id(w), 1), nw);
-    a.w = copied(parameter(s, "w"), nw);
-    a.bias = z->bias ? copied(parameter(s, "bias"), z->o) : NULL;
-    a.db = z->bias ? copied(gckpt_fetch(e, gckpt_id(bias), 1), z->o) : NULL;
-    for (int64_t i = 0; i < nw; i++) /* gradients of parameters are divided by the count */
-        a.dw[i] *= (float)report.count;
-    for (int64_t i = 0; z->bias && i < z->o; i++)
-        a.db[i] *= (float)report.count;
-    rig_free(e, p, g, s);
-    return a;
-}
-
-static void answer_free(answer *a)
-{
-    float *all[] = { a->x, a->y, a->dy, a->dx, a->w, a->dw, a->bias, a->db };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
+    return convolution(x, w, bias, (int)window->stride[0], (int)window->padding[0]);
 }
 
 /* The definition, in double; everything is a small multiple of 1/64, so sums are exact. */
-static void convolve_naively(const problem *z, const answer *a, double *y, double *dx, double *dw,
-                             double *db)
+static void convolve_naively(const problem *z, double *y, double *dx, double *dw, double *db)
 {
-    int64_t rows = a->shape.d[2], cols = a->shape.d[3];
-    for (int64_t b = 0; b < z->b; b++)
-        for (int64_t o = 0; o < z->o; o++)
-            for (int64_t p = 0; p < rows; p++)
-                for (int64_t q = 0; q < cols; q++) {
-                    int64_t at = ((b * z->o + o) * rows + p) * cols + q;
-                    double sum = z->bias ? (double)a->bias[o] : 0, g = (double)a->dy[at];
+    const int64_t *xs = z->x.d, *ws = z->w.d, *ys = z->y.d;
+    const int64_t stride = z->window.stride[0], padding = z->window.padding[0];
+    for (int64_t b = 0; b < ys[0]; b++)
+        for (int64_t o = 0; o < ys[1]; o++)
+            for (int64_t p = 0; p < ys[2]; p++)
+                for (int64_t q = 0; q < ys[3]; q++) {
+                    int64_t at = ((b * ys[1] + o) * ys[2] + p) * ys[3] + q;
+                    double sum = z->o ? (double)z->b_data[o] : 0, g = (double)z->target[at];
                     db[o] += g;
-                    for (int64_t c = 0; c < z->c; c++)
-                        for (int64_t r = 0; r < z->r; r++)
-                            for (int64_t s = 0; s < z->s; s++) {
-                                int64_t i = p * z->stride + r - z->padding;
-                                int64_t j = q * z->stride + s - z->padding;
-                                int64_t from = ((b * z->c + c) * z->h + i) * z->w + j;
-                                int64_t with = ((o * z->c + c) * z->r + r) * z->s + s;
-                                if (i < 0 || i >= z->h || j < 0 || j >= z->w)
+                    for (int64_t c = 0; c < xs[1]; c++)
+                        for (int64_t r = 0; r < ws[2]; r++)
+                            for (int64_t s = 0; s < ws[3]; s++) {
+                                int64_t i = p * stride + r - padding;
+                                int64_t j = q * stride + s - padding;
+                                int64_t from = ((b * xs[1] + c) * xs[2] + i) * xs[3] + j;
+                                int64_t with = ((o * xs[1] + c) * ws[2] + r) * ws[3] + s;
+                                if (i < 0 || i >= xs[2] || j < 0 || j >= xs[3])
                                     continue;
-                                sum += (double)a->w[with] * (double)a->x[from];
-                                dw[with] += g * (double)a->x[from];
-                                dx[from] += g * (double)a->w[with];
+                                sum += (double)z->w_data[with] * (double)z->x_data[from];
+                                dw[with] += g * (double)z->x_data[from];
+                                dx[from] += g * (double)z->w_data[with];
                             }
                     y[at] = sum;
                 }
 }
 
-static int differ(const float *got, const double *want, int64_t n)
-{
-    int wrong = 0;
-    for (int64_t i = 0; i < n; i++)
-        wrong += fabs((double)got[i] - want[i]) > 2e-6 * fabs(want[i]);
-    return wrong;
-}
-
 static void test_values(void)
 {
-    static const problem problems[] = {
+    static const struct {
+        int b, c, h, w, o, r, s, stride, padding, bias;
+    } sizes_of[] = {
         { 2, 3, 5, 6, 4, 3, 2, 2, 1, 1 },    { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0 },
         { 3, 2, 7, 5, 3, 3, 3, 1, 1, 1 },    { 2, 2, 4, 4, 2, 3, 3, 1, 4, 1 },
         { 1, 2, 9, 8, 5, 1, 1, 3, 0, 1 },    { 2, 1, 6, 3, 2, 6, 3, 1, 0, 0 },
         { 2, 4, 8, 8, 3, 5, 5, 2, 2, 1 },    { 1, 3, 4, 7, 2, 2, 4, 5, 3, 1 },
         { 1, 40, 40, 41, 12, 3, 3, 1, 1, 1 } /* several bands */
     };
-    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+    static problem z;
+    z.op = as_conv2d;
+    for (size_t i = 0; i < sizeof sizes_of / sizeof sizes_of[0]; i++) {
+        const int stride = sizes_of[i].stride, padding = sizes_of[i].padding;
+        z.window.stride[0] = stride;
+        z.window.padding[0] = padding;
+        z.x = gckpt_shape4(sizes_of[i].b, sizes_of[i].c, sizes_of[i].h, sizes_of[i].w);
+        z.w = gckpt_shape4(sizes_of[i].o, sizes_of[i].c, sizes_of[i].r, sizes_of[i].s);
+        z.y = gckpt_shape4(sizes_of[i].b, sizes_of[i].o, (sizes_of[i].h + 2 * padding - sizes_of[i].r) / stride + 1,
+                           (sizes_of[i].w + 2 * padding - sizes_of[i].s) / stride + 1);
+        z.o = sizes_of[i].bias ? sizes_of[i].o : 0;
+        fill_operands(&z);
+        const int64_t nx = count_of(&z.x), nw = count_of(&z.w), ny = count_of(&z.y);
+        double *sums = (double *)calloc((size_t)(nx + nw + ny + z.w.d[0]), sizeof *sums);
+        double *dx = sums + ny, *dw = dx + nx, *db = dw + nw;
+        convolve_naively(&z, sums, dx, dw, db);
         for (int k = 0; k < GCKPT_ISA_COUNT * 3; k++) {
-            const problem *z = &problems[i];
-            if (!gckpt_isa_available((gckpt_isa)(k / 3)))
+            if (!gckpt_isa_available((gckpt_isa)(k / 3)) || !convolve(&z, (gckpt_isa)(k / 3), k % 3 + 1))
                 continue;
-            answer a = convolve(z, (gckpt_isa)(k / 3), k % 3 + 1);
-            int64_t nx = z->b * z->c * z->h * z->w, nw = z->o * z->c * z->r * z->s;
-            int64_t ny = count_of(&a.shape);
-            double *sums = (double *)calloc((size_t)(nx + nw + ny + z->o), sizeof *sums);
-            double *dx = sums + ny, *dw = dx + nx, *db = dw + nw;
-            convolve_naively(z, &a, sums, dx, dw, db);
-            CHECK_MSG(!differ(a.y, sums, ny) && !differ(a.dx, dx, nx) && !differ(a.dw, dw, nw) &&
-                          (!z->bias || !differ(a.db, db, z->o)),
-                      "problem %d, %s, %d threads: %d %d %d", (int)i,
-                      gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, differ(a.y, sums, ny),
-                      differ(a.dx, dx, nx), differ(a.dw, dw, nw));
+            const int wrong[4] = { differ(z.values, sums, ny, 1), differ(z.dx, dx, nx, 1), differ(z.dw, dw, nw, z.count),
+                                   differ(z.db, db, z.o, z.count) };
+            CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "problem %d, %s, %d threads: %d %d %d %d", (int)i,
+                      gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, wrong[0], wrong[1], wrong[2], wrong[3]);
             if (i == 0) /* PyTorch's */
-                CHECK(!differ(a.y, golden_y, ny) && !differ(a.dx, golden_dx, nx) &&
-                      !differ(a.dw, golden_dw, nw) && !differ(a.db, golden_db, z->o));
-            free(sums);
-            answer_free(&a);
+                CHECK(!differ(z.values, golden_y, ny, 1) && !differ(z.dx, golden_dx, nx, 1) &&
+                      !differ(z.dw, golden_dw, nw, z.count) && !differ(z.db, golden_db, z.o, z.count));
         }
+        free(sums);
+    }
 }
 
 /* ---- a small network, trained in any way ---- */

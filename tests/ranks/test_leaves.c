@@ -17,7 +17,8 @@ static gckpt_graph *graph;
 static gckpt_term terms[2];
 static int term_count;
 
-/* A GPT of sorts: tied embedding, blocks, and sometimes a regulariser of the embedding. */
+/* A GPT of sorts: tied embedding, blocks, and sometimes a regulariser of the embedding. Not of net.h:
+ * the formulas are of parameters that are cut, in several blocks of 4096, and net.h's are smaller. */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *t, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };

@@ -99,7 +99,8 @@ static void overlap(void)
 }
 
 /* ---- a chain of layers, planned ---- */
-enum { WIDTH = 128, LAYERS = 3, ROWS = 4 }; /* a layer's weights are 4 blocks */
+/* Not of net.h: the closed forms are those of equal layers, each of whose weights are 4 blocks. */
+enum { WIDTH = 128, LAYERS = 3, ROWS = 4 };
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;

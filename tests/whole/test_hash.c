@@ -8,6 +8,7 @@
  *     test_hash          the tests
  *     test_hash plans    prints one hash of plans for fast kernels: equal on all machines too */
 #include "gradckpt.h"
+#include "attend.h"
 #include "check.h"
 
 #define GOLDEN UINT64_C(0x226066a7e94b0b8b)
@@ -17,29 +18,7 @@
 
 enum { BATCH = 3, T = 66, C = 16, V = 1030, STEPS = 3 };
 
-static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
-{
-    const gckpt_init init = { 0.2f, 0.05f, 0 };
-    return gckpt_param(gckpt_graph_of(x), name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
-}
-
-/* Nodes and parameters are made one statement at a time: C does not order a call's arguments, and
- * the order of creation is part of the result. */
-
-/* (B,T,C) -> (B,T,C): attention with rotary positions. */
-static gckpt_tensor *attend(gckpt_tensor *x, void *user)
-{
-    (void)user;
-    gckpt_tensor *gain = weight(x, "ln.gain", C, 0), *bias = weight(x, "ln.bias", C, 0);
-    gckpt_tensor *w = weight(x, "qkv", C, 3 * C), *b = weight(x, "qkv.bias", 3 * C, 0);
-    gckpt_tensor *qkv = gckpt_linear(gckpt_layernorm(x, gain, bias), w, b);
-    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), 2, 0);
-    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), 2, 0);
-    gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * C, 3 * C);
-    gckpt_tensor *a = gckpt_attention(q, k, v, 2, 1);
-    a = gckpt_linear_transposed(a, weight(x, "proj", C, C), NULL);
-    return gckpt_add(x, gckpt_dropout(a, 0.25f));
-}
+/* Nodes and parameters are made one statement at a time, as in attend.h. */
 
 /* (B,T,C) -> (B,T,C): every nonlinearity. */
 static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
@@ -172,7 +151,8 @@ static uint64_t hash_plan(uint64_t hash, const gckpt_plan *p)
     return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_work(p));
 }
 
-/* A random network of so many ops: long and short skips, shared weights, wide and narrow layers. */
+/* A random network of so many ops: long and short skips, shared weights, wide and narrow layers. Not of
+ * net.h, whose nets change with every new op: PLANS must not. */
 static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
 {
     gckpt_tensor *at[128];

@@ -7,7 +7,8 @@
 #if RANKS_THREADS
 #include <math.h>
 
-/* ---- a model with all that sums up: a tied table, products with and without a bias, gains, what
+/* ---- not a net of net.h, whose parameters are too small to be cut (ranks of those: test_ranks_random.c):
+ * a model with all that sums up: a tied table, products with and without a bias, gains, what
  * broadcasting repeats, functions of parameters, a regulariser, losses with counts of their own ---- */
 enum { BATCH = 16, T = 3, D = 5, C = 20, V = 250, WIDE = 700, LEAVES = 8, STEPS = 4 };
 enum {

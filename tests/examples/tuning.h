@@ -4,7 +4,7 @@
 #ifndef TESTS_TUNING_H
 #define TESTS_TUNING_H
 #include "check.h"
-#include "../examples/generate.h"
+#include "examples/generate.h"
 #include "golden/gpt2.h"
 #include "rig.h"
 

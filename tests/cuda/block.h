@@ -1,0 +1,172 @@
+/* block.h - kernels of gradckpt_cuda.cu against the plain ones of gradckpt.h, bit by bit: what
+ * cuda_elementwise.c, cuda_products.c and cuda_rows.c share. Operands lie in one block of memory
+ * that both have, so that what a kernel must not write is compared, too.
+ *
+ *     if (block_open(argc, argv)) {          the device and the block; argv[1]: first seed
+ *         used = 0;                          the block is empty
+ *         float *x = block_take(n, 1);       room for n floats, which the test fills
+ *         both(op, GCKPT_FORWARD, &call);    operands in the block: both kernels, both memories
+ *         block_close();
+ *     }
+ * What is not an op's kernel: block_in(); both of them; block_same("what", NULL). Which values are
+ * drawn is each test's own: those that are hard for its kernels. */
+#ifndef TESTS_CUDA_BLOCK_H
+#define TESTS_CUDA_BLOCK_H
+#include "rig.h"
+
+static const gckpt_backend *device;
+enum { ROOM = 1 << 20, WORK = 1 << 16, BEHIND = 8 }; /* floats; those behind are compared, too */
+static float *host, *result, *there; /* the plain kernels', a copy of the device's, the device's */
+static int64_t used;                 /* floats */
+
+static inline int block_open(int argc, char **argv)
+{
+    const char *error;
+    device = gckpt_cuda_backend(0, &error);
+    if (!CHECK_MSG(device != NULL, "%s", error))
+        return 0;
+    random_state = argc > 1 ? (uint64_t)atol(argv[1]) : 1;
+    host = (float *)calloc(ROOM, sizeof *host);
+    result = (float *)malloc(ROOM * sizeof *result);
+    there = (float *)device->get(device->context, ROOM * sizeof *there, 256);
+    return 1;
+}
+
+static inline void block_close(void)
+{
+    device->release(device->context, there, ROOM * sizeof *there);
+    free(host);
+    free(result);
+}
+
+/* Empty, and no float as an operand has it. */
+static inline void block_clear(void)
+{
+    int64_t most =
+        used + BEHIND > 4096 ? used + BEHIND : 4096; /* what is behind was never written */
+    used = 0;
+    for (int64_t i = 0; i < most; i++)
+        host[i] = -77.25f;
+}
+
+/* n floats, some behind the last: at any float, or where `unit` floats divide the place. */
+static inline float *block_take(int64_t n, int unit)
+{
+    used += 4 + (unit == 1 ? (int64_t)below(4) : 0);
+    used = (used + unit - 1) / unit * unit;
+    if (!CHECK_MSG(used + n + BEHIND <= ROOM, "no room for %ld floats", (long)n))
+        exit(check_report("block"));
+    used += n;
+    return host + used - n;
+}
+
+/* The device's address of what stands in the block. */
+static inline void *over(const void *p)
+{
+    return p ? (void *)((char *)there + ((const char *)p - (const char *)host)) : NULL;
+}
+
+static inline void block_in(void)
+{
+    device->copy_in(device->context, there, host, (size_t)(used + BEHIND) * 4);
+}
+
+/* The same bits, or NaN both; halves: words may be two bf16. */
+static inline int same_bits(float x, float y, int halves)
+{
+    uint32_t a = bits_of(x), b = bits_of(y);
+    for (int i = 0; halves && i < 32; i += 16)
+        if ((a >> i & 0x7fffu) > 0x7f80u && (b >> i & 0x7fffu) > 0x7f80u)
+            a &= ~(0xffffu << i), b &= ~(0xffffu << i);
+    return a == b || (x != x && y != y);
+}
+
+/* The operand in which float `at` of the block lies, and where in it. */
+static inline const char *block_owner(const gckpt_call *c, int64_t at, int64_t *inside)
+{
+    static const char *const names[] = { "out",  "out_bf16", "aux",  "loss_sum", "loss_count",
+                                         "grad", "low",      "grad", "data",     "data" };
+    const char *name = "nothing's";
+    int64_t nearest = -1;
+    for (int i = 0; i < 5 + 5 * c->inputs; i++) {
+        const gckpt_arg *a = &c->in[i < 5 ? 0 : (i - 5) / 5];
+        const void *const all[] = { c->out,  c->out_bf16, c->aux,       c->loss_sum, c->loss_count,
+                                    a->grad, a->low,      a->grad_bf16, a->data,     a->bf16 };
+        const int which = i < 5 ? i : 5 + i % 5;
+        int64_t where = all[which] ? ((const char *)all[which] - (const char *)host) / 4 : -1;
+        if (where >= 0 && where <= at && where > nearest)
+            nearest = where, name = names[which];
+    }
+    *inside = at - nearest;
+    return name;
+}
+
+/* What the device has, against what stands in host. */
+static inline void block_same(const char *what, const gckpt_call *c)
+{
+    int64_t first = -1, count = 0, inside = 0;
+    device->copy_out(device->context, result, there, (size_t)(used + BEHIND) * 4);
+    for (int64_t i = 0; i < used + BEHIND; i++)
+        if (!same_bits(host[i], result[i], c && c->precision != GCKPT_FP32))
+            first = first < 0 ? i : first, count++;
+    const char *owner = c && first >= 0 ? block_owner(c, first, &inside) : "";
+    CHECK_MSG(first < 0, "%s: %ld differ, first float %ld, %s[%ld]: %08x, must be %08x", what,
+              (long)count, (long)first, owner, (long)inside, bits_of(result[first < 0 ? 0 : first]),
+              bits_of(host[first < 0 ? 0 : first]));
+    for (int i = 0; c && first >= 0 && i < c->inputs; i++) {
+        const gckpt_shape *s = &c->in[i].shape;
+        fprintf(stderr, "    input %d of", i);
+        for (int k = 0; k < s->n; k++)
+            fprintf(stderr, " %ld", (long)s->d[k]);
+        fprintf(stderr, ", precision %d\n", (int)c->precision);
+    }
+    const char *problem = device->finish(device->context);
+    CHECK_MSG(!problem, "%s", problem ? problem : "");
+}
+
+/* A call's operands are pieces of the block: both kernels, then both memories. */
+static inline void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
+{
+    static float plain_work[WORK];
+    gckpt_call c = *call, d = *call, planned = *call;
+    char what[80];
+    gckpt_kernel kernel = device->find(device->context, op, kind);
+    if (!CHECK_MSG(kernel != NULL, "%s has no kernel", op->name))
+        return;
+    CHECK(op->shape(&planned) == GCKPT_OK);
+    CHECK(planned.work_forward <= sizeof plain_work && planned.work_backward <= sizeof plain_work);
+    c.work = planned.work_forward || planned.work_backward ? plain_work : NULL;
+    CHECK(device->workspace(device->context, op, &planned) == GCKPT_OK);
+    const size_t work = kind == GCKPT_FORWARD ? planned.work_forward : planned.work_backward;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *a = &d.in[i];
+        a->data = (const float *)over(a->data), a->grad = (float *)over(a->grad);
+        a->low = (float *)over(a->low), a->index = (const int32_t *)over(a->index);
+        a->bf16 = (const uint16_t *)over(a->bf16), a->grad_bf16 = (uint16_t *)over(a->grad_bf16);
+    }
+    d.out = (float *)over(c.out), d.out_bf16 = (uint16_t *)over(c.out_bf16), d.aux = over(c.aux);
+    d.grad_out = (const float *)over(c.grad_out);
+    d.grad_out_bf16 = (const uint16_t *)over(c.grad_out_bf16);
+    d.loss_sum = (double *)over(c.loss_sum), d.loss_count = (int64_t *)over(c.loss_count);
+    d.backend = device->context;
+    d.work = work ? device->get(device->context, work, 64) : NULL;
+    block_in();
+    kernel(&d);
+    (kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
+    snprintf(what, sizeof what, "%s %s", op->name, kind == GCKPT_FORWARD ? "forward" : "backward");
+    block_same(what, &c);
+    if (d.work)
+        device->release(device->context, d.work, work);
+}
+
+/* A call of one thread in a training, with nothing in it yet. */
+static inline gckpt_call block_call(const void *attributes)
+{
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.attributes = attributes;
+    c.training = c.threads = 1;
+    c.rows = 1;
+    return c;
+}
+#endif
