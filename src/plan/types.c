@@ -37,11 +37,11 @@ GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_che
 GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
 GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
-    gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
-    gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
-    gckpti_gather_squares, gckpti_leave
+    gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,
+    gckpti_crew_batches,   gckpti_crew_begin,    gckpti_crew_call,  gckpti_drain,
+    gckpti_meet,           gckpti_set_round,     gckpti_next_round, gckpti_end_stream,
+    gckpti_skips,          gckpti_run_reduce,    gckpti_run_gather, gckpti_pass_share,
+    gckpti_gather_updated, gckpti_gather_squares
 };
 
 GCKPTI_FN int gckpti_levels(int leaves)
