@@ -1,7 +1,5 @@
 #include "run/own.h"
-#include "graph/graph.h"
 
-/* ---- one instruction ---- */
 GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
     if (gckpti_on(e)->own_memory)
@@ -46,11 +44,27 @@ GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
     return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
 }
 
-/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
+/* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
+ * set: to clear them all would take longer than a small update. */
+GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
 {
-    unsigned char *caches = e->caches_of->caches;
-    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+    const size_t rest = offsetof(gckpt_call, shape);
+    c->inputs = 0;
+    memset((unsigned char *)c + rest, 0, sizeof *c - rest);
+    c->seed = e->store->seed;
+    c->step = e->step;
+    c->threads = e->plan->threads;
+    c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
+    c->training = e->plan->mode != GCKPT_INFERENCE;
+    c->runner = &e->runner;
+    c->kernels = e->kernels;
+    c->backend = gckpti_on(e)->context;
+}
+
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+{
+    memset(c->in, 0, sizeof c->in);
+    gckpti_call_between(e, c);
 }
 
 /* As a bare call, of one that an earlier instruction of this run has left, where `inputs` are set
@@ -131,20 +145,4 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         stored->packing = e->plan->packing;
         c->packed = stored;
     }
-}
-
-/* What a loss adds to now; regularisers have no leaves. */
-GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
-{
-    const gckpt_plan *p = e->plan;
-    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
-    return &e->losses[term * gckpti_own_leaves(p) + leaf];
-}
-
-GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
-{
-    for (size_t i = 0; i < p->term_count; i++)
-        if (p->terms[i].id == id)
-            return (int)i;
-    return -1;
 }
