@@ -42,13 +42,13 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2309
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3734
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3761
  *                 types, leaves, scratch, planner, mixed, forms, model, order, gradients,
  *                 makers, schedule, draft, live, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            3054
  *                 cuts, bound, search, squeeze, polish, slots, stages, options, chain, offers,
  *                 again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1805
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1782
  *                 tells, checks, open, request, frontier, fit, pictures
  *     >>run       an executor: runs a plan over one arena, steps, streams                     3842
  *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
@@ -13184,6 +13184,15 @@ struct gckpt_plan {
     uint64_t link_work;
 };
 
+/* The node that an instruction is about; an update's is its parameter's. */
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
+
+/* Bytes of a node's value in the arena. */
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+
+/* For errors: as it was named, else its op's name, else "". */
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
+
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
 GCKPTI_FN int gckpti_levels(int leaves);
 
@@ -13689,6 +13698,24 @@ GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
     gckpti_skips,          gckpti_run_reduce,    gckpti_run_gather, gckpti_pass_share,
     gckpti_gather_updated, gckpti_gather_squares
 };
+
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+}
+
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
+           : node->op                    ? node->op->name
+                                         : "";
+}
 
 GCKPTI_FN int gckpti_levels(int leaves)
 {
@@ -19688,11 +19715,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
  * ============================================================================================== */
 
 /* ---- ask/tells.c ---- */
-GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
-
-/* Bytes of a node's value in the arena. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
-GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
 GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
 
 /* ---- ask/checks.c ---- */
@@ -19751,16 +19773,6 @@ GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan-
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
 {
     return plan && plan->update_in_backward;
-}
-
-GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
-{
-    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
 }
 
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
@@ -19870,14 +19882,6 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
     out->kind = (gckpt_kind)plan->list[i].kind;
     out->id = gckpti_ins_tensor(plan, &plan->list[i]);
     return GCKPT_OK;
-}
-
-GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
-           : node->op                    ? node->op->name
-                                         : "";
 }
 
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)

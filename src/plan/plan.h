@@ -297,6 +297,15 @@ struct gckpt_plan {
     uint64_t link_work;
 };
 
+/* The node that an instruction is about; an update's is its parameter's. */
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
+
+/* Bytes of a node's value in the arena. */
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+
+/* For errors: as it was named, else its op's name, else "". */
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
+
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
 GCKPTI_FN int gckpti_levels(int leaves);
 

@@ -44,6 +44,24 @@ GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
     gckpti_gather_updated, gckpti_gather_squares
 };
 
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+}
+
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
+           : node->op                    ? node->op->name
+                                         : "";
+}
+
 GCKPTI_FN int gckpti_levels(int leaves)
 {
     int n = 0;

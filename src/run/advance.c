@@ -1,5 +1,4 @@
 #include "run/own.h"
-#include "ask/ask.h"
 
 /* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
  * done, others may come. */

@@ -1,6 +1,5 @@
 #include "run/own.h"
 #include "graph/graph.h"
-#include "ask/ask.h"
 
 /* As many rows as the plan takes in a step or call. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)

@@ -1,6 +1,5 @@
 #include "run/own.h"
 #include "graph/graph.h"
-#include "ask/ask.h"
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */

@@ -1,7 +1,6 @@
 #include "run/own.h"
 #include "num/num.h"
 #include "graph/graph.h"
-#include "ask/ask.h"
 
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };

@@ -1,5 +1,4 @@
 #include "run/own.h"
-#include "ask/ask.h"
 
 /* Waits, before what comes next, for moves that were begun. */
 GCKPTI_FN void gckpti_join(gckpt_exec *e)

@@ -1,5 +1,4 @@
 #include "run/own.h"
-#include "ask/ask.h"
 
 /* A picked value or gradient, as floats. */
 GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)

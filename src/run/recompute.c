@@ -1,6 +1,5 @@
 #include "run/own.h"
 #include "num/num.h"
-#include "ask/ask.h"
 
 /* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
 static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
