@@ -1,4 +1,5 @@
 #include "run/own.h"
+#include "graph/graph.h"
 
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
 GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)

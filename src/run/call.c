@@ -1,4 +1,5 @@
 #include "run/own.h"
+#include "graph/graph.h"
 
 GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {

@@ -1,4 +1,5 @@
 #include "run/own.h"
+#include "graph/graph.h"
 
 GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {

@@ -1,4 +1,5 @@
 #include "run/own.h"
+#include "graph/graph.h"
 
 GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
 {

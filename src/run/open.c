@@ -1,4 +1,5 @@
 #include "run/own.h"
+#include "graph/graph.h"
 
 /* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
