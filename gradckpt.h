@@ -39,7 +39,7 @@
  *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
  *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
  *                 gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2307
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3759
@@ -50,7 +50,7 @@
  *                 again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3885
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     3906
  *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
  *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
  *                 finite, update, picks, begin, advance, step, stream, values
@@ -58,7 +58,7 @@
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 1834
  *                 write, header, places, data, read, path
- *     >>ranks     a step in leaves and by several ranks; their files                          1262
+ *     >>ranks     a step in leaves and by several ranks; their files                          1263
  *                 crew, rounds, load, save
  *     >>tables    plans as files and as C constants                                            858
  *                 write, read, c
@@ -10598,7 +10598,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #define GCKPTI_BF16 0
 #endif
 
-/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
+/* What folder kernels has for each instruction set. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_windows;
@@ -10909,7 +10909,6 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     X(reciprocal) X(pow) X(clamp)
 #define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
 
-/* clang-format off */
 #define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
     GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
@@ -10936,6 +10935,8 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
 /* ---- kernels ---- */
 
 /* ---- cpu/calls.c ---- */
+/* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
+ * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
 /* What the files of cpu share; no other folder uses it. */
@@ -22031,6 +22032,7 @@ GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, 
     return gckpti_array(q, slot);
 }
 
+/* As gckpti_at, of other types. */
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
@@ -22091,8 +22093,8 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
     gckpti_call_between(e, c);
 }
 
-/* As a bare call, of one that an earlier instruction of this run has left, where `inputs` are set
- * next: clearing all of it would take longer than many an op. */
+/* Of a call that an earlier instruction of this run has left, clears what gckpti_call_next does not
+ * set, for an op of so many inputs: clearing all of it would take longer than many an op. */
 static void gckpti_call_clear(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
@@ -22109,7 +22111,8 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
     c->rounded = 0, c->packed = NULL;
 }
 
-/* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
+/* Shapes, attributes and everything else that does not come from the arena, into the call that is
+ * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
 GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                 gckpt_call *c)
 {
@@ -22134,6 +22137,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
+/* The same into any call: of what is no instruction of a run. */
 GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                  gckpt_call *c)
 {
@@ -22631,7 +22635,8 @@ GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
     return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
 
-/* n bytes of the backend's memory. */
+/* Memory where the backend computes; NULL: there is none, or the size was too much to count.
+ * alignment: of memory of its own; the host's is as its allocator has it. */
 GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
     if (bytes >= (size_t)PTRDIFF_MAX / 2)
@@ -22641,6 +22646,7 @@ GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
     return gckpti_resize(&e->memory, NULL, 0, bytes);
 }
 
+/* Frees what gckpti_take took; NULL: nothing. */
 GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
     if (memory && gckpti_on(e)->own_memory)
@@ -22755,6 +22761,7 @@ GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
     }
 }
 
+/* Whether a parameter has state that the plan's optimiser would take for its own. */
 GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
 {
     return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
@@ -22874,6 +22881,7 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+/* Without caches, too: their position is that of e->caches_of. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     e->caches_of = e;
@@ -23155,6 +23163,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
 }
 
 /* >>run/feeds */
+/* Of a constant, or as fed: all rows of the latest feeds. */
 GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
@@ -23274,6 +23283,7 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 }
 
 /* >>run/losses */
+/* The term whose loss node `id` is; -1: none. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
     for (size_t i = 0; i < p->term_count; i++)
@@ -23429,6 +23439,7 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 
 /* >>run/mixed */
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
+/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
                             const uint16_t *from, float *x, int64_t n)
 {
@@ -23436,7 +23447,7 @@ GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conv
     gckpti_on(e)->convert(c, &widening);
 }
 
-/* to NULL: in place. */
+/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
 GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
                             uint16_t *to, int64_t n)
 {
@@ -23451,6 +23462,7 @@ GCKPTI_FN uint32_t gckpti_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
     const gckpti_node *q = &p->nodes[node->in[i]];
@@ -23488,6 +23500,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
+/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
 GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
 {
     void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
@@ -23506,6 +23519,7 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
     return copy;
 }
 
+/* Those that the kernel takes as bf16 have no copy, and stay. */
 GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
@@ -23684,7 +23698,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
 }
 
 /* >>run/paint */
-/* ---- debug aids around an instruction ---- */
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What died with instruction e->pc. What began before a loop's body outlives each round. */
@@ -23704,6 +23718,7 @@ static int gckpti_measures(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
+/* Before a step: the arena is all paint; each step that measures has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
@@ -24043,6 +24058,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
 
+/* No NaN, no infinity. */
 GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
@@ -24577,6 +24593,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
+/* At the end of a micro-batch, before e->row moves on. */
 GCKPTI_FN void gckpti_collect(gckpt_exec *e)
 {
     if (e->plan->picking)
@@ -24763,6 +24780,7 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     return gckpti_ok(e);
 }
 
+/* When nothing can refuse the step any more. Its rows are not fed yet. */
 GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
@@ -24807,8 +24825,9 @@ static gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
- * regulariser's gradient waits for a count, the backend is not asked. */
+/* Before a micro-batch's first instruction: 1: the backend has done all of them, as it recorded
+ * them. 0: they are to be run, and it records them, unless a regulariser's gradient waits for a
+ * count: then it is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -24827,7 +24846,8 @@ static int gckpti_repeat(gckpt_exec *e)
     return !e->recording;
 }
 
-/* After its last instruction. */
+/* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
+ * was done yet: the micro-batch is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording = 0;
@@ -24878,7 +24898,8 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
 
-/* Where the stack is short its call is there only now: updates need theirs for another one. */
+/* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
+ * which has one of its own. */
 GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     gckpt_call own;
@@ -25127,6 +25148,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     return next;
 }
 
+/* A step or forward that was prepared, to its end. */
 GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
@@ -27961,6 +27983,7 @@ GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
     return p->ranks > 1 && p->leaves >= p->ranks;
 }
 
+/* Whether each rank has but its share of a parameter's values. */
 GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
 {
     return gckpti_array_cut(e->store, q, GCKPTI_VALUES);

@@ -133,6 +133,7 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     return gckpti_ok(e);
 }
 
+/* When nothing can refuse the step any more. Its rows are not fed yet. */
 GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);

@@ -46,6 +46,7 @@ GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
     }
 }
 
+/* Whether a parameter has state that the plan's optimiser would take for its own. */
 GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
 {
     return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;

@@ -37,6 +37,7 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
+/* Without caches, too: their position is that of e->caches_of. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     e->caches_of = e;

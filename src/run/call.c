@@ -8,6 +8,7 @@ GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, 
     return gckpti_array(q, slot);
 }
 
+/* As gckpti_at, of other types. */
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
@@ -68,8 +69,8 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
     gckpti_call_between(e, c);
 }
 
-/* As a bare call, of one that an earlier instruction of this run has left, where `inputs` are set
- * next: clearing all of it would take longer than many an op. */
+/* Of a call that an earlier instruction of this run has left, clears what gckpti_call_next does not
+ * set, for an op of so many inputs: clearing all of it would take longer than many an op. */
 static void gckpti_call_clear(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
@@ -86,7 +87,8 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
     c->rounded = 0, c->packed = NULL;
 }
 
-/* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
+/* Shapes, attributes and everything else that does not come from the arena, into the call that is
+ * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
 GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                 gckpt_call *c)
 {
@@ -111,6 +113,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
+/* The same into any call: of what is no instruction of a run. */
 GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                  gckpt_call *c)
 {

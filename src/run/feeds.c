@@ -1,6 +1,7 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
+/* Of a constant, or as fed: all rows of the latest feeds. */
 GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;

@@ -5,6 +5,7 @@
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
 
+/* No NaN, no infinity. */
 GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)

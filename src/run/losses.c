@@ -1,6 +1,7 @@
 #include "run/own.h"
 #include "num/num.h"
 
+/* The term whose loss node `id` is; -1: none. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
     for (size_t i = 0; i < p->term_count; i++)

@@ -6,7 +6,8 @@ GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
     return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
 
-/* n bytes of the backend's memory. */
+/* Memory where the backend computes; NULL: there is none, or the size was too much to count.
+ * alignment: of memory of its own; the host's is as its allocator has it. */
 GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
     if (bytes >= (size_t)PTRDIFF_MAX / 2)
@@ -16,6 +17,7 @@ GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
     return gckpti_resize(&e->memory, NULL, 0, bytes);
 }
 
+/* Frees what gckpti_take took; NULL: nothing. */
 GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
 {
     if (memory && gckpti_on(e)->own_memory)

@@ -1,6 +1,7 @@
 #include "run/own.h"
 
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
+/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
                             const uint16_t *from, float *x, int64_t n)
 {
@@ -8,7 +9,7 @@ GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conv
     gckpti_on(e)->convert(c, &widening);
 }
 
-/* to NULL: in place. */
+/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
 GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
                             uint16_t *to, int64_t n)
 {
@@ -23,6 +24,7 @@ GCKPTI_FN uint32_t gckpti_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
     const gckpti_node *q = &p->nodes[node->in[i]];
@@ -60,6 +62,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
+/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
 GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
 {
     void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
@@ -78,6 +81,7 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
     return copy;
 }
 
+/* Those that the kernel takes as bf16 have no copy, and stay. */
 GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)

@@ -131,6 +131,7 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
+/* At the end of a micro-batch, before e->row moves on. */
 GCKPTI_FN void gckpti_collect(gckpt_exec *e)
 {
     if (e->plan->picking)
