@@ -50,7 +50,7 @@
  *                 again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3906
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
  *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
  *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
  *                 finite, update, picks, begin, advance, step, stream, values
@@ -21489,11 +21489,17 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * Read step, advance and instruction first. The others: open makes and frees an executor: checks
- * (what can be refused), backend (which one, which kernels), layout (what takes how much memory and
- * lies where), memory (has it), bind (parameters, state). stream: rows that come bit by bit. picks:
- * what gckpt_fetch returns. caches: of attention. Debug aids: recompute, paint, finite. values:
- * those of all ranks, brought together by exchange, as sums are.
+ * Read step, advance and instruction first. The others:
+ *   open                an executor is made and freed; checks: what can be refused before
+ *   backend             which one it has, and kernels of it; what that may repeat by itself
+ *   layout, memory      what takes how much memory, and lies where in it; that memory itself
+ *   bind                the plan's parameters in the store, their values and state
+ *   call                addresses of operands; calls that have none yet
+ *   losses              what they count and sum up, and what a gradient of them is worth
+ *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
+ *   stream, values      rows that come bit by bit; values that several ranks have shares of
+ *   exchange            between ranks
+ *   recompute, paint, finite: debug aids
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
@@ -22963,8 +22969,9 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
     return e;
 }
 
-/* All memory a run will need. */
-GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
+/* All memory a run will need, and what is found out on the way: parameters, kernels, inputs that
+ * must be fed, picks, caches, other ranks. */
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
@@ -23014,7 +23021,7 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
 }
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
-GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e)
+static int gckpti_worth_a_team(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const double enough = 5e7;
@@ -24291,7 +24298,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_pass pass;

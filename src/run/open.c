@@ -28,8 +28,9 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
     return e;
 }
 
-/* All memory a run will need. */
-GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
+/* All memory a run will need, and what is found out on the way: parameters, kernels, inputs that
+ * must be fed, picks, caches, other ranks. */
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     (void)gckpti_exec_sizes(e, 1);
     e->tables = gckpti_new(&e->memory, e->tables_size, 1);
@@ -79,7 +80,7 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
 }
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
-GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e)
+static int gckpti_worth_a_team(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const double enough = 5e7;

@@ -84,10 +84,6 @@ GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q);
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
 
-/* run/open.c */
-GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e);
-GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e);
-
 /* run/host.c */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call);
 
@@ -153,7 +149,6 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                          int64_t n, int trained);
 
 /* run/update.c */
-GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins);
 GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e);
 GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e);

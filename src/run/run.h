@@ -22,11 +22,17 @@
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * Read step, advance and instruction first. The others: open makes and frees an executor: checks
- * (what can be refused), backend (which one, which kernels), layout (what takes how much memory and
- * lies where), memory (has it), bind (parameters, state). stream: rows that come bit by bit. picks:
- * what gckpt_fetch returns. caches: of attention. Debug aids: recompute, paint, finite. values:
- * those of all ranks, brought together by exchange, as sums are.
+ * Read step, advance and instruction first. The others:
+ *   open                an executor is made and freed; checks: what can be refused before
+ *   backend             which one it has, and kernels of it; what that may repeat by itself
+ *   layout, memory      what takes how much memory, and lies where in it; that memory itself
+ *   bind                the plan's parameters in the store, their values and state
+ *   call                addresses of operands; calls that have none yet
+ *   losses              what they count and sum up, and what a gradient of them is worth
+ *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
+ *   stream, values      rows that come bit by bit; values that several ranks have shares of
+ *   exchange            between ranks
+ *   recompute, paint, finite: debug aids
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.

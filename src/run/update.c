@@ -46,7 +46,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_pass pass;
