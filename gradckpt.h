@@ -27,36 +27,36 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1122
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1120
  *                 error, text, sink, memory, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                786
  *                 arithmetic, math, random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1507
+ *     >>store     parameters and optimiser state, however they are stored                     1505
  *                 params, packed, mirror, names, notes, values, calls
- *     >>graph     tensors, views, segments, gckpt_apply                                        687
+ *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4606
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
  *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
  *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
  *                 gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2309
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3687
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3759
  *                 types, leaves, scratch, planner, mixed, forms, model, order, gradients,
  *                 makers, schedule, draft, live, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            3054
+ *     >>search    what no schedule can do without; the least work for every budget            3052
  *                 cuts, bound, search, squeeze, polish, slots, stages, options, chain, offers,
  *                 again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1805
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3843
- *                 exchange, exec, bind, host, backend, memory, open, call, mixed, portions,
- *                 instruction, update, finite, paint, feeds, advance, step, stream, picks,
- *                 values
- *     >>check     gradients against finite differences; what ops cost here; races              702
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
+ *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
+ *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
+ *                 finite, update, picks, begin, advance, step, stream, values
+ *     >>check     gradients against finite differences; what ops cost here; races              700
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1836
+ *     >>files     safetensors                                                                 1834
  *                 write, header, places, data, read, path
  *     >>ranks     a step in leaves and by several ranks; their files                          1264
  *                 crew, rounds, load, save
@@ -2282,8 +2282,6 @@ typedef struct gckpti_team {
 #endif
 #endif
 
-/* In gradckpt.h they stand in order. */
-
 /* >>base/error */
 GCKPT_API gckpt_result gckpt_error(const void *object)
 {
@@ -4059,8 +4057,6 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);
 
 /* What the files of store share; no other folder uses it. */
 
-/* In gradckpt.h they stand in order. */
-
 /* >>store/params */
 GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
 {
@@ -5391,8 +5387,6 @@ GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);
 
 /* What the files of graph share; no other folder uses it. */
 
-/* In gradckpt.h they stand in order. */
-
 /* >>graph/tensor */
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
@@ -6681,8 +6675,6 @@ typedef struct {
     int gates;       /* 3: gru, 4: lstm */
     int bias, start; /* which input; of two the first; 0: none */
 } gckpti_recurrent;
-
-/* In gradckpt.h they stand in order. */
 
 /* >>ops/op */
 GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
@@ -10606,7 +10598,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #define GCKPTI_BF16 0
 #endif
 
-/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
+/* What folder kernels has for each instruction set. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_windows;
@@ -10917,7 +10909,6 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     X(reciprocal) X(pow) X(clamp)
 #define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
 
-/* clang-format off */
 #define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
     GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
@@ -10944,6 +10935,8 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
 /* ---- kernels ---- */
 
 /* ---- cpu/calls.c ---- */
+/* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
+ * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
 /* What the files of cpu share; no other folder uses it. */
@@ -10984,8 +10977,6 @@ enum { GCKPTI_COLUMNS = 64 };
 #if GCKPTI_HAS_FAST
 GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 #endif
-
-/* In gradckpt.h they stand in order. */
 
 /* >>cpu/plain */
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -13020,11 +13011,21 @@ typedef struct {
     size_t offset;
 } gckpti_plan_pick;
 
-/* What an executor does about picks; reached only from plans that have some. */
+/* Hooks: what an executor does for some plans only is reached through these, so that a program
+ * whose plans are compiled in (gckpt_plan_c) and do without has none of it. All but `make`,
+ * `tables` and `bind` find the executor complete. A hook that returns an error leaves its text in
+ * the executor or, while that is being made, in its store.
+ *
+ * Picks (gckpt_fetch, gckpt_collect); run/picks.c defines them. */
 typedef struct {
+    /* An executor is made, its nodes are bound: finds when each pick is complete. */
     void (*bind)(gckpt_exec *e);
+    /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of
+     * this rank in the step up to then? Changes nothing. */
     gckpt_result (*check_collected)(gckpt_exec *e, int64_t rows);
+    /* Behind the body's last instruction, e->row at the micro-batch: copies its rows. */
     void (*collect_rows)(gckpt_exec *e);
+    /* At the end of a step: adds up gradients that no instruction does. */
     void (*add_uses)(gckpt_exec *e);
 } gckpti_picking;
 
@@ -13033,16 +13034,21 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
 
-/* What an executor does about caches; likewise. */
+/* Caches of attention; run/caches.c defines them. */
 typedef struct {
+    /* An executor is made and has all but its arena: takes the caches, or finds another's. */
     gckpt_result (*make)(gckpt_exec *e);
+    /* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
     gckpt_result (*check)(gckpt_exec *e, int64_t rows);
 } gckpti_caching;
 
 GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 
-/* What an executor does about leaves and other ranks; likewise. */
+/* Leaves and other ranks; ranks/crew.c defines the first of them, ranks/rounds.c those from `round`
+ * on. Whether a step goes on all ranks decide together, where they meet: a rank that fails says so
+ * at the next meeting, and up to there goes on without computing. So whatever could end a step on
+ * this rank goes through `failed`, or `meet`. */
 typedef enum {
     GCKPTI_CALL_NONE,
     GCKPTI_CALL_STEP,
@@ -13052,47 +13058,79 @@ typedef enum {
 } gckpti_ranks_call;
 
 typedef struct {
+    /* An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
     void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
+    /* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
     gckpt_result (*bind)(gckpt_exec *e);
+    /* It is freed, in a step perhaps: lets the others go on. */
+    void (*leave)(gckpt_exec *e);
+
+    /* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
+     * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so
+     * it is called twice. */
     int64_t (*rows)(gckpt_exec *e, int64_t rows);
+    /* How many micro-batches the last `rows` of this rank's rows are, up to e->row_end: a leaf's
+     * last may be short. Changes nothing. */
     int64_t (*batches)(const gckpt_exec *e, int64_t rows);
+    /* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan
+     * and hyper must be alike. Then what losses will count is that of all ranks; of a stream, where
+     * `rows` is 0, only when `end` was called. */
     gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
+    /* The same for other calls that all ranks make: which one, and a number that must be alike. */
     gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                          gckpt_result result);
-    int (*round)(gckpt_exec *e);
-    gckpt_result (*next)(gckpt_exec *e);
-    gckpt_result (*end)(gckpt_exec *e);
-    int (*skips)(gckpt_exec *e, const gckpti_ins *ins);
+    /* What a result comes to between meetings. OK: the step goes on; a failure of this rank's own
+     * is kept for the meeting. GCKPT_E_PEER, and e is idle: an exchange failed (called with OK, it
+     * asks for that). Where there is one rank, or no meeting to come, the result itself. */
     gckpt_result (*failed)(gckpt_exec *e, gckpt_result result);
+    /* All ranks meet: OK if all come with it. Else the step is over on each of them, e is idle, and
+     * all return the failure of the lowest rank that has one. The rest as of `failed`. */
     gckpt_result (*meet)(gckpt_exec *e, gckpt_result result);
+
+    /* Readies the next round (e->pc, feeds): when a step has begun, and when rows were added to a
+     * stream. 0: there is none, or not yet. `next` and `end` do it themselves. */
+    int (*round)(gckpt_exec *e);
+    /* At the end of a round, e->pc at the epilogue: readies the next one; behind the last, sums
+     * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
+    gckpt_result (*next)(gckpt_exec *e);
+    /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
+    gckpt_result (*end)(gckpt_exec *e);
+    /* Before each instruction, and again when the user's callback was asked, which may have failed
+     * this rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+    int (*skips)(gckpt_exec *e, const gckpti_ins *ins);
+    /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
     void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
+    /* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
+     * done. */
     int (*gather)(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
+    /* Narrows a pass over a parameter to what this rank updates. */
     void (*share)(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+    /* A parameter was updated: where each rank has all its values, brings them together. */
     void (*updated)(gckpt_exec *e, const gckpti_param *q);
+    /* Before the norm is taken: e->squares become those of all ranks; once a step. */
     void (*squares)(gckpt_exec *e);
-    void (*leave)(gckpt_exec *e);
 } gckpti_ranking;
 
 GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
+GCKPTI_FN void gckpti_leave(gckpt_exec *e);
 GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
 GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
 GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                                         gckpt_result result);
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
 GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
 GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
                                 float *to);
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
-GCKPTI_FN void gckpti_leave(gckpt_exec *e);
 
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
@@ -13136,6 +13174,15 @@ struct gckpt_plan {
     gckpt_shard shard;
     uint64_t link_work;
 };
+
+/* The node that an instruction is about; an update's is its parameter's. */
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
+
+/* Bytes of a node's value in the arena. */
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
+
+/* For errors: as it was named, else its op's name, else "". */
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
 
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
 GCKPTI_FN int gckpti_levels(int leaves);
@@ -13596,8 +13643,6 @@ typedef struct {
     gckpti_keyed *keys;  /* to sort, and as many to spare */
 } gckpti_skyline;
 
-/* In gradckpt.h they stand in order. */
-
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
@@ -13636,12 +13681,30 @@ GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_che
 GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
 GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
-    gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
-    gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
-    gckpti_gather_squares, gckpti_leave
+    gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,
+    gckpti_crew_batches,   gckpti_crew_begin,    gckpti_crew_call,  gckpti_drain,
+    gckpti_meet,           gckpti_set_round,     gckpti_next_round, gckpti_end_stream,
+    gckpti_skips,          gckpti_run_reduce,    gckpti_run_gather, gckpti_pass_share,
+    gckpti_gather_updated, gckpti_gather_squares
 };
+
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+}
+
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
+           : node->op                    ? node->op->name
+                                         : "";
+}
 
 GCKPTI_FN int gckpti_levels(int leaves)
 {
@@ -16856,8 +16919,6 @@ typedef struct {
  * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 
-/* In gradckpt.h they stand in order. */
-
 /* >>search/cuts */
 /* =================================================================================================
  * cuts: work and bytes that no schedule can do without, from minimal cuts
@@ -19641,11 +19702,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
  * ============================================================================================== */
 
 /* ---- ask/tells.c ---- */
-GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
-
-/* Bytes of a node's value in the arena. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
-GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
 GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
 
 /* ---- ask/checks.c ---- */
@@ -19691,8 +19747,6 @@ struct gckpt_frontier {
     int complete;
 };
 
-/* In gradckpt.h they stand in order. */
-
 /* >>ask/tells */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
@@ -19704,16 +19758,6 @@ GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan-
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
 {
     return plan && plan->update_in_backward;
-}
-
-GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
-{
-    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
 }
 
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
@@ -19823,14 +19867,6 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
     out->kind = (gckpt_kind)plan->list[i].kind;
     out->id = gckpti_ins_tensor(plan, &plan->list[i]);
     return GCKPT_OK;
-}
-
-GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
-           : node->op                    ? node->op->name
-                                         : "";
 }
 
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
@@ -21440,73 +21476,45 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
- * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
- * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
- * backend has them, but through gckpti_on_host, which copies where it must.
+ * A step, from gckpt_step to a kernel and an update:
+ *   gckpt_step          (step) prepares: gckpti_begin (begin) refuses what does not fit the plan,
+ *                       gckpti_take_feeds (feeds) checks the rows, losses what they will count.
+ *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
+ *                       the epilogue that turns back to the body while there are rows.
+ *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
+ *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
+ *                       or, where the backend has none, on copies (host).
+ *   gckpti_run_copies   (offload) OFFLOAD, RELOAD. REDUCE is in folder ranks.
+ *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
+ *                       what was counted, and a step that clips finishes all gradients.
+ *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * gckpt_exec is bound to a store, an arena and a backend (bind, host, backend, memory, open). An
- * instruction is run by gckpti_run_instruction (call, mixed, portions, instruction, update);
- * gckpti_advance goes through the list, for a step, a stream or pieces of one (feeds, advance,
- * step, stream). Debug aids look on (finite, paint). Where a step goes by leaves or ranks, and
- * only there, what it does besides is called through plan->ranking; exchanges between ranks are
- * here (exchange), what they are for in ranks.
+ * Read step, advance and instruction first. The others:
+ *   open                an executor is made and freed; checks: what can be refused before
+ *   backend             which one it has, and kernels of it; what that may repeat by itself
+ *   layout, memory      what takes how much memory, and lies where in it; that memory itself
+ *   bind                the plan's parameters in the store, their values and state
+ *   call                addresses of operands; calls that have none yet
+ *   losses              what they count and sum up, and what a gradient of them is worth
+ *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
+ *   stream, values      rows that come bit by bit; values that several ranks have shares of
+ *   exchange            between ranks
+ *   recompute, paint, finite: debug aids
+ *
+ * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
+ * written only by calls of the backend (gckpti_on): the host may not be able to.
+ * Where a step goes by leaves or ranks there is e->crew, and what this changes is done in folder
+ * ranks, by the hooks of plan->ranking (plan.h). Here it is looked up which rows and which leaf are
+ * run, whether this rank has failed, and by which exchanges values come together.
+ *
+ * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
+ * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
+ * is to bf16. Copies: of feeds and operands on the host (e->copies), or in f32 (gckpti_copies).
+ * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
+ * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
-/* ---- run/exchange.c ---- */
-enum { GCKPTI_ALIKE = 7 };
-
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
- * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
- * values that all have whole. */
-typedef struct {
-    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
-    uint64_t alike[GCKPTI_ALIKE];
-    char text[GCKPTI_TEXT];
-} gckpti_meeting;
-
-/* A sum over all ranks, or what brings shares together, level by level: partners differ in bit
- * `bit`. */
-typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
-
-typedef struct {
-    gckpti_tree_kind kind;
-    float *x, *work; /* n floats; room for what comes and is added to them */
-    /* count of them, from first on, are this rank's after this level; of GATHER before it */
-    int64_t n, first, count;
-    int bit; /* 0: nothing is under way */
-} gckpti_tree;
-
-/* This rank and what it has under way with the others. */
-typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
-    const gckpt_backend *on;   /* where floats lie */
-    int rank, ranks;
-    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    unsigned char *out, *in; /* room on the host */
-    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
-    size_t bytes;
-    uint64_t sent;
-    gckpti_tree tree;
-    gckpti_meeting told, heard;
-} gckpti_peers;
-
-GCKPTI_FN void gckpti_break(gckpti_peers *s);
-
-/* Merges each rank's bytes with those of all others. */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes));
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
-
-/* What both have heard so far: the failure of the lowest rank that failed, else the first thing in
- * which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-
-/* ---- run/exec.c ---- */
+/* ---- run/open.c ---- */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
 typedef struct { /* what a loss's kernels add to, in the backend's memory */
@@ -21520,9 +21528,11 @@ typedef struct {
     const void *data;               /* of a leaf or cache: its values, where the backend has them */
 } gckpti_exec_node;
 
+typedef struct gckpti_crew gckpti_crew;
+
 typedef struct {
     int index;     /* in the store */
-    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
+    int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
     size_t square; /* its first block's in exec->squares */
 } gckpti_exec_param;
@@ -21543,32 +21553,6 @@ typedef struct {
     gckpti_loss_total seen; /* a copy */
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
-
-/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
- * largest of those that other ranks run at this time has micro-batches, one at least; those that
- * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
- * meeting of all. */
-typedef struct {
-    gckpti_peers peers;
-    int64_t rows;       /* of the step, those of all ranks */
-    int64_t first, end; /* this rank's */
-    int64_t stop;       /* end of those of this leaf that are here */
-    int leaf;           /* number of this rank's that is run */
-    int round;          /* rounds of it that are done */
-    int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int again;          /* a round of this step is done: the prologue is not run again */
-    int last;           /* this round is the last of its leaf */
-    int hollow;         /* it has no rows */
-    int over;           /* a meeting has ended the call; until the next one begins */
-    int squared;        /* square sums are */
-    int same;           /* values that all have whole were compared */
-    int meetings;       /* how often all met */
-    int reducing;       /* a REDUCE is under way, */
-    float *shard;       /* and its share goes here in the end; NULL: it stays */
-    uint64_t listed;    /* hash of what is run */
-    gckpti_loss_total *totals, *heard;
-    size_t room; /* bytes of peers.out, and of peers.in */
-} gckpti_crew;
 
 struct gckpt_exec {
     gckpti_object object;
@@ -21592,13 +21576,13 @@ struct gckpt_exec {
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
-    gckpti_exec_pick *picked; /* by pick of the plan */
-    gckpti_crew *crew;        /* NULL: one leaf and one rank */
-    uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *borrowed,
-        *picks;                /* own memory: copies of what the host looks at, of the picks */
+    gckpti_exec_pick *picked;  /* by pick of the plan */
+    gckpti_crew *crew;         /* NULL: one leaf and one rank */
+    uint64_t *hashes;          /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    unsigned char *borrowed;   /* own memory: what the host looks at or works on just now, */
+    unsigned char *picks;      /* and what gckpt_fetch returns */
     gckpti_loss_total *losses; /* by term and leaf */
-    gckpt_loss_scale *scales;  /* the same, of this micro-batch */
+    gckpt_loss_scale *scales;  /* by term: of a micro-batch that the backend repeats */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
     /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
@@ -21644,40 +21628,53 @@ static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
 
 static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
-/* ---- run/bind.c ---- */
-/* The next piece of a block that begins at base; NULL while its size is only counted. */
+/* ---- run/call.c ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot);
+
+/* What lies at an offset into the arena; NULL: GCKPTI_NONE. */
+GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset);
+
+/* Rows of the micro-batch that is run. */
+GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
+
+/* A call without op or inputs, all operands cleared: to become an op's, or for what is done between
+ * ops (for which gckpti_call_between, which leaves operands as they are, is enough). */
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
+
+/* ---- run/backend.c ---- */
+/* Until all that was asked of the backend is done. */
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
+
+/* ---- run/checks.c ---- */
+/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
+ * header, of the ops that are linked now, or for this build. */
+GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
+
+/* ---- run/layout.c ---- */
+/* The next n * size bytes of a block that begins at base; *used moves on behind them, aligned;
+ * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
 GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
 
 /* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
 GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
 
-/* The same, to become that of an op. */
-GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
-
-/* ---- run/host.c ---- */
-/* n floats as the host can read them: where they are, or a copy until the next one. */
-GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
-
-/* ---- run/backend.c ---- */
-/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
- * ops that are linked now, and for this build? */
-GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
-
-/* ---- run/open.c ---- */
+/* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
+ * a device whose pointers may be larger than those here (gckpti_c_needs). */
 GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
                                   size_t times);
 GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
 
-/* ---- run/call.c ---- */
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot);
-GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset);
-GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
+/* ---- run/host.c ---- */
+/* n floats as the host can read them: where they are, or a copy in e->borrowed: until that is used
+ * again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
+GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
 
-/* ---- run/instruction.c ---- */
-/* Until all that was asked of the backend is done. */
-GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
+/* ---- run/feeds.c ---- */
+/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
+/* ---- run/losses.c ---- */
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 
@@ -21689,10 +21686,7 @@ typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
 
-/* ---- run/feeds.c ---- */
-/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
-GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
-
+/* ---- run/begin.c ---- */
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
  * that instructions before `end` add to, with their low parts, start at +0. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
@@ -21701,22 +21695,25 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 /* How far a run goes: the whole step, what comes before its first update, or all but updates. */
 typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
 
-/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
- * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
+/* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
+ * the first one. Returns MORE, OK at the end of the extent (or of the rows at hand when streaming),
+ * CANCELLED or an error; with these two e is idle. */
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c);
 
-/* As gckpti_advance, but many instructions, with a team. */
+/* As gckpti_advance, but so many instructions at most, with a team. INT64_MAX: this run is
+ * not in pieces, so the backend may repeat micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent);
 
 /* ---- run/step.c ---- */
-/* Where there are other ranks, a step cannot be left. */
+/* 1, and an error: other ranks are within a step that is under way, so it cannot be left. One rank
+ * may begin another step, or anything, at any time: 0. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
-/* Everything before the first instruction of a step that ends before its updates; */
+/* Everything before the first instruction of a step that ends before its updates. */
 GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                               int64_t rows);
 
-/* and its end, when all micro-batches have run, or failed with `result`. */
+/* Its end, when all micro-batches have run, or failed with `result`. */
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report);
 
@@ -21724,9 +21721,99 @@ GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
 
+/* ---- run/exchange.c ---- */
+enum { GCKPTI_ALIKE = 7 };
+
+/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
+ * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
+ * values that all have whole. */
+typedef struct {
+    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
+    uint64_t alike[GCKPTI_ALIKE];
+    char text[GCKPTI_TEXT];
+} gckpti_meeting;
+
+/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
+ * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
+ * sum by the program's own all_reduce. */
+typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
+
+typedef struct {
+    gckpti_tree_kind kind;
+    float *x, *work; /* n floats; room for what comes and is added to them */
+    /* count of them, from first on, are this rank's after this level; of GATHER before it */
+    int64_t n, first, count;
+    int bit; /* 0: nothing is under way */
+} gckpti_tree;
+
+/* This rank and what it has under way with the others. */
+typedef struct {
+    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_backend *on;   /* where floats lie */
+    int rank, ranks;
+    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    unsigned char *out, *in; /* room on the host */
+    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
+    size_t bytes;
+    uint64_t sent;
+    gckpti_tree tree;
+    gckpti_meeting told, heard;
+} gckpti_peers;
+
+/* There will be no exchange any more; the program is told to give up. */
+GCKPTI_FN void gckpti_break(gckpti_peers *s);
+
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
+ * where an exchange fails (s->broken). */
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
+                                void (*merge)(void *mine, const void *heard, size_t bytes));
+
+/* A merge: adds. */
+GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
+
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
+GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
+
+/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
+ * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
+ * it to its end, before anything else is exchanged. */
+GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                                 float *work);
+
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
+
+/* ---- ranks ---- */
+/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
+ * largest of those that other ranks run at this time has micro-batches, one at least; those that
+ * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
+ * meeting of all. */
+struct gckpti_crew {
+    gckpti_peers peers;
+    int64_t rows;       /* of the step, those of all ranks */
+    int64_t first, end; /* this rank's */
+    int64_t stop;       /* end of those of this leaf that are here */
+    int leaf;           /* number of this rank's that is run */
+    int round;          /* rounds of it that are done */
+    int in_body;        /* 1: rounds still run; 0: the step is behind them */
+    int again;          /* a round of this step is done: the prologue is not run again */
+    int last;           /* this round is the last of its leaf */
+    int hollow;         /* it has no rows */
+    int over;           /* a meeting has ended the call; until the next one begins */
+    int squared;        /* square sums are */
+    int same;           /* values that all have whole were compared */
+    int meetings;       /* how often all met */
+    int reducing;       /* a REDUCE is under way, */
+    float *shard;       /* and its share goes here in the end; NULL: it stays */
+    uint64_t listed;    /* hash of what is run */
+    gckpti_loss_total *totals, *heard;
+    size_t room; /* bytes of peers.out, and of peers.in */
+};
+
 /* What the files of run share; no other folder uses it. */
 
-/* ---- run/exec.c ---- */
+/* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
 /* ---- run/finite.c ---- */
@@ -21738,10 +21825,9 @@ typedef struct {
     double value;
 } gckpti_look;
 
-GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                                 gckpt_call *c);
-
-/* In gradckpt.h they stand in order. */
+/* Defined further down than they are used. */
+GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 
 /* >>run/exchange */
 /* =================================================================================================
@@ -21939,27 +22025,274 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
     return !t->bit;
 }
 
-/* >>run/exec */
-/* A picked value or gradient, as floats. */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
 {
-    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+    return exec && exec->crew ? exec->crew->peers.sent : 0;
 }
 
-/* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
-GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
+/* >>run/call */
+GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
+    if (gckpti_on(e)->own_memory)
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
 }
 
-/* >>run/bind */
-/* ---- making one ---- */
-static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
+/* As gckpti_at, of other types. */
+GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
-    if (memory && gckpti_on(e)->own_memory)
-        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
+    GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
+    return offset == GCKPTI_NONE ? NULL : e->arena + offset;
+}
+
+GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
+{
+    return (float *)gckpti_at_any(e, offset);
+}
+
+GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
+{
+    return (uint16_t *)gckpti_at_any(e, offset);
+}
+
+/* A node's shape with the rows of this micro-batch. */
+GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+{
+    gckpt_shape s = node->shape;
+    if (!node->batchless && s.n && rows != e->plan->rows)
+        s.d[0] = s.d[0] / e->plan->rows * rows;
+    return s;
+}
+
+GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
+{
+    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
+    return left < e->plan->rows ? left : e->plan->rows;
+}
+
+/* Rows of the step so far, those of all ranks. */
+GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
+{
+    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
+}
+
+/* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
+ * set: to clear them all would take longer than a small update. */
+GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
+{
+    const size_t rest = offsetof(gckpt_call, shape);
+    c->inputs = 0;
+    memset((unsigned char *)c + rest, 0, sizeof *c - rest);
+    c->seed = e->store->seed;
+    c->step = e->step;
+    c->threads = e->plan->threads;
+    c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
+    c->training = e->plan->mode != GCKPT_INFERENCE;
+    c->runner = &e->runner;
+    c->kernels = e->kernels;
+    c->backend = gckpti_on(e)->context;
+}
+
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+{
+    memset(c->in, 0, sizeof c->in);
+    gckpti_call_between(e, c);
+}
+
+/* Of a call that an earlier instruction of this run has left, clears what gckpti_call_next does not
+ * set, for an op of so many inputs: clearing all of it would take longer than many an op. */
+static void gckpti_call_clear(gckpt_call *c, int inputs)
+{
+    for (int i = inputs; i < c->inputs; i++)
+        memset(&c->in[i], 0, sizeof c->in[i]);
+    for (int i = 0; i < inputs; i++) {
+        gckpt_arg *arg = &c->in[i];
+        arg->data = NULL, arg->index = NULL, arg->grad = NULL, arg->low = NULL;
+        arg->accumulate = 0;
+        arg->bf16 = NULL, arg->grad_bf16 = NULL;
+    }
+    c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
+    c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
+    c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
+    c->rounded = 0, c->packed = NULL;
+}
+
+/* Shapes, attributes and everything else that does not come from the arena, into the call that is
+ * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
+GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    if (GCKPTI_LEAN)
+        gckpti_bare_call(e, c);
     else
-        gckpti_delete(&e->memory, memory, bytes, 1);
+        gckpti_call_clear(c, node->inputs);
+    c->inputs = node->inputs;
+    c->shape = gckpti_node_shape(e, node, rows);
+    for (int i = 0; i < node->inputs; i++)
+        c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
+    c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
+    c->row = node->batchless ? 0 : e->row;
+    c->rows = node->batchless ? 1 : rows;
+    c->position = e->caches_of ? e->caches_of->position : 0;
+    c->id = id;
+    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
+    for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
+        c->rounded |=
+            p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
+    c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+}
+
+/* The same into any call: of what is no instruction of a run. */
+GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                 gckpt_call *c)
+{
+    if (!GCKPTI_LEAN)
+        gckpti_bare_call(e, c);
+    gckpti_call_next(e, node, id, rows, c);
+}
+
+/* The values of input i: in the arena, where it has been brought there, else a leaf's. */
+GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
+                                 gckpt_arg *arg)
+{
+    int base = e->plan->nodes[node->in[i]].base;
+    const gckpti_node *q = &e->plan->nodes[base];
+    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
+    if (q->rounding & GCKPTI_NARROW_VALUE)
+        arg->bf16 = (const uint16_t *)data;
+    else if (q->type == GCKPT_I32)
+        arg->index = (const int32_t *)data;
+    else
+        arg->data = (const float *)data;
+}
+
+/* Where it is in no arena: the packed parameter that this op reads. */
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpti_stored *stored)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+        if (q->kind != GCKPTI_PARAM || c->in[i].data)
+            continue;
+        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
+        stored->packing = e->plan->packing;
+        c->packed = stored;
+    }
+}
+
+/* >>run/backend */
+GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
+{
+    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
+    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
+}
+
+GCKPT_API int gckpt_isa_available(gckpt_isa isa)
+{
+    const void *kernels;
+    return isa == GCKPT_ISA_AUTO || gckpti_cpu_backend(isa, &kernels) != NULL;
+}
+
+GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
+{
+    return exec ? exec->isa : GCKPT_ISA_AUTO;
+}
+
+/* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
+ * processor's plain one does it. */
+GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
+{
+    gckpt_isa wish = e->desc.isa;
+    if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
+        e->isa = GCKPT_ISA_PLAIN;
+        return GCKPT_OK;
+    }
+    if (!gckpt_isa_available(wish))
+        return gckpti_error(
+            e->store, GCKPT_E_ARG,
+            "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
+            "GCKPT_ISA_AUTO takes what there is",
+            gckpt_isa_name(wish));
+    int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
+    if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
+        isa = GCKPT_ISA_PLAIN;
+    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
+    while (!b)
+        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
+    e->isa = (gckpt_isa)isa;
+    e->backend = *b;
+    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
+    if (!e->desc.backend)
+        return GCKPT_OK;
+    const gckpt_backend *plain = &gckpti_backend_plain;
+    b = e->desc.backend;
+    if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
+                           b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                           (!b->move || (b->host_get && b->host_release && b->join))))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: backend %s has memory of its own, so all its functions to "
+                            "finish but workspace are needed",
+                            b->name);
+
+    e->isa = GCKPT_ISA_PLAIN;
+    e->kernels = NULL;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->backend.unpack;
+    e->backend = *b;
+    e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
+    e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    e->backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    e->backend.copy = b->copy ? b->copy : plain->copy;
+    e->backend.fill = b->fill ? b->fill : plain->fill;
+    e->backend.add = b->add ? b->add : plain->add;
+    e->backend.convert = b->convert ? b->convert : plain->convert;
+    e->backend.update = b->update ? b->update : plain->update;
+    e->backend.finish = b->finish ? b->finish : plain->finish;
+    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    return GCKPT_OK;
+}
+
+/* The kernels of an op. */
+GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
+    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
+    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
+    if (n.precision == GCKPT_BF16_FAST) {
+        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (!none) {
+        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (!n.forward && !b->own_memory)
+        n.forward = node->op->forward;
+    if (!n.backward && !b->own_memory)
+        n.backward = node->op->backward;
+    return n;
+}
+
+/* May a backend repeat micro-batches? Nothing in them may need the host. */
+GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int can =
+        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
+    for (int x = p->body; x < p->epilogue && can; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
+        const gckpti_node *node = &p->nodes[ins->id];
+        if (!n || gckpti_ranking_of(p))
+            can = 0;
+        else if (ins->kind >= GCKPT_OFFLOAD)
+            can = e->moves;
+        else if (!node->op)
+            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
+    }
+    return can && p->body < p->epilogue;
 }
 
 /* What the backend recorded holds no longer. */
@@ -21969,33 +22302,472 @@ GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
         gckpti_on(e)->forget(gckpti_on(e)->context, e);
 }
 
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
+{
+    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
+    return !problem ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
+}
+
+/* >>run/checks */
+GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: printed by another version of gradckpt.h (format %i, contract "
+                            "%i; here %i, %i): print it again with gckpt_plan_c",
+                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+    for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
+        hash = gckpti_hash_planned(hash, p, i);
+    hash = gckpti_hash_leaves(hash, p->leaves);
+    if (!GCKPTI_LEAN &&
+        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
+                                                                  p->leaves) != p->hash)))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: the graph's hash is not what it was made with: an op or the "
+                            "table was changed; print it again with gckpt_plan_c");
+    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
+        p->alignment & (p->alignment - 1))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: %i threads, alignment %z: the table is damaged; print it again "
+                            "with gckpt_plan_c",
+                            p->threads, p->alignment);
+#ifdef GCKPT_NO_FAST
+    if (p->made_for == GCKPTI_FOR_CPU)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "plan: its workspace is that of the fast kernels, which this build "
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+#endif
+    return GCKPT_OK;
+}
+
+/* A plan's workspace and bytes are those of what it was made for. */
+GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_backend *backend)
+{
+    if (p->made_for > GCKPTI_FOR_PLAIN ? !backend || gckpti_made_for(backend, 0) != p->made_for
+                                       : backend != NULL)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %s, desc.backend is %s; plan with "
+                            "gckpt_plan_desc.backend = the one that runs it",
+                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
+                            backend ? backend->name : "NULL");
+    return GCKPT_OK;
+}
+
+/* What can be refused before there is an executor. */
+GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_exec_desc *desc)
+{
+    if (!p)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", desc ? (int64_t)desc->debug : 0, 0,
+                                      GCKPTI_LEAN ? 0 : 2 * GCKPT_DEBUG_FINITE - 1 } };
+    if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_check_plan(s, p);
+    if (result == GCKPT_OK && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: the plan was made for %i ranks and shard %i, the store is for "
+                              "%i and %i (gckpt_store_ranks): make a new plan",
+                              p->ranks, (int)p->shard, s->ranks, (int)s->shard);
+    if (result == GCKPT_OK)
+        result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
+    if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        (!desc || !desc->own_optimiser))
+        result =
+            gckpti_error(s, GCKPT_E_ARG,
+                         "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
+        result = gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
+            "in the backward (desc.update_in_backward)");
+    if (result == GCKPT_OK && GCKPTI_LEAN && desc &&
+        (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: desc.offload and desc.reload come together, or not at all");
+    return result;
+}
+
+/* >>run/layout */
+GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
+{
+    size_t at = *used, most = (size_t)PTRDIFF_MAX / 2;
+    size_t bytes = n < most / size ? n * size : most;
+    *used = bytes < most - at ? gckpti_round_up(at + bytes, GCKPTI_ALIGN) : most;
+    return base ? base + at : NULL;
+}
+
+/* Is it an input that an instruction reads, so that it must be fed? */
+GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id)
+{
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
+        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
+        for (int i = 0; node && node->op && i < node->inputs; i++)
+            if (p->nodes[node->in[i]].base == (int)id)
+                return 1;
+    }
+    return 0;
+}
+
+/* Bytes of one row of an input, as it is fed. */
+GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+}
+
+GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
+{
+    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
+}
+
+/* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
+GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
+{
+    return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
+}
+
+/* Bytes of the tables; with `base` their places in it. */
+GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
+    e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
+    e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
+    e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
+    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
+    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
+    void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
+    e->hashes = hashes ? (uint64_t *)at : NULL;
+    if (gckpti_ranking_of(p))
+        gckpti_ranking_of(p)->tables(e, base, &used);
+    return used;
+}
+
+/* Blocks of square sums; with tables, where each parameter's are. */
+GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t n = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        if (e->params)
+            e->params[i].square = n;
+        if (p->params[i].trained)
+            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    return n;
+}
+
+/* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
+ * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
+ * which are then copied there. */
+GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0;
+    e->losses = (gckpti_loss_total *)gckpti_carve(
+        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses);
+    e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        void *to = NULL;
+        if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+            to = gckpti_carve(base, &used, bytes, 1);
+        if (base && q->kind == GCKPTI_INPUT)
+            e->inputs[q->index].on_backend = (unsigned char *)to;
+        if (base && q->kind == GCKPTI_CONSTANT)
+            e->nodes[i].data = to ? to : q->data;
+        if (to && q->kind == GCKPTI_CONSTANT)
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
+    }
+    return used + !used; /* for a pointer that is not NULL */
+}
+
+/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
+ * square sums, the operands of an op that the backend has no kernel for, or what a callback
+ * offloads. */
+static size_t gckpti_borrow_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t most = e->square_count * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        int64_t n = p->params[i].trained                       ? p->params[i].elements
+                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                                                               : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
+    for (size_t id = 0; id < p->node_count; id++) {
+        const gckpti_node *node = &p->nodes[id];
+        gckpt_call c;
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_bind_kernels(e, node);
+        if (n.forward && (n.backward || !node->op->backward))
+            continue;
+        gckpti_call_start(e, node, (int)id, p->rows, &c);
+        c.plain = 1;
+        (void)node->op->shape(&c);
+        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
+    }
+    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
+}
+
+/* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
+ * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
+ * and for what gckpt_fetch returns; what is offloaded. */
+GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        void *to = gckpti_is_fed(p, i)
+                       ? gckpti_carve(base, &used, (size_t)gckpt_plan_share(p, p->batch, 0, NULL),
+                                      gckpti_row_bytes(p, q))
+                       : NULL;
+        if (to)
+            e->inputs[q->index].copy = (unsigned char *)to;
+    }
+    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
+        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
+    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
+    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    if (!e->moves && !e->desc.offload)
+        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
+    return used;
+}
+
+/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
+ * host has, with structures counted so many times. Needs no tables. */
+GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    const size_t host = !b->own_memory;
+    size_t used = 0;
+    e->square_count = gckpti_exec_squares(e);
+    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->tables_size = gckpti_exec_tables(e, NULL);
+    e->side_size = gckpti_exec_side(e, NULL);
+    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
+    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    gckpti_count_piece(&used, times, sizeof *e);
+    gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
+    gckpti_count_piece(&used, times, e->tables_size);
+    gckpti_count_piece(&used, host, e->side_size);
+    gckpti_count_piece(&used, 1, e->copies_size);
+    gckpti_count_piece(&used, host, e->caches_size);
+    gckpti_count_piece(&used, host, e->owned_size);
+    return gckpti_count_block(used);
+}
+
+GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+{
+    gckpt_exec e;
+    gckpt_store none; /* for errors that nobody reads */
+    memset(&e, 0, sizeof e);
+    memset(&none, 0, sizeof none);
+    e.plan = plan;
+    e.store = &none;
+    if (desc)
+        e.desc = *desc;
+    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
+        gckpti_choose_backend(&e) != GCKPT_OK)
+        return SIZE_MAX;
+    return gckpti_exec_sizes(&e, times);
+}
+
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    return gckpti_exec_need(plan, desc, 1);
+}
+
+GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_larger(capacity, 1);
+    gckpti_count_piece(&used, times, sizeof(gckpt_store));
+    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].place > plan->params[last].place ? i : last;
+        names += strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.elements = plan->params[i].elements;
+        q.storage = (gckpt_storage)plan->params[i].storage;
+        if (q.storage == GCKPT_STORED_F32)
+            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
+        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_piece(&used,
+                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
+                                                        plan->params[i].elements),
+                               sizeof(float));
+    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
+        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
+    return gckpti_count_block(used + names);
+}
+
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
+
+/* >>run/memory */
 /* More about a lack of the backend's memory. */
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
 {
     return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
 }
 
-GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
+/* Memory where the backend computes; NULL: there is none, or the size was too much to count.
+ * alignment: of memory of its own; the host's is as its allocator has it. */
+GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
 {
-    if (!exec)
-        return;
-    gckpti_allocator a = exec->memory;
-    const gckpt_plan *p = exec->plan;
-    if (gckpti_ranking_of(p) && exec->crew)
-        gckpti_ranking_of(p)->leave(exec);
-    gckpti_forget(exec);
-    gckpti_unbind(&exec->binding);
-    if (!GCKPTI_LEAN && exec->moves && exec->far)
-        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
-    gckpti_give(exec, exec->side, exec->side_size);
-    gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, exec->caches_size);
-    gckpti_delete(&a, exec->copies, exec->copies_size, 1);
-    gckpti_delete(&a, exec->tables, exec->tables_size, 1);
-    gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
-    gckpti_delete(&a, exec, 1, sizeof *exec);
+    if (bytes >= (size_t)PTRDIFF_MAX / 2)
+        return NULL;
+    if (gckpti_on(e)->own_memory)
+        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
+    return gckpti_resize(&e->memory, NULL, 0, bytes);
 }
 
+/* Frees what gckpti_take took; NULL: nothing. */
+GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
+{
+    if (memory && gckpti_on(e)->own_memory)
+        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
+    else
+        gckpti_delete(&e->memory, memory, bytes, 1);
+}
+
+/* Repeats a word over so many bytes, the last ones in part. */
+GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
+{
+    gckpt_call c;
+    gckpti_call_between(e, &c);
+    if (bytes / 4)
+        gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
+    if (bytes % 4)
+        gckpti_on(e)->copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
+}
+
+/* Host memory for what is offloaded, and for copies. */
+GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    if (e->moves)
+        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
+    if (e->moves && !e->far)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
+                            gckpti_on(e)->name, p->offloaded);
+    int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
+    if (e->copies_size && !large)
+        e->copies = gckpti_new(&e->memory, e->copies_size, 1);
+    if (e->copies_size && !e->copies)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            large ? "exec: copies of the feeds are too large"
+                                  : "exec: no memory for %z bytes of copied feeds and operands",
+                            e->copies_size);
+    if (e->copies)
+        gckpti_exec_copies(e, (unsigned char *)e->copies);
+    return GCKPT_OK;
+}
+
+/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
+ * far changes. */
+GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->desc.arena) {
+        if (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment)
+            return gckpti_error(
+                e->store, GCKPT_E_ARG,
+                "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
+                e->desc.arena_size, p->arena, p->alignment);
+        e->arena = (unsigned char *)e->desc.arena;
+        return GCKPT_OK;
+    }
+    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
+    if (!e->owned)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for the step arena of %z bytes%s", p->arena,
+                            gckpti_shortage(e));
+    size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
+    e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
+    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
+    return GCKPT_OK;
+}
+
+/* >>run/bind */
+/* Finds the plan's parameters in the store; they must be what the plan was made for. */
+GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const char *name = p->names + p->params[i].name;
+        int index = gckpti_find(e->store, name);
+        if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
+            return gckpti_error(
+                e->store, GCKPT_E_ARG,
+                "exec: the store has no parameter \"%s\" of %I elements; the plan was "
+                "made for another store (gckpt_plan_params creates what is missing)",
+                name, p->params[i].elements);
+        const gckpt_parameter *q = &e->store->params[index].p;
+        if (p->params[i].storage != (gckpti_byte)q->storage)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
+                                "so (gckpt_store_pack), or make a new plan",
+                                name, gckpti_storage_name(q->storage),
+                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
+        if (gckpti_updates(&p->params[i]) && q->frozen)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" was frozen after planning; make a new plan", name);
+        e->params[i].index = index;
+        size_t at = i;
+        for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
+            e->params[at].nth = e->params[at - 1].nth;
+        e->params[at].nth = (int)i;
+    }
+    return GCKPT_OK;
+}
+
+/* Which inputs must be fed, and the kernels that run. */
+GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (node->kind == GCKPTI_INPUT)
+            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+        else if (node->kind == GCKPTI_OP && node->index >= 0)
+            e->nodes[i] = gckpti_bind_kernels(e, node);
+    }
+}
+
+/* Whether a parameter has state that the plan's optimiser would take for its own. */
 GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
 {
     return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
@@ -22067,315 +22839,262 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     return result;
 }
 
-/* Finds the plan's parameters in the store; they must be what the plan was made for. */
-GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
+/* Brings a parameter's newest values and state to where this executor has them. */
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 {
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->param_count; i++) {
-        const char *name = p->names + p->params[i].name;
-        int index = gckpti_find(e->store, name);
-        if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
-            return gckpti_error(
-                e->store, GCKPT_E_ARG,
-                "exec: the store has no parameter \"%s\" of %I elements; the plan was "
-                "made for another store (gckpt_plan_params creates what is missing)",
-                name, p->params[i].elements);
-        const gckpt_parameter *q = &e->store->params[index].p;
-        if (p->params[i].storage != (gckpti_byte)q->storage)
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
-                                "so (gckpt_store_pack), or make a new plan",
-                                name, gckpti_storage_name(q->storage),
-                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
-        if (gckpti_updates(&p->params[i]) && q->frozen)
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" was frozen after planning; make a new plan", name);
-        e->params[i].index = index;
-        size_t at = i;
-        for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
-            e->params[at].nth = e->params[at - 1].nth;
-        e->params[at].nth = (int)i;
-    }
+    if (!gckpti_on(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
+                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
 }
 
-/* Is it an input that an instruction reads, so that it must be fed? */
-GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id)
+/* >>run/caches */
+/* The caches, one behind the other in graph order, so that other plans of a model have them in the
+ * same places; or those of another executor. */
+GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
 {
-    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
-        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
-        for (int i = 0; node && node->op && i < node->inputs; i++)
-            if (p->nodes[node->in[i]].base == (int)id)
-                return 1;
+    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
+    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
+    int fit = !bytes || e->caches_of == e ||
+              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
+    if (e->caches_of == e && bytes) {
+        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches)
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: no memory for %z bytes of caches%s", bytes,
+                                gckpti_shortage(e));
+        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
     }
-    return 0;
-}
-
-/* The kernels of an op. */
-GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
-    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
-    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
-    if (n.precision == GCKPT_BF16_FAST) {
-        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
-        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
-    } else if (!none) {
-        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
-        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
-    }
-    if (!n.forward && !b->own_memory)
-        n.forward = node->op->forward;
-    if (!n.backward && !b->own_memory)
-        n.backward = node->op->backward;
-    return n;
-}
-
-/* Which inputs must be fed, and the kernels that run. */
-GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->node_count; i++) {
+    for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
-        if (node->kind == GCKPTI_INPUT)
-            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
-        else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->nodes[i] = gckpti_bind_kernels(e, node);
-    }
-}
-
-/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
- * batch axis, whether it adds all parts up. */
-static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
-{
-    int own = gckpti_ins_tensor(p, ins), reads = 0;
-    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
-    if (!gradient)
-        return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
-               p->operands[ins->operands] != GCKPTI_NONE;
-    for (int i = 0; i < p->nodes[own].inputs; i++)
-        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
-    return backward && (p->nodes[id].batchless ? own == id : reads);
-}
-
-/* Finds the instruction that each pick is complete with. */
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_plan_pick *pick = &p->picks[k];
-        int x = (int)p->length, id = p->nodes[pick->id].base;
-        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
+        if (!gckpti_is_cache(node->op))
             continue;
-        e->picked[k].ready = x < 0 ? (int)p->length : x;
+        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
+            k++;
+        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
+        e->capacity = node->shape.d[1];
+        e->news = p->nodes[node->in[0]].shape.d[1];
+        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
     }
+    return fit ? GCKPT_OK
+               : gckpti_error(e->store, GCKPT_E_ARG,
+                              "exec: desc.caches_of has other caches than this plan: both need the "
+                              "same backend, store and rows, and caches of the same shapes in the "
+                              "same order");
 }
 
-GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
+/* Without caches, too: their position is that of e->caches_of. */
+GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    size_t at = *used, most = (size_t)PTRDIFF_MAX / 2;
-    size_t bytes = n < most / size ? n * size : most;
-    *used = bytes < most - at ? gckpti_round_up(at + bytes, GCKPTI_ALIGN) : most;
-    return base ? base + at : NULL;
+    e->caches_of = e;
+    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
 }
 
-/* Bytes of the tables; with `base` their places in it. */
-GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
+/* Whether caches have room for what a forward of so many rows adds. */
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
-    e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
-    e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
-    e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
-    e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
-    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
-    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
-    void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
-    e->hashes = hashes ? (uint64_t *)at : NULL;
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->tables(e, base, &used);
-    return used;
-}
-
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
-{
-    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
-}
-
-/* Bytes of one row of an input, as it is fed. */
-GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
-{
-    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
-}
-
-/* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
- * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
- * which are then copied there. */
-GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
-{
-    const gckpt_plan *p = e->plan;
-    size_t used = 0;
-    e->losses = (gckpti_loss_total *)gckpti_carve(
-        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses);
-    e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
-    if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
-        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_node *q = &p->nodes[i];
-        size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
-        void *to = NULL;
-        if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
-            to = gckpti_carve(base, &used, bytes, 1);
-        if (base && q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)to;
-        if (base && q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = to ? to : q->data;
-        if (to && q->kind == GCKPTI_CONSTANT)
-            gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
-    }
-    return used + !used; /* for a pointer that is not NULL */
-}
-
-/* n bytes of the backend's memory. */
-GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
-{
-    if (bytes >= (size_t)PTRDIFF_MAX / 2)
-        return NULL;
-    if (gckpti_on(e)->own_memory)
-        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
-    return gckpti_resize(&e->memory, NULL, 0, bytes);
-}
-
-/* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
- * set: to clear them all would take longer than a small update. */
-GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
-{
-    const size_t rest = offsetof(gckpt_call, shape);
-    c->inputs = 0;
-    memset((unsigned char *)c + rest, 0, sizeof *c - rest);
-    c->seed = e->store->seed;
-    c->step = e->step;
-    c->threads = e->plan->threads;
-    c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
-    c->training = e->plan->mode != GCKPT_INFERENCE;
-    c->runner = &e->runner;
-    c->kernels = e->kernels;
-    c->backend = gckpti_on(e)->context;
-}
-
-GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
-{
-    memset(c->in, 0, sizeof c->in);
-    gckpti_call_between(e, c);
-}
-
-/* Repeats a word over so many bytes, the last ones in part. */
-GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
-{
-    gckpt_call c;
-    gckpti_call_between(e, &c);
-    if (bytes / 4)
-        gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
-    if (bytes % 4)
-        gckpti_on(e)->copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
-}
-
-/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
- * far changes. */
-GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    unsigned char canary[GCKPTI_CANARY];
-    if (e->desc.arena) {
-        if (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment)
-            return gckpti_error(
-                e->store, GCKPT_E_ARG,
-                "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
-                e->desc.arena_size, p->arena, p->alignment);
-        e->arena = (unsigned char *)e->desc.arena;
-        return GCKPT_OK;
-    }
-    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
-    if (!e->owned)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for the step arena of %z bytes%s", p->arena,
-                            gckpti_shortage(e));
-    size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
-    e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
+    const gckpt_exec *c = e->caches_of;
+    if (e->plan->leaves > 1)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
+                            "plan with desc.leaves 1",
+                            e->plan->leaves);
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+            "other rows, the plan's %I at most)",
+            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+    if (e->news > e->capacity - c->position)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: it adds %I positions to the %I that the caches hold; there is "
+            "room for %I in all (gckpt_rewind makes room)",
+            e->news, c->position, e->capacity);
     return GCKPT_OK;
+}
+
+/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
+GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    unsigned char *caches = e->caches_of->caches;
+    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+}
+
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
+{
+    return exec ? exec->caches_of->position : 0;
+}
+
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (position < 0 || position > exec->caches_of->position)
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+                            position, exec->caches_of->position);
+    exec->caches_of->position = position;
+    return gckpti_ok(exec);
+}
+
+/* >>run/open */
+/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
+static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
+{
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
+    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
+    size_t tables = gckpti_copied_bytes(plan);
+    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
+    if (!e || (tables && !block)) {
+        gckpti_delete(&a, e, 1, sizeof *e);
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
+        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
+        return NULL;
+    }
+    if (!GCKPTI_LEAN && block)
+        gckpti_plan_copy(block, plan);
+    e->object.magic = GCKPTI_MAGIC;
+    e->memory = a;
+    e->plan = block ? (gckpt_plan *)block : plan;
+    e->store = store;
+    if (desc)
+        e->desc = *desc;
+    e->runner.parallel_for = e->desc.parallel_for;
+    e->runner.user = e->desc.user;
+    return e;
+}
+
+/* All memory a run will need, and what is found out on the way: parameters, kernels, inputs that
+ * must be fed, picks, caches, other ranks. */
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+{
+    (void)gckpti_exec_sizes(e, 1);
+    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
+    if (!e->tables)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
+    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpt_result result = gckpti_bind_params(e);
+    if (result != GCKPT_OK)
+        return result;
+    if (gckpti_ranking_of(e->plan))
+        result = gckpti_ranking_of(e->plan)->bind(e);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_bind_nodes(e);
+    if (e->plan->picking)
+        e->plan->picking->bind(e);
+    (void)gckpti_exec_squares(e);
+    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
+    if (!e->side)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of sums, feeds and constants%s",
+                            e->side_size, gckpti_shortage(e));
+    gckpti_exec_side(e, (unsigned char *)e->side);
+    e->due = INT32_MAX;
+    result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
+    if (result == GCKPT_OK)
+        result = gckpti_bind_caches(e);
+    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
+}
+
+/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
+static gckpt_result gckpti_exec_bind(gckpt_exec *e)
+{
+    gckpt_result result = gckpti_choose_backend(e);
+    if (result == GCKPT_OK)
+        result = gckpti_exec_memory(e);
+    if (result == GCKPT_E_MEMORY)
+        gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+    if (result == GCKPT_OK)
+        result = gckpti_bind_state(e);
+    if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
+        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
+        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+    return result;
+}
+
+/* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
+static int gckpti_worth_a_team(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const double enough = 5e7;
+    double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
+    for (size_t x = 0; x < p->length && flops < enough; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
+        gckpt_call c;
+        if (ins->kind == GCKPT_UPDATE)
+            flops += 16 * (double)p->params[ins->id].elements;
+        if (!op)
+            continue;
+        gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
+        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
+        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
+    }
+    return flops >= enough;
+}
+
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
+{
+    if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
+        return NULL;
+    gckpt_exec *e = gckpti_exec_start(plan, store, desc);
+    if (!e)
+        return NULL;
+    if (gckpti_exec_bind(e) != GCKPT_OK) {
+        gckpt_exec_free(e);
+        return NULL;
+    }
+    int team =
+        !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    e->team = team ? plan->threads : 1;
+    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
+        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
+    }
+    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
+    gckpti_ok(store);
+    return e;
+}
+
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
+{
+    if (!exec)
+        return;
+    gckpti_allocator a = exec->memory;
+    const gckpt_plan *p = exec->plan;
+    if (gckpti_ranking_of(p) && exec->crew)
+        gckpti_ranking_of(p)->leave(exec);
+    gckpti_forget(exec);
+    gckpti_unbind(&exec->binding);
+    if (!GCKPTI_LEAN && exec->moves && exec->far)
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
+    gckpti_give(exec, exec->side, exec->side_size);
+    gckpti_give(exec, exec->owned, exec->owned_size);
+    gckpti_give(exec, exec->caches, exec->caches_size);
+    gckpti_delete(&a, exec->copies, exec->copies_size, 1);
+    gckpti_delete(&a, exec->tables, exec->tables_size, 1);
+    gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
+    gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
 /* >>run/host */
 /* ---- own memory: what the host does itself, it does on copies ---- */
-
-/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
- * square sums, the operands of an op that the backend has no kernel for, or what a callback
- * offloads. */
-static size_t gckpti_borrow_bytes(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t most = e->square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++) {
-        int64_t n = p->params[i].trained                       ? p->params[i].elements
-                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
-                                                               : 0;
-        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
-    }
-    for (size_t id = 0; id < p->node_count; id++) {
-        const gckpti_node *node = &p->nodes[id];
-        gckpt_call c;
-        if (node->kind != GCKPTI_OP || node->index < 0)
-            continue;
-        gckpti_exec_node n = gckpti_bind_kernels(e, node);
-        if (n.forward && (n.backward || !node->op->backward))
-            continue;
-        gckpti_call_start(e, node, (int)id, p->rows, &c);
-        c.plain = 1;
-        (void)node->op->shape(&c);
-        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
-        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
-            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
-        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
-        most = bytes > most ? bytes : most;
-    }
-    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
-}
-
 GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
 {
     if (!gckpti_on(e)->own_memory)
         return x;
     gckpti_on(e)->copy_out(gckpti_on(e)->context, e->borrowed, x, n * sizeof *x);
     return (const float *)(const void *)e->borrowed;
-}
-
-/* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
- * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
- * and for what gckpt_fetch returns; what is offloaded. */
-GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
-{
-    const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
-    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
-        const gckpti_node *q = &p->nodes[i];
-        void *to = gckpti_is_fed(p, i)
-                       ? gckpti_carve(base, &used, (size_t)gckpt_plan_share(p, p->batch, 0, NULL),
-                                      gckpti_row_bytes(p, q))
-                       : NULL;
-        if (to)
-            e->inputs[q->index].copy = (unsigned char *)to;
-    }
-    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
-        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
-    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
-    if (!e->moves && !e->desc.offload)
-        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
-    return used;
 }
 
 typedef struct {
@@ -22450,613 +23169,134 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
                                   s.pieces[i].bytes);
 }
 
-/* >>run/backend */
-GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+/* >>run/feeds */
+/* Of a constant, or as fed: all rows of the latest feeds. */
+GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
-    uint64_t hash = GCKPTI_FNV_START;
-    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: printed by another version of gradckpt.h (format %i, contract "
-                            "%i; here %i, %i): print it again with gckpt_plan_c",
-                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
-        hash = gckpti_hash_planned(hash, p, i);
-    hash = gckpti_hash_leaves(hash, p->leaves);
-    if (!GCKPTI_LEAN &&
-        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
-                                                                  p->leaves) != p->hash)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: the graph's hash is not what it was made with: an op or the "
-                            "table was changed; print it again with gckpt_plan_c");
-    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
-        p->alignment & (p->alignment - 1))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: %i threads, alignment %z: the table is damaged; print it again "
-                            "with gckpt_plan_c",
-                            p->threads, p->alignment);
-#ifdef GCKPT_NO_FAST
-    if (p->made_for == GCKPTI_FOR_CPU)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "plan: its workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
-#endif
-    return GCKPT_OK;
+    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
+    return (const int32_t *)data;
 }
 
-/* A plan's workspace and bytes are those of what it was made for. */
-GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_backend *backend)
-{
-    if (p->made_for > GCKPTI_FOR_PLAIN ? !backend || gckpti_made_for(backend, 0) != p->made_for
-                                       : backend != NULL)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan was made for %s, desc.backend is %s; plan with "
-                            "gckpt_plan_desc.backend = the one that runs it",
-                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
-                            backend ? backend->name : "NULL");
-    return GCKPT_OK;
-}
-
-/* May a backend repeat micro-batches? Nothing in them may need the host. */
-GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
+/* The values of i32 input i of a node, in all rows. */
+static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node, int id, int i,
+                                         int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    int can =
-        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue && can; x++) {
+    const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+    const int32_t *index = gckpti_indices(e, q);
+    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
+    gckpt_call c;
+    gckpti_call_start(e, node, id, p->rows, &c);
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
+    if (q->kind != GCKPTI_CONSTANT) {
+        per_row /= p->rows;
+        n = per_row * rows;
+    }
+    for (int64_t k = 0; k < n && limit; k++)
+        if (index[k] >= limit || (index[k] < 0 && !ignores))
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
+                                p->names + q->name, (int)index[k], k / per_row, k % per_row,
+                                node->op->name, id, limit - 1);
+    return GCKPT_OK;
+}
+
+/* Which input each feed is for; every input that is read must have one. */
+static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
+{
+    const gckpt_plan *p = e->plan;
+    if (count < 0 || (count > 0 && !feeds))
+        return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
+    for (size_t i = 0; i < p->inputs; i++)
+        e->inputs[i].feed = NULL;
+    for (int i = 0; i < count; i++) {
+        const gckpti_node *q = NULL;
+        if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
+            q = &p->nodes[p->nodes[feeds[i].input].base];
+        if (!q || q->kind != GCKPTI_INPUT || !feeds[i].data)
+            return gckpti_error(
+                e, GCKPT_E_ARG, "feed %i: %s", i,
+                !feeds[i].data
+                    ? "its data is NULL"
+                    : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
+        if (e->inputs[q->index].feed)
+            return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
+                                p->names + q->name);
+        e->inputs[q->index].feed = (const unsigned char *)feeds[i].data;
+    }
+    for (size_t i = 0; i < p->inputs; i++)
+        if (e->inputs[i].node >= 0 && !e->inputs[i].feed)
+            return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
+                                p->names + p->nodes[e->inputs[i].node].name);
+    return GCKPT_OK;
+}
+
+/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
+static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                e->plan->names + q->name, e->row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+
+/* Takes the feeds for the next rows of the step and checks what indices they hold. */
+GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                         int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = gckpti_match_feeds(e, feeds, count);
+    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
-        const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_ranking_of(p))
-            can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->moves;
-        else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
-        else
-            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
+        const gckpti_node *node =
+            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
+        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
+            if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
+                result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
-    return can && p->body < p->epilogue;
-}
-
-/* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
-GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const double enough = 5e7;
-    double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
-    for (size_t x = 0; x < p->length && flops < enough; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
-        gckpt_call c;
-        if (ins->kind == GCKPT_UPDATE)
-            flops += 16 * (double)p->params[ins->id].elements;
-        if (!op)
+    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
+        gckpti_exec_input *in = &e->inputs[i];
+        if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
+            result = gckpti_check_fed(e, in, rows);
+        if (!in->copy || result != GCKPT_OK)
             continue;
-        gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
-        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
-        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
+        memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
+        in->feed = in->copy;
     }
-    return flops >= enough;
-}
-
-/* ---- instruction sets ---- */
-GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
-{
-    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
-    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
-}
-
-GCKPT_API int gckpt_isa_available(gckpt_isa isa)
-{
-    const void *kernels;
-    return isa == GCKPT_ISA_AUTO || gckpti_cpu_backend(isa, &kernels) != NULL;
-}
-
-GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
-{
-    return exec ? exec->isa : GCKPT_ISA_AUTO;
-}
-
-/* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
- * processor's plain one does it. */
-GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
-{
-    gckpt_isa wish = e->desc.isa;
-    if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
-        e->isa = GCKPT_ISA_PLAIN;
-        return GCKPT_OK;
-    }
-    if (!gckpt_isa_available(wish))
-        return gckpti_error(
-            e->store, GCKPT_E_ARG,
-            "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
-            "GCKPT_ISA_AUTO takes what there is",
-            gckpt_isa_name(wish));
-    int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
-    if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
-        isa = GCKPT_ISA_PLAIN;
-    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
-    while (!b)
-        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
-    e->isa = (gckpt_isa)isa;
-    e->backend = *b;
-    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
-    if (!e->desc.backend)
-        return GCKPT_OK;
-    const gckpt_backend *plain = &gckpti_backend_plain;
-    b = e->desc.backend;
-    if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
-                           b->find && b->fill && b->add && b->convert && b->update && b->finish &&
-                           (!b->move || (b->host_get && b->host_release && b->join))))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: backend %s has memory of its own, so all its functions to "
-                            "finish but workspace are needed",
-                            b->name);
-
-    e->isa = GCKPT_ISA_PLAIN;
-    e->kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->backend.unpack;
-    e->backend = *b;
-    e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
-    e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    e->backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    e->backend.copy = b->copy ? b->copy : plain->copy;
-    e->backend.fill = b->fill ? b->fill : plain->fill;
-    e->backend.add = b->add ? b->add : plain->add;
-    e->backend.convert = b->convert ? b->convert : plain->convert;
-    e->backend.update = b->update ? b->update : plain->update;
-    e->backend.finish = b->finish ? b->finish : plain->finish;
-    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
-    return GCKPT_OK;
-}
-
-/* >>run/memory */
-/* The caches, one behind the other in graph order, so that other plans of a model have them in the
- * same places; or those of another executor. */
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
-    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
-    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
-    int fit = !bytes || e->caches_of == e ||
-              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
-               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches_of == e && bytes) {
-        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
-        if (!e->caches)
-            return gckpti_error(e->store, GCKPT_E_MEMORY,
-                                "exec: no memory for %z bytes of caches%s", bytes,
-                                gckpti_shortage(e));
-        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
-    }
-    for (size_t i = 0; i < p->node_count && fit; i++) {
-        const gckpti_node *node = &p->nodes[i];
-        if (!gckpti_is_cache(node->op))
-            continue;
-        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
-            k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
-        e->capacity = node->shape.d[1];
-        e->news = p->nodes[node->in[0]].shape.d[1];
-        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
-    }
-    return fit ? GCKPT_OK
-               : gckpti_error(e->store, GCKPT_E_ARG,
-                              "exec: desc.caches_of has other caches than this plan: both need the "
-                              "same backend, store and rows, and caches of the same shapes in the "
-                              "same order");
-}
-
-static gckpt_result gckpti_bind_caches(gckpt_exec *e)
-{
-    e->caches_of = e;
-    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
-}
-
-/* Blocks of square sums; with tables, where each parameter's are. */
-static size_t gckpti_exec_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t n = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        if (e->params)
-            e->params[i].square = n;
-        if (p->params[i].trained)
-            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    return n;
-}
-
-/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
- * host has, with structures counted so many times. Needs no tables. */
-GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
-    const size_t host = !b->own_memory;
-    size_t used = 0;
-    e->square_count = gckpti_exec_squares(e);
-    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
-    e->tables_size = gckpti_exec_tables(e, NULL);
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
-    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
-    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
-    gckpti_count_piece(&used, times, sizeof *e);
-    gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
-    gckpti_count_piece(&used, times, e->tables_size);
-    gckpti_count_piece(&used, host, e->side_size);
-    gckpti_count_piece(&used, 1, e->copies_size);
-    gckpti_count_piece(&used, host, e->caches_size);
-    gckpti_count_piece(&used, host, e->owned_size);
-    return gckpti_count_block(used);
-}
-
-/* Host memory for what is offloaded, and for copies. */
-static gckpt_result gckpti_exec_host(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    if (e->moves)
-        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
-    if (e->moves && !e->far)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            gckpti_on(e)->name, p->offloaded);
-    int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
-    if (e->copies_size && !large)
-        e->copies = gckpti_new(&e->memory, e->copies_size, 1);
-    if (e->copies_size && !e->copies)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            large ? "exec: copies of the feeds are too large"
-                                  : "exec: no memory for %z bytes of copied feeds and operands",
-                            e->copies_size);
-    if (e->copies)
-        gckpti_exec_copies(e, (unsigned char *)e->copies);
-    return GCKPT_OK;
-}
-
-/* All memory a run will need. */
-GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
-{
-    (void)gckpti_exec_sizes(e, 1);
-    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
-    if (!e->tables)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->tables);
-    gckpt_result result = gckpti_bind_params(e);
-    if (result != GCKPT_OK)
-        return result;
-    if (gckpti_ranking_of(e->plan))
-        result = gckpti_ranking_of(e->plan)->bind(e);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_bind_nodes(e);
-    if (e->plan->picking)
-        e->plan->picking->bind(e);
-    (void)gckpti_exec_squares(e);
-    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
-    if (!e->side)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->side);
-    e->due = INT32_MAX;
-    result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
-    if (result == GCKPT_OK)
-        result = gckpti_bind_caches(e);
-    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
-}
-
-/* Brings a parameter's newest values and state to where this executor has them. */
-GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
-{
-    if (!gckpti_on(e)->own_memory)
-        gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
-                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
-    return GCKPT_OK;
-}
-
-/* What can be refused before there is an executor. */
-GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_exec_desc *desc)
-{
-    if (!p)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
-    const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
-                                    { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      GCKPTI_LEAN ? 0 : 2 * GCKPT_DEBUG_FINITE - 1 } };
-    if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
-        return GCKPT_E_ARG;
-    gckpt_result result = gckpti_check_plan(s, p);
-    if (result == GCKPT_OK && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: the plan was made for %i ranks and shard %i, the store is for "
-                              "%i and %i (gckpt_store_ranks): make a new plan",
-                              p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (result == GCKPT_OK)
-        result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
-    if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
-        (!desc || !desc->own_optimiser))
-        result =
-            gckpti_error(s, GCKPT_E_ARG,
-                         "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
-        result = gckpti_error(
-            s, GCKPT_E_ARG,
-            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
-            "in the backward (desc.update_in_backward)");
-    if (result == GCKPT_OK && GCKPTI_LEAN && desc &&
-        (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
-    if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: desc.offload and desc.reload come together, or not at all");
     return result;
 }
 
-/* >>run/open */
-/* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
-GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
-{
-    gckpt_exec e;
-    gckpt_store none; /* for errors that nobody reads */
-    memset(&e, 0, sizeof e);
-    memset(&none, 0, sizeof none);
-    e.plan = plan;
-    e.store = &none;
-    if (desc)
-        e.desc = *desc;
-    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
-        gckpti_choose_backend(&e) != GCKPT_OK)
-        return SIZE_MAX;
-    return gckpti_exec_sizes(&e, times);
-}
-
-GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
-{
-    return gckpti_exec_need(plan, desc, 1);
-}
-
-GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
-{
-    gckpt_parameter q;
-    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
-    while (capacity < n)
-        capacity = gckpti_larger(capacity, 1);
-    gckpti_count_piece(&used, times, sizeof(gckpt_store));
-    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
-    for (size_t i = 0; i < n; i++) {
-        last = plan->params[i].place > plan->params[last].place ? i : last;
-        names += strlen(plan->names + plan->params[i].name) + 1;
-    }
-    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
-        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = plan->nodes[plan->params[i].node].shape;
-        q.elements = plan->params[i].elements;
-        q.storage = (gckpt_storage)plan->params[i].storage;
-        if (q.storage == GCKPT_STORED_F32)
-            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
-        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
-    }
-    for (size_t i = 0; i < n; i++)
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_piece(&used,
-                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
-                                                        plan->params[i].elements),
-                               sizeof(float));
-    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
-        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
-    return gckpti_count_block(used + names);
-}
-
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
-
-/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
-static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
-                                     const gckpt_exec_desc *desc)
-{
-    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
-    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = gckpti_copied_bytes(plan);
-    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
-    if (!e || (tables && !block)) {
-        gckpti_delete(&a, e, 1, sizeof *e);
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
-        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
-        return NULL;
-    }
-    if (!GCKPTI_LEAN && block)
-        gckpti_plan_copy(block, plan);
-    e->object.magic = GCKPTI_MAGIC;
-    e->memory = a;
-    e->plan = block ? (gckpt_plan *)block : plan;
-    e->store = store;
-    if (desc)
-        e->desc = *desc;
-    e->runner.parallel_for = e->desc.parallel_for;
-    e->runner.user = e->desc.user;
-    return e;
-}
-
-/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
-static gckpt_result gckpti_exec_bind(gckpt_exec *e)
-{
-    gckpt_result result = gckpti_choose_backend(e);
-    if (result == GCKPT_OK)
-        result = gckpti_exec_memory(e);
-    if (result == GCKPT_E_MEMORY)
-        gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
-    if (result == GCKPT_OK)
-        result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
-        !gckpti_bind(e->store, &e->binding, e->desc.backend))
-        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
-    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
-    return result;
-}
-
-GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
-                                     const gckpt_exec_desc *desc)
-{
-    if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
-        return NULL;
-    gckpt_exec *e = gckpti_exec_start(plan, store, desc);
-    if (!e)
-        return NULL;
-    if (gckpti_exec_bind(e) != GCKPT_OK) {
-        gckpt_exec_free(e);
-        return NULL;
-    }
-    int team =
-        !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
-    e->team = team ? plan->threads : 1;
-    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++) {
-        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
-        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
-    }
-    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
-    gckpti_ok(store);
-    return e;
-}
-
-/* >>run/call */
-/* ---- one instruction ---- */
-GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
-{
-    if (gckpti_on(e)->own_memory)
-        return e->store->mirrors[q - e->store->params].array[1 + slot];
-    return gckpti_array(q, slot);
-}
-
-GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
-{
-    GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
-    return offset == GCKPTI_NONE ? NULL : e->arena + offset;
-}
-
-GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
-{
-    return (float *)gckpti_at_any(e, offset);
-}
-
-GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
-{
-    return (uint16_t *)gckpti_at_any(e, offset);
-}
-
-/* A node's shape with the rows of this micro-batch. */
-GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
-{
-    gckpt_shape s = node->shape;
-    if (!node->batchless && s.n && rows != e->plan->rows)
-        s.d[0] = s.d[0] / e->plan->rows * rows;
-    return s;
-}
-
-GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
-{
-    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
-    return left < e->plan->rows ? left : e->plan->rows;
-}
-
-/* Rows of the step so far, those of all ranks. */
-GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
-{
-    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
-}
-
-/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
-{
-    unsigned char *caches = e->caches_of->caches;
-    return caches + ((const unsigned char *)e->nodes[id].data - caches);
-}
-
-/* As a bare call, of one that an earlier instruction of this run has left, where `inputs` are set
- * next: clearing all of it would take longer than many an op. */
-static void gckpti_call_clear(gckpt_call *c, int inputs)
-{
-    for (int i = inputs; i < c->inputs; i++)
-        memset(&c->in[i], 0, sizeof c->in[i]);
-    for (int i = 0; i < inputs; i++) {
-        gckpt_arg *arg = &c->in[i];
-        arg->data = NULL, arg->index = NULL, arg->grad = NULL, arg->low = NULL;
-        arg->accumulate = 0;
-        arg->bf16 = NULL, arg->grad_bf16 = NULL;
-    }
-    c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
-    c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
-    c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
-    c->rounded = 0, c->packed = NULL;
-}
-
-/* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
-GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                                gckpt_call *c)
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    if (GCKPTI_LEAN)
-        gckpti_bare_call(e, c);
-    else
-        gckpti_call_clear(c, node->inputs);
-    c->inputs = node->inputs;
-    c->shape = gckpti_node_shape(e, node, rows);
-    for (int i = 0; i < node->inputs; i++)
-        c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
-    c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->row = node->batchless ? 0 : e->row;
-    c->rows = node->batchless ? 1 : rows;
-    c->position = e->caches_of ? e->caches_of->position : 0;
-    c->id = id;
-    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-    for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
-        c->rounded |=
-            p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
-    c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
-}
-
-GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                                 gckpt_call *c)
-{
-    if (!GCKPTI_LEAN)
-        gckpti_bare_call(e, c);
-    gckpti_call_next(e, node, id, rows, c);
-}
-
-/* The values of input i: in the arena, where it has been brought there, else a leaf's. */
-GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
-                                 gckpt_arg *arg)
-{
-    int base = e->plan->nodes[node->in[i]].base;
-    const gckpti_node *q = &e->plan->nodes[base];
-    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
-    if (q->rounding & GCKPTI_NARROW_VALUE)
-        arg->bf16 = (const uint16_t *)data;
-    else if (q->type == GCKPT_I32)
-        arg->index = (const int32_t *)data;
-    else
-        arg->data = (const float *)data;
-}
-
-/* Where it is in no arena: the packed parameter that this op reads. */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                  gckpti_stored *stored)
-{
-    for (int i = 0; i < node->inputs; i++) {
-        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-        if (q->kind != GCKPTI_PARAM || c->in[i].data)
+    for (size_t i = 0; i < p->inputs; i++) {
+        const gckpti_exec_input *in = &e->inputs[i];
+        if (in->node < 0)
             continue;
-        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
-        stored->packing = e->plan->packing;
-        c->packed = stored;
+        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
+        const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
+        if (in->on_backend)
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
+                                  row * (size_t)gckpti_micro_rows(e));
+        e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
+}
+
+/* >>run/losses */
+/* The term whose loss node `id` is; -1: none. */
+GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
+{
+    for (size_t i = 0; i < p->term_count; i++)
+        if (p->terms[i].id == id)
+            return (int)i;
+    return -1;
 }
 
 /* What a loss adds to now; regularisers have no leaves. */
@@ -23067,16 +23307,146 @@ GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
     return &e->losses[term * gckpti_own_leaves(p) + leaf];
 }
 
-GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
+/* What the losses counted and summed up so far; the backend is waited for. */
+GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
+    gckpt_result result = gckpti_wait(e);
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        if (!gckpti_ranking_of(e->plan) ||
+            e->plan->terms[i].regulariser) /* else they are summed up already */
+            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
+                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
+    return GCKPT_OK;
+}
+
+GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
+{
+    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
+}
+
+/* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
+GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
+{
+    const gckpti_plan_term *t = &e->plan->terms[term];
+    float weight = gckpti_float(t->weight);
+    double own = (double)e->terms[term].expected;
+    if (term == 0)
+        return weight;
+    if (t->regulariser && e->terms[0].expected < 0)
+        (void)gckpti_read_losses(e); /* an error comes again before the first update */
+    if (t->regulariser)
+        return (float)((double)weight * (double)gckpti_count(e));
+    if (e->streamed) /* the same count */
+        return weight;
+    return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
+}
+
+/* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
+ * counted once a micro-batch. */
+static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[id];
+    const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
+    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
+    times = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->batches(e, rows) : times;
+    if (!q->batchless && n % p->rows == 0) {
+        n = n / p->rows * rows;
+        times = 1;
+    }
+    for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
+        ignored += gckpti_indices(e, q)[k] < 0;
+    return (n - ignored) / unit * times;
+}
+
+/* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
+GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
-        if (p->terms[i].id == id)
-            return (int)i;
-    return -1;
+        if (e->terms[i].expected >= 0)
+            e->terms[i].expected +=
+                gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
+}
+
+/* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
+GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int several = 0;
+    for (size_t i = 1; i < p->term_count; i++)
+        several = several || !p->terms[i].regulariser;
+    for (size_t i = 0; i < p->term_count; i++) {
+        const gckpti_node *node = &p->nodes[p->terms[i].id];
+        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->streamed);
+        memset(&e->terms[i], 0, sizeof e->terms[i]);
+        e->terms[i].expected = rule && !node->batchless ? 0 : -1;
+    }
+}
+
+/* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
+GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *first = &p->nodes[p->terms[0].id];
+    for (size_t i = 1; i < p->term_count; i++) {
+        const gckpti_node *node = &p->nodes[p->terms[i].id];
+        const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
+        const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
+        int same = a->type == b->type &&
+                   (a->type == GCKPT_I32 ? a->base == b->base
+                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
+                                               gckpti_elements(&b->shape) / p->terms[i].unit);
+        if (!p->terms[i].regulariser && !same)
+            return gckpti_error(
+                e, GCKPT_E_ARG,
+                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
+                "stream in; use gckpt_step",
+                node->op->name, p->terms[i].id);
+    }
+    return GCKPT_OK;
+}
+
+/* In a step that changes anything, losses count what the feeds say. */
+GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
+    for (size_t i = 0; i < p->term_count && trains; i++)
+        if (e->terms[i].expected >= 0 && e->terms[i].expected != e->terms[i].seen.count)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
+                "way can only be the first of a plan",
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->terms[i].seen.count,
+                e->terms[i].expected);
+    return GCKPT_OK;
+}
+
+/* Before anything is changed: the first loss's count, and that all counted as they should. Where
+ * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
+GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int promised = gckpti_on(e)->own_memory;
+    gckpt_result result = GCKPT_OK;
+    for (size_t i = 0; i < p->term_count; i++)
+        promised = promised && (p->terms[i].regulariser ||
+                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
+    if (!e->counts_settled && !promised)
+        result = gckpti_read_losses(e);
+    if (!e->counts_settled && !promised && result == GCKPT_OK)
+        result = gckpti_check_counts(e);
+    e->counts_settled = result == GCKPT_OK;
+    return result;
 }
 
 /* >>run/mixed */
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
+/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
                             const uint16_t *from, float *x, int64_t n)
 {
@@ -23084,7 +23454,7 @@ GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conv
     gckpti_on(e)->convert(c, &widening);
 }
 
-/* to NULL: in place. */
+/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
 GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
                             uint16_t *to, int64_t n)
 {
@@ -23099,6 +23469,7 @@ GCKPTI_FN uint32_t gckpti_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
     const gckpti_node *q = &p->nodes[node->in[i]];
@@ -23136,6 +23507,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
+/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
 GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
 {
     void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
@@ -23154,6 +23526,7 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
     return copy;
 }
 
+/* Those that the kernel takes as bf16 have no copy, and stay. */
 GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
@@ -23167,58 +23540,6 @@ GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
 {
     if (c->work)
         c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
-}
-
-/* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
-static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
-{
-    uint64_t hash = GCKPTI_FNV_START;
-    const unsigned char *next = (const unsigned char *)at;
-    int64_t size = narrow ? 2 : 4;
-    for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
-        float wide[64];
-        uint16_t half[64];
-        piece = gckpti_min(left, 64);
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
-                               (size_t)(piece * size));
-        for (int64_t i = 0; i < piece && narrow; i++)
-            wide[i] = gckpti_from_bf16(half[i]);
-        hash = gckpti_hash_floats(hash, wide, piece);
-    }
-    return hash | 1;
-}
-
-/* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
-GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                      const uint16_t *narrow)
-{
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { NULL, NULL };
-    int64_t n[2];
-    data[0] = narrow ? (const void *)narrow : c->out;
-    data[1] = c->aux;
-    n[0] = gckpti_elements(&c->shape);
-    n[1] = (int64_t)(node->aux_bytes / 4);
-    if (!node->batchless)
-        n[1] = n[1] / e->plan->rows * c->rows;
-    for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->hashes[2 * ins->id + k];
-        if (ins->first)
-            *seen = 0;
-        if (!data[k])
-            continue;
-        uint64_t hash = gckpti_hash_value(e, data[k], n[k], narrow && k == 0);
-        if (*seen && *seen != hash)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
-                ins->id,
-                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
-                                          : "the op is not a function of its inputs");
-        *seen = hash;
-    }
-    return GCKPT_OK;
 }
 
 /* >>run/portions */
@@ -23330,6 +23651,136 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
         kernel(&rest);
 }
 
+/* >>run/recompute */
+/* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
+static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    const unsigned char *next = (const unsigned char *)at;
+    int64_t size = narrow ? 2 : 4;
+    for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
+        float wide[64];
+        uint16_t half[64];
+        piece = gckpti_min(left, 64);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
+                               (size_t)(piece * size));
+        for (int64_t i = 0; i < piece && narrow; i++)
+            wide[i] = gckpti_from_bf16(half[i]);
+        hash = gckpti_hash_floats(hash, wide, piece);
+    }
+    return hash | 1;
+}
+
+/* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const void *data[2] = { NULL, NULL };
+    int64_t n[2];
+    data[0] = narrow ? (const void *)narrow : c->out;
+    data[1] = c->aux;
+    n[0] = gckpti_elements(&c->shape);
+    n[1] = (int64_t)(node->aux_bytes / 4);
+    if (!node->batchless)
+        n[1] = n[1] / e->plan->rows * c->rows;
+    for (int k = 0; k < 2; k++) {
+        uint64_t *seen = &e->hashes[2 * ins->id + k];
+        if (ins->first)
+            *seen = 0;
+        if (!data[k])
+            continue;
+        uint64_t hash = gckpti_hash_value(e, data[k], n[k], narrow && k == 0);
+        if (*seen && *seen != hash)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
+                k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
+                ins->id,
+                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
+                                          : "the op is not a function of its inputs");
+        *seen = hash;
+    }
+    return GCKPT_OK;
+}
+
+/* >>run/paint */
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
+enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
+
+/* What died with instruction e->pc. What began before a loop's body outlives each round. */
+GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
+        const gckpt_buffer *life = &p->lives[e->next_death++];
+        if (life->end == e->pc &&
+            !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
+            gckpti_fill(e, e->arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
+    }
+}
+
+static int gckpti_measures(const gckpt_exec *e)
+{
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
+}
+
+/* Before a step: the arena is all paint; each step that measures has another. */
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
+{
+    if (gckpti_measures(e))
+        gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
+    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+        gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
+}
+
+/* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
+static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned char paint)
+{
+    unsigned char piece[256];
+    for (size_t top = e->plan->arena, n; top > low; top -= n) {
+        size_t left;
+        n = top - low < sizeof piece ? top - low : sizeof piece;
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
+        for (left = n; left > 0 && piece[left - 1] == paint;)
+            left--;
+        if (left > 0)
+            return top - n + left;
+    }
+    return low;
+}
+
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
+GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
+{
+    unsigned char canary[GCKPTI_CANARY];
+    if (gckpti_measures(e)) {
+        e->touched = gckpti_highest_touched(e, e->touched, e->painted_steps ? 0x5a : 0xa5);
+        for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
+            const gckpt_buffer *life = &e->plan->lives[i];
+            if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->touched)
+                e->touched = life->offset + life->size;
+        }
+        e->painted_steps++;
+    }
+    if (e->owned)
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
+                               sizeof canary);
+    for (size_t i = 0; e->owned && i < sizeof canary; i++)
+        if (canary[i] != GCKPTI_CANARY_BYTE)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "step: a kernel wrote behind the arena of %z bytes",
+                                e->plan->arena);
+    return GCKPT_OK;
+}
+
+GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
+{
+    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
+                      exec->touched
+                : 0;
+}
+
 /* >>run/instruction */
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                               int portions)
@@ -23419,133 +23870,6 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
     return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
-}
-
-/* Waits, before what comes next, for moves that were begun. */
-GCKPTI_FN void gckpti_join(gckpt_exec *e)
-{
-    if (!GCKPTI_LEAN && e->due < INT32_MAX)
-        gckpti_on(e)->join(gckpti_on(e)->context);
-    e->due = INT32_MAX;
-}
-
-/* Begins a move, and finds the first instruction that must wait for it: one that may read what
- * comes in, or that writes where something goes out from. */
-static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
-{
-    const gckpt_plan *p = e->plan;
-    void *host = e->far + far, *here = e->arena + offset;
-    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    if (!out)
-        e->due = e->pc + 1;
-    for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
-            p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->due, p->lives[i].start);
-    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
-        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->due, x);
-    gckpti_lower(&e->due, (int)p->length);
-}
-
-/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
-static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
-                                    size_t bytes)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    const gckpt_exec_desc *d = &e->desc;
-    size_t done = bytes;
-    void *here = gckpti_at_any(e, offset);
-    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
-    if (e->moves) {
-        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
-    } else if (ins->kind == GCKPT_OFFLOAD) {
-        if (host != here)
-            b->copy_out(b->context, host, here, bytes);
-        if (d->offload)
-            done = d->offload(d->user, far, host, bytes);
-    } else {
-        if (d->offload)
-            done = d->reload(d->user, far, host, bytes);
-        if (host != here && done == bytes)
-            b->copy_in(b->context, here, host, bytes);
-    }
-    return done == bytes ? GCKPT_OK
-                         : gckpti_error(e, GCKPT_E_FILE,
-                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
-                                        "changed",
-                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
-                                        gckpti_node_name(e->plan, ins->id), done, bytes);
-}
-
-/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(node);
-    gckpt_result result = GCKPT_OK;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (!node->batchless)
-        value = value / (size_t)p->rows * (size_t)rows;
-    if (o.out != GCKPTI_NONE)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
-    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
-        return result;
-    gckpti_join(e);
-    gckpt_call c;
-    gckpti_call_start(e, node, ins->id, rows, &c);
-    c.out = gckpti_at(e, o.out);
-    c.aux = gckpti_at(e, o.aux);
-    return gckpti_compare(e, ins, &c,
-                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
-}
-
-GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
-{
-    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
-    return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
-}
-
-/* What the losses counted and summed up so far; the backend is waited for. */
-GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
-{
-    gckpt_result result = gckpti_wait(e);
-    if (result != GCKPT_OK)
-        return result;
-    for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_ranking_of(e->plan) ||
-            e->plan->terms[i].regulariser) /* else they are summed up already */
-            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
-                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
-{
-    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
-}
-
-/* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
-GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
-{
-    const gckpti_plan_term *t = &e->plan->terms[term];
-    float weight = gckpti_float(t->weight);
-    double own = (double)e->terms[term].expected;
-    if (term == 0)
-        return weight;
-    if (t->regulariser && e->terms[0].expected < 0)
-        (void)gckpti_read_losses(e); /* an error comes again before the first update */
-    if (t->regulariser)
-        return (float)((double)weight * (double)gckpti_count(e));
-    if (e->streamed) /* the same count */
-        return weight;
-    return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
@@ -23652,195 +23976,97 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
         gckpti_gradient_end(e, ins, &o, c, i);
 }
 
-/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
-GCKPTI_FN void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+/* >>run/offload */
+/* Waits, before what comes next, for moves that were begun. */
+GCKPTI_FN void gckpti_join(gckpt_exec *e)
+{
+    if (!GCKPTI_LEAN && e->due < INT32_MAX)
+        gckpti_on(e)->join(gckpti_on(e)->context);
+    e->due = INT32_MAX;
+}
+
+/* Begins a move, and finds the first instruction that must wait for it: one that may read what
+ * comes in, or that writes where something goes out from. */
+static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[user];
-    const gckpti_ins *ins = p->list;
+    void *host = e->far + far, *here = e->arena + offset;
+    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
+    if (!out)
+        e->due = e->pc + 1;
+    for (size_t i = 0; i < p->life_count; i++)
+        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
+            p->lives[i].offset + p->lives[i].size > offset)
+            gckpti_lower(&e->due, p->lives[i].start);
+    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
+        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
+            gckpti_lower(&e->due, x);
+    gckpti_lower(&e->due, (int)p->length);
+}
+
+/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
+static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
+                                    size_t bytes)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    const gckpt_exec_desc *d = &e->desc;
+    size_t done = bytes;
+    void *here = gckpti_at_any(e, offset);
+    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
+    if (e->moves) {
+        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+    } else if (ins->kind == GCKPT_OFFLOAD) {
+        if (host != here)
+            b->copy_out(b->context, host, here, bytes);
+        if (d->offload)
+            done = d->offload(d->user, far, host, bytes);
+    } else {
+        if (d->offload)
+            done = d->reload(d->user, far, host, bytes);
+        if (host != here && done == bytes)
+            b->copy_in(b->context, here, host, bytes);
+    }
+    return done == bytes ? GCKPT_OK
+                         : gckpti_error(e, GCKPT_E_FILE,
+                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
+                                        "changed",
+                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
+                                        gckpti_node_name(e->plan, ins->id), done, bytes);
+}
+
+/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int64_t rows = gckpti_micro_rows(e);
+    size_t value = gckpti_node_bytes(node);
+    gckpt_result result = GCKPT_OK;
     gckpti_operands o;
-    gckpt_call c;
-    int reads = 0;
-    for (int i = 0; i < node->inputs && node->op; i++)
-        reads = reads || p->nodes[node->in[i]].base == id;
-    for (size_t x = 0; x < p->length && reads; x++, ins++)
-        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
-            break;
-    if (!reads || ins == p->list + p->length)
-        return;
-    gckpti_bare_call(e, &c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; i < node->inputs; i++) {
-        float *more = gckpti_at(e, o.in[i].gradient);
-        if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
-    }
-}
-
-/* >>run/update */
-/* Of gckpt_hyper: 0 is the default, negative is none. */
-static float gckpti_setting(float value, float fallback)
-{
-    return value < 0 ? 0 : value > 0 ? value : fallback;
-}
-
-/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
- * measured, from sums weighted by rows to the mean. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
-{
-    const gckpti_plan_param *q = &e->plan->params[ins->id];
-    gckpti_operands o;
-    gckpti_operands_of(e->plan->operands, ins, 0, &o);
-    memset(pass, 0, sizeof *pass);
-    pass->elements = q->elements;
-    pass->gradient = gckpti_at(e, o.gradient);
-    pass->base = e->arena;
-    pass->more = o.more;
-    pass->adds = ins->uses - 1;
-    pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
-    pass->write_back = e->writes_back;
-    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
-    pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->share(e, ins, pass);
-}
-
-/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
-{
+    if (!node->batchless)
+        value = value / (size_t)p->rows * (size_t)rows;
+    if (o.out != GCKPTI_NONE)
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
+    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
+    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
+        return result;
+    gckpti_join(e);
     gckpt_call c;
-    gckpt_pass pass;
-    gckpti_call_between(e, &c);
-    gckpti_pass_start(e, ins, &pass);
-    gckpti_on(e)->update(&c, &pass);
-}
-
-/* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
-static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
-{
-    gckpt_update u;
-    gckpt_pass pass;
-    gckpti_pass_start(e, ins, &pass);
-    memset(&u, 0, sizeof u);
-    gckpti_pull(e->store, q);
-    u.name = q->p.name;
-    u.elements = pass.elements;
-    u.first = q->p.count < q->p.elements ? q->p.first : 0;
-    u.values = gckpti_array(q, -1) + (pass.values - gckpti_values_here(e, q, -1));
-    u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
-    for (int i = 0; i < e->plan->state_slots; i++)
-        u.state[i] = gckpti_array(q, i);
-    u.clip_scale = e->clip_scale;
-    u.lr_scale = q->p.lr_scale;
-    u.decay_scale = q->p.decay_scale;
-    u.step = step;
-    u.hyper = &e->hyper;
-    e->desc.own_optimiser(e->desc.user, &u);
-    gckpti_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
-}
-
-/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
- * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
-static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
-                              uint64_t step, gckpt_pass *pass)
-{
-    const gckpt_hyper *h = &e->hyper;
-    gckpt_rates *a = &pass->rates;
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
-          beta2 = gckpti_setting(h->beta2, 0.999f);
-    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
-    pass->momentum = gckpti_setting(h->momentum, 0.9f);
-    a->scale = param->measured ? 1 : e->clip_scale;
-    a->decay =
-        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
-    a->rate = param->measured ? -a->decay : lr;
-    if (pass->optimiser != GCKPT_ADAMW)
-        return;
-    a->beta1 = beta1;
-    a->rest1 = (float)(1 - (double)beta1);
-    a->beta2 = beta2;
-    a->rest2 = (float)(1 - (double)beta2);
-    a->eps = gckpti_setting(h->eps, 1e-8f);
-    if (e->unbiased != step) { /* most parameters have the same */
-        e->unbiased = step;
-        e->rest[0] = 1 - gckpti_powi((double)beta1, step);
-        e->rest[1] = 1 - gckpti_powi((double)beta2, step);
-    }
-    a->rate = (float)((double)lr / e->rest[0]);
-    a->correct2 = (float)(1 / e->rest[1]);
-}
-
-GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                              gckpti_gradients_are are)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    uint64_t step = e->step + 1;
-    gckpt_call c;
-    gckpt_pass pass;
-    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
-        step = q->optimiser ? q->updates + 1 : 1;
-        q->optimiser = (unsigned char)(p->optimiser + 1);
-        q->updates = step;
-    }
-    if (!GCKPTI_LEAN && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
-        if (are == GCKPTI_SUMS)
-            gckpti_finish_gradient(e, ins);
-        gckpti_own_update(e, ins, q, step);
-        if (gckpti_ranking_of(p))
-            gckpti_ranking_of(p)->updated(e, q);
-        return;
-    }
-    gckpti_call_between(e, &c);
-    gckpti_pass_start(e, ins, &pass);
-    if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
-        pass.adds = 0;
-        pass.squares = NULL;
-        pass.count = e->writes_back ? 0 : pass.count;
-    }
-    pass.update = 1;
-    pass.unless = e->nonfinite;
-    for (int i = 0; i < p->state_slots && param->trained; i++)
-        pass.state[i] = gckpti_values_here(e, q, i);
-    gckpti_pass_rates(e, param, q, step, &pass);
-    gckpti_on(e)->update(&c, &pass);
-    gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->updated(e, q);
-}
-
-GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
-
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
- * the first parameter with one that is not finite; NULL: there is none. */
-GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
-    const gckpti_plan_param *bad = NULL;
-    double sum = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
-        size_t n =
-            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        double own = 0;
-        for (size_t b = 0; b < n && p->params[param].trained; b++)
-            own += (double)squares[first + b];
-        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
-        sum += own;
-    }
-    e->grad_norm = gckpti_sqrt_double(sum);
-    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
-                        ? (float)((double)e->hyper.clip / e->grad_norm)
-                        : 1;
-    return bad;
+    gckpti_call_start(e, node, ins->id, rows, &c);
+    c.out = gckpti_at(e, o.out);
+    c.aux = gckpti_at(e, o.aux);
+    return gckpti_compare(e, ins, &c,
+                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }
 
 /* >>run/finite */
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* No NaN, no infinity. */
+GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -24026,6 +24252,86 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
 
+/* >>run/update */
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
+{
+    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
+    return hyper;
+}
+
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr)
+{
+    if (step < warmup)
+        return lr * (float)(step + 1) / (float)warmup;
+    if (step >= steps || steps <= warmup)
+        return min_lr;
+    float t = (float)(step - warmup) / (float)(steps - warmup);
+    return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
+}
+
+/* Of gckpt_hyper: 0 is the default, negative is none. */
+static float gckpti_setting(float value, float fallback)
+{
+    return value < 0 ? 0 : value > 0 ? value : fallback;
+}
+
+/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
+ * measured, from sums weighted by rows to the mean. */
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpti_plan_param *q = &e->plan->params[ins->id];
+    gckpti_operands o;
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
+    memset(pass, 0, sizeof *pass);
+    pass->elements = q->elements;
+    pass->gradient = gckpti_at(e, o.gradient);
+    pass->base = e->arena;
+    pass->more = o.more;
+    pass->adds = ins->uses - 1;
+    pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
+    pass->write_back = e->writes_back;
+    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
+    pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
+    if (gckpti_ranking_of(e->plan))
+        gckpti_ranking_of(e->plan)->share(e, ins, pass);
+}
+
+/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
+GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpt_call c;
+    gckpt_pass pass;
+    gckpti_call_between(e, &c);
+    gckpti_pass_start(e, ins, &pass);
+    gckpti_on(e)->update(&c, &pass);
+}
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
+    double sum = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
+        size_t n =
+            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        double own = 0;
+        for (size_t b = 0; b < n && p->params[param].trained; b++)
+            own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
+        sum += own;
+    }
+    e->grad_norm = gckpti_sqrt_double(sum);
+    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
+                        ? (float)((double)e->hyper.clip / e->grad_norm)
+                        : 1;
+    return bad;
+}
+
 /* Square sums that are not finite: the step is to be skipped. */
 GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 {
@@ -24055,268 +24361,185 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait(e);
 }
 
-/* >>run/paint */
-/* ---- debug aids around an instruction ---- */
-enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
+/* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
+static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
+{
+    gckpt_update u;
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
+    memset(&u, 0, sizeof u);
+    gckpti_pull(e->store, q);
+    u.name = q->p.name;
+    u.elements = pass.elements;
+    u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.values = gckpti_array(q, -1) + (pass.values - gckpti_values_here(e, q, -1));
+    u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
+    for (int i = 0; i < e->plan->state_slots; i++)
+        u.state[i] = gckpti_array(q, i);
+    u.clip_scale = e->clip_scale;
+    u.lr_scale = q->p.lr_scale;
+    u.decay_scale = q->p.decay_scale;
+    u.step = step;
+    u.hyper = &e->hyper;
+    e->desc.own_optimiser(e->desc.user, &u);
+    gckpti_changed(e->store, q, GCKPTI_HOST);
+    (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
+}
 
-/* What died with instruction e->pc. What began before a loop's body outlives each round. */
-GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
+/* The optimiser's constants for parameter q, whose update is number `step`. Those of running
+ * statistics are of SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
+                              uint64_t step, gckpt_pass *pass)
+{
+    const gckpt_hyper *h = &e->hyper;
+    gckpt_rates *a = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
+          beta2 = gckpti_setting(h->beta2, 0.999f);
+    pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_setting(h->momentum, 0.9f);
+    a->scale = param->measured ? 1 : e->clip_scale;
+    a->decay =
+        param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    a->rate = param->measured ? -a->decay : lr;
+    if (pass->optimiser != GCKPT_ADAMW)
+        return;
+    a->beta1 = beta1;
+    a->rest1 = (float)(1 - (double)beta1);
+    a->beta2 = beta2;
+    a->rest2 = (float)(1 - (double)beta2);
+    a->eps = gckpti_setting(h->eps, 1e-8f);
+    if (e->unbiased != step) { /* most parameters have the same */
+        e->unbiased = step;
+        e->rest[0] = 1 - gckpti_powi((double)beta1, step);
+        e->rest[1] = 1 - gckpti_powi((double)beta2, step);
+    }
+    a->rate = (float)((double)lr / e->rest[0]);
+    a->correct2 = (float)(1 / e->rest[1]);
+}
+
+GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
-    while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
-        const gckpt_buffer *life = &p->lives[e->next_death++];
-        if (life->end == e->pc &&
-            !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
-            gckpti_fill(e, e->arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
-    }
-}
-
-static int gckpti_measures(const gckpt_exec *e)
-{
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
-}
-
-GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
-{
-    if (gckpti_measures(e))
-        gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
-    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
-        gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
-}
-
-/* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
-static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned char paint)
-{
-    unsigned char piece[256];
-    for (size_t top = e->plan->arena, n; top > low; top -= n) {
-        size_t left;
-        n = top - low < sizeof piece ? top - low : sizeof piece;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
-        for (left = n; left > 0 && piece[left - 1] == paint;)
-            left--;
-        if (left > 0)
-            return top - n + left;
-    }
-    return low;
-}
-
-/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
-GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
-{
-    unsigned char canary[GCKPTI_CANARY];
-    if (gckpti_measures(e)) {
-        e->touched = gckpti_highest_touched(e, e->touched, e->painted_steps ? 0x5a : 0xa5);
-        for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
-            const gckpt_buffer *life = &e->plan->lives[i];
-            if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->touched)
-                e->touched = life->offset + life->size;
-        }
-        e->painted_steps++;
-    }
-    if (e->owned)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
-                               sizeof canary);
-    for (size_t i = 0; e->owned && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
-}
-
-GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
-{
-    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->touched
-                : 0;
-}
-
-/* >>run/feeds */
-/* ---- a step ---- */
-
-static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
-{
-    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
-    return (const int32_t *)data;
-}
-
-/* The values of i32 input i of a node, in all rows. */
-static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node, int id, int i,
-                                         int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
-    const int32_t *index = gckpti_indices(e, q);
-    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
+    const gckpti_plan_param *param = &p->params[ins->id];
+    gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    uint64_t step = e->step + 1;
     gckpt_call c;
-    gckpti_call_start(e, node, id, p->rows, &c);
-    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
-    if (q->kind != GCKPTI_CONSTANT) {
-        per_row /= p->rows;
-        n = per_row * rows;
+    gckpt_pass pass;
+    if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
+        step = q->optimiser ? q->updates + 1 : 1;
+        q->optimiser = (unsigned char)(p->optimiser + 1);
+        q->updates = step;
     }
-    for (int64_t k = 0; k < n && limit; k++)
-        if (index[k] >= limit || (index[k] < 0 && !ignores))
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
-                                p->names + q->name, (int)index[k], k / per_row, k % per_row,
-                                node->op->name, id, limit - 1);
-    return GCKPT_OK;
+    if (!GCKPTI_LEAN && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+        if (are == GCKPTI_SUMS)
+            gckpti_finish_gradient(e, ins);
+        gckpti_own_update(e, ins, q, step);
+        if (gckpti_ranking_of(p))
+            gckpti_ranking_of(p)->updated(e, q);
+        return;
+    }
+    gckpti_call_between(e, &c);
+    gckpti_pass_start(e, ins, &pass);
+    if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
+        pass.adds = 0;
+        pass.squares = NULL;
+        pass.count = e->writes_back ? 0 : pass.count;
+    }
+    pass.update = 1;
+    pass.unless = e->nonfinite;
+    for (int i = 0; i < p->state_slots && param->trained; i++)
+        pass.state[i] = gckpti_values_here(e, q, i);
+    gckpti_pass_rates(e, param, q, step, &pass);
+    gckpti_on(e)->update(&c, &pass);
+    gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    if (gckpti_ranking_of(p))
+        gckpti_ranking_of(p)->updated(e, q);
 }
 
-/* Which input each feed is for; every input that is read must have one. */
-static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    if (count < 0 || (count > 0 && !feeds))
-        return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
-    for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].feed = NULL;
-    for (int i = 0; i < count; i++) {
-        const gckpti_node *q = NULL;
-        if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
-            q = &p->nodes[p->nodes[feeds[i].input].base];
-        if (!q || q->kind != GCKPTI_INPUT || !feeds[i].data)
-            return gckpti_error(
-                e, GCKPT_E_ARG, "feed %i: %s", i,
-                !feeds[i].data
-                    ? "its data is NULL"
-                    : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
-        if (e->inputs[q->index].feed)
-            return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
-                                p->names + q->name);
-        e->inputs[q->index].feed = (const unsigned char *)feeds[i].data;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
     }
-    for (size_t i = 0; i < p->inputs; i++)
-        if (e->inputs[i].node >= 0 && !e->inputs[i].feed)
-            return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
-                                p->names + p->nodes[e->inputs[i].node].name);
-    return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
+/* >>run/picks */
+/* A picked value or gradient, as floats. */
+GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+{
+    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+}
+
+/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
+ * batch axis, whether it adds all parts up. */
+static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
+{
+    int own = gckpti_ins_tensor(p, ins), reads = 0;
+    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
+    if (!gradient)
+        return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+               p->operands[ins->operands] != GCKPTI_NONE;
+    for (int i = 0; i < p->nodes[own].inputs; i++)
+        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
+    return backward && (p->nodes[id].batchless ? own == id : reads);
+}
+
+/* Finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->inputs; i++) {
-        const gckpti_exec_input *in = &e->inputs[i];
-        if (in->node < 0)
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_plan_pick *pick = &p->picks[k];
+        int x = (int)p->length, id = p->nodes[pick->id].base;
+        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
             continue;
-        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
-        const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
-        if (in->on_backend)
-            gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
-                                  row * (size_t)gckpti_micro_rows(e));
-        e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
+        e->picked[k].ready = x < 0 ? (int)p->length : x;
     }
 }
 
-/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
-static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
-{
-    const gckpti_node *q = &e->plan->nodes[in->node];
-    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
-    const void *fed = in->feed;
-    const float *x = (const float *)fed;
-    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
-        if (x[i] != x[i])
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                e->plan->names + q->name, e->row_end + i / row, i % row);
-    return GCKPT_OK;
-}
-
-/* Takes the feeds for the next rows of the step and checks what indices they hold. */
-GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                         int64_t rows)
+/* A pick's number; -1, and an error: it is none. */
+static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_result result = gckpti_match_feeds(e, feeds, count);
-    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node =
-            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
-            if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
-                result = gckpti_check_indices(e, node, ins->id, i, rows);
-    }
-    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        gckpti_exec_input *in = &e->inputs[i];
-        if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
-            result = gckpti_check_fed(e, in, rows);
-        if (!in->copy || result != GCKPT_OK)
-            continue;
-        memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
-        in->feed = in->copy;
-    }
-    return result;
+    for (size_t k = 0; k < p->pick_count; k++)
+        if (p->picks[k].id == id && !p->picks[k].gradient == !gradient)
+            return (int)k;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
+                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
+    return -1;
 }
 
-/* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
- * counted once a micro-batch. */
-static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, int64_t rows)
+GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
 {
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[id];
-    const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
-    times = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->batches(e, rows) : times;
-    if (!q->batchless && n % p->rows == 0) {
-        n = n / p->rows * rows;
-        times = 1;
+    size_t used = 0, bytes = 0;
+    void *copy = NULL;
+    int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
+    if (k < 0)
+        return NULL;
+    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
+        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
+                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
+                     id,
+                     exec->picked[k].ready < (int)exec->plan->length
+                         ? "the step has not come so far"
+                         : "it is complete at the end of the step");
+        return NULL;
     }
-    for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
-        ignored += gckpti_indices(e, q)[k] < 0;
-    return (n - ignored) / unit * times;
-}
-
-/* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
-GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->term_count; i++)
-        if (e->terms[i].expected >= 0)
-            e->terms[i].expected +=
-                gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
-}
-
-/* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
-GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int several = 0;
-    for (size_t i = 1; i < p->term_count; i++)
-        several = several || !p->terms[i].regulariser;
-    for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->streamed);
-        memset(&e->terms[i], 0, sizeof e->terms[i]);
-        e->terms[i].expected = rule && !node->batchless ? 0 : -1;
+    if (!gckpti_on(exec)->own_memory)
+        return gckpti_at(exec, exec->plan->picks[k].offset);
+    for (int i = 0; i <= k; i++) {
+        bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
+        copy = gckpti_carve(exec->picks, &used, bytes, 1);
     }
-}
-
-/* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
-GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *first = &p->nodes[p->terms[0].id];
-    for (size_t i = 1; i < p->term_count; i++) {
-        const gckpti_node *node = &p->nodes[p->terms[i].id];
-        const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
-        const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
-        int same = a->type == b->type &&
-                   (a->type == GCKPT_I32 ? a->base == b->base
-                                         : gckpti_elements(&a->shape) / p->terms[0].unit ==
-                                               gckpti_elements(&b->shape) / p->terms[i].unit);
-        if (!p->terms[i].regulariser && !same)
-            return gckpti_error(
-                e, GCKPT_E_ARG,
-                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
-                "stream in; use gckpt_step",
-                node->op->name, p->terms[i].id);
-    }
-    return GCKPT_OK;
+    gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
+                              exec->arena + exec->plan->picks[k].offset, bytes);
+    return (const float *)copy;
 }
 
 /* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
@@ -24343,6 +24566,95 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
+GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
+{
+    int k = exec ? gckpti_find_pick(exec, "collect", id, gradient) : -1;
+    if (k < 0)
+        return GCKPT_E_ARG;
+    if (exec->plan->nodes[id].batchless)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            gckpt_plan_name(exec->plan, id), id);
+    gckpti_exec_pick before = exec->picked[k];
+    exec->picked[k].to = to;
+    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
+    if (gckpti_check_collected(exec, rows) == GCKPT_OK)
+        return gckpti_ok(exec);
+    exec->picked[k] = before;
+    return GCKPT_E_ARG;
+}
+
+/* At the end of a micro-batch: its rows of all that is collected. */
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
+        if (e->picked[k].to)
+            gckpti_on(e)->copy_out(gckpti_on(e)->context,
+                                   e->picked[k].to + gckpti_elements_of(p, n, e->row - first),
+                                   e->arena + p->picks[k].offset, count * sizeof(float));
+    }
+}
+
+/* At the end of a micro-batch, before e->row moves on. */
+GCKPTI_FN void gckpti_collect(gckpt_exec *e)
+{
+    if (e->plan->picking)
+        e->plan->picking->collect_rows(e);
+}
+
+/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[user];
+    const gckpti_ins *ins = p->list;
+    gckpti_operands o;
+    gckpt_call c;
+    int reads = 0;
+    for (int i = 0; i < node->inputs && node->op; i++)
+        reads = reads || p->nodes[node->in[i]].base == id;
+    for (size_t x = 0; x < p->length && reads; x++, ins++)
+        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
+            break;
+    if (!reads || ins == p->list + p->length)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_at(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+    }
+}
+
+/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
+ * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+ * (manual, 5f). A REDUCE has added up the body's uses. */
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
+        int id = p->nodes[p->picks[k].id].base, done = 0;
+        float *sum = gckpti_at(e, p->picks[k].offset);
+        for (size_t i = 0; i < k; i++) /* picked twice */
+            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
+        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
+            e->picked[k].ready < (int)p->length)
+            continue;
+        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            if (p->nodes[user].batchless == (i >= p->node_count))
+                gckpti_add_use(e, user, id, sum);
+        }
+    }
+}
+
+/* >>run/begin */
 /* As many rows as the plan takes in a step or call. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
@@ -24368,25 +24680,6 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
         own = gckpti_ranking_of(p)->rows(e, rows);
     own += e->row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
     return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t x = 0; x < end && p->looped; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-        gckpti_operands o;
-        gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
-            const gckpti_node *q = &p->nodes[node->in[i]];
-            float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
-            if (sum && q->batchless)
-                gckpti_fill(e, sum, 0,
-                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
-        }
-    }
 }
 
 /* Finite and in range, each of them. */
@@ -24494,27 +24787,7 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     return gckpti_ok(e);
 }
 
-/* At the end of a micro-batch: its rows of all that is collected. */
-GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
-    for (size_t k = 0; k < p->pick_count; k++) {
-        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
-        size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
-        if (e->picked[k].to)
-            gckpti_on(e)->copy_out(gckpti_on(e)->context,
-                                   e->picked[k].to + gckpti_elements_of(p, n, e->row - first),
-                                   e->arena + p->picks[k].offset, count * sizeof(float));
-    }
-}
-
-GCKPTI_FN void gckpti_collect(gckpt_exec *e)
-{
-    if (e->plan->picking)
-        e->plan->picking->collect_rows(e);
-}
-
+/* When nothing can refuse the step any more. Its rows are not fed yet. */
 GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
@@ -24524,38 +24797,23 @@ GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
                 e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) * sizeof *e->losses);
 }
 
-/* In a step that changes anything, losses count what the feeds say. */
-GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;
-    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
-    for (size_t i = 0; i < p->term_count && trains; i++)
-        if (e->terms[i].expected >= 0 && e->terms[i].expected != e->terms[i].seen.count)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
-                "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->terms[i].seen.count,
-                e->terms[i].expected);
-    return GCKPT_OK;
-}
-
-/* Before anything is changed: the first loss's count, and that all counted as they should. Where
- * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
-GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int promised = gckpti_on(e)->own_memory;
-    gckpt_result result = GCKPT_OK;
-    for (size_t i = 0; i < p->term_count; i++)
-        promised = promised && (p->terms[i].regulariser ||
-                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->counts_settled && !promised)
-        result = gckpti_read_losses(e);
-    if (!e->counts_settled && !promised && result == GCKPT_OK)
-        result = gckpti_check_counts(e);
-    e->counts_settled = result == GCKPT_OK;
-    return result;
+    for (size_t x = 0; x < end && p->looped; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+            const gckpti_node *q = &p->nodes[node->in[i]];
+            float *sum = gckpti_at(e, o.in[i].gradient);
+            int64_t n = gckpti_elements(&q->shape);
+            if (sum && q->batchless)
+                gckpti_fill(e, sum, 0,
+                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
+        }
+    }
 }
 
 /* >>run/advance */
@@ -24574,8 +24832,9 @@ static gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
- * regulariser's gradient waits for a count, the backend is not asked. */
+/* Before a micro-batch's first instruction: 1: the backend has done all of them, as it recorded
+ * them. 0: they are to be run, and it records them, unless a regulariser's gradient waits for a
+ * count: then it is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -24594,7 +24853,8 @@ static int gckpti_repeat(gckpt_exec *e)
     return !e->recording;
 }
 
-/* After its last instruction. */
+/* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
+ * was done yet: the micro-batch is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording = 0;
@@ -24645,7 +24905,8 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
 
-/* Where the stack is short its call is there only now: updates need theirs for another one. */
+/* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
+ * which has one of its own. */
 GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     gckpt_call own;
@@ -24769,37 +25030,48 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_ex
 }
 
 /* >>run/step */
-/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
-static void gckpti_uncount_updates(gckpt_exec *e)
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
-        if (p->params[i].trained && --q->updates == 0)
-            q->optimiser = 0;
-    }
+    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and the other ranks are within it: end it first");
+    return 1;
 }
 
-/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
- * of what depends on neither the batch nor a parameter that is trained; in the contract's order
- * (manual, 5f). A REDUCE has added up the body's uses. */
-GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
+/* Everything before the first instruction of a step or forward over `rows` rows. */
+static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
+                                   const gckpt_hyper *hyper, int inference)
 {
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
-        int id = p->nodes[p->picks[k].id].base, done = 0;
-        float *sum = gckpti_at(e, p->picks[k].offset);
-        for (size_t i = 0; i < k; i++) /* picked twice */
-            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
-        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
-            e->picked[k].ready < (int)p->length)
-            continue;
-        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
-            int user = (int)(p->node_count - 1 - i % p->node_count);
-            if (p->nodes[user].batchless == (i >= p->node_count))
-                gckpti_add_use(e, user, id, sum);
-        }
+    int64_t own = rows;
+    if (!e || gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
+    gckpt_result result = gckpti_begin(e, hyper, inference);
+    if (result == GCKPT_OK)
+        result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && e->plan->caching)
+        result = e->plan->caching->check(e, rows);
+    if (result == GCKPT_OK && ranking)
+        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK && own)
+        result = gckpti_take_feeds(e, feeds, count, own);
+    if (result == GCKPT_OK) {
+        e->row_end += own;
+        gckpti_start_counts(e);
+        gckpti_expect_counts(e, own);
     }
+    if (ranking)
+        result = ranking->begin(e, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_start_step(e);
+    e->state = GCKPTI_RUNNING;
+    if (ranking)
+        ranking->round(e);
+    else
+        gckpti_feed_rows(e);
+    return GCKPT_OK;
 }
 
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
@@ -24853,74 +25125,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-/* Whether caches have room for what a forward of so many rows adds. */
-GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_exec *c = e->caches_of;
-    if (e->plan->leaves > 1)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
-                            "plan with desc.leaves 1",
-                            e->plan->leaves);
-    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
-            "other rows, the plan's %I at most)",
-            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
-    if (e->news > e->capacity - c->position)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: it adds %I positions to the %I that the caches hold; there is "
-            "room for %I in all (gckpt_rewind makes room)",
-            e->news, c->position, e->capacity);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
-{
-    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
-        return 0;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and the other ranks are within it: end it first");
-    return 1;
-}
-
-/* Everything before the first instruction of a step or forward over `rows` rows. */
-static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
-                                   const gckpt_hyper *hyper, int inference)
-{
-    int64_t own = rows;
-    if (!e || gckpti_is_under_way(e))
-        return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
-    gckpt_result result = gckpti_begin(e, hyper, inference);
-    if (result == GCKPT_OK)
-        result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->plan->caching)
-        result = e->plan->caching->check(e, rows);
-    if (result == GCKPT_OK && ranking)
-        own = ranking->rows(e, rows);
-    if (result == GCKPT_OK && own)
-        result = gckpti_take_feeds(e, feeds, count, own);
-    if (result == GCKPT_OK) {
-        e->row_end += own;
-        gckpti_start_counts(e);
-        gckpti_expect_counts(e, own);
-    }
-    if (ranking)
-        result = ranking->begin(e, rows, result);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_start_step(e);
-    e->state = GCKPTI_RUNNING;
-    if (ranking)
-        ranking->round(e);
-    else
-        gckpti_feed_rows(e);
-    return GCKPT_OK;
-}
-
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper)
 {
@@ -24951,6 +25155,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     return next;
 }
 
+/* A step or forward that was prepared, to its end. */
 GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
@@ -25015,22 +25220,6 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
 }
 
 /* >>run/stream */
-GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
-{
-    return exec ? exec->caches_of->position : 0;
-}
-
-GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
-{
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches_of->position)
-        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
-                            position, exec->caches_of->position);
-    exec->caches_of->position = position;
-    return gckpti_ok(exec);
-}
-
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
     if (!exec || gckpti_is_under_way(exec))
@@ -25113,68 +25302,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     return gckpti_finish_step(exec, report);
 }
 
-/* >>run/picks */
-/* A pick's number; -1, and an error: it is none. */
-static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count; k++)
-        if (p->picks[k].id == id && !p->picks[k].gradient == !gradient)
-            return (int)k;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "%s: %s %i, \"%s\", is not picked: name it in gckpt_plan_desc.fetch", who,
-                 gradient ? "the gradient of tensor" : "tensor", id, gckpt_plan_name(p, id));
-    return -1;
-}
-
-GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
-{
-    size_t used = 0, bytes = 0;
-    void *copy = NULL;
-    int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
-    if (k < 0)
-        return NULL;
-    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
-        gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
-                     gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
-                     id,
-                     exec->picked[k].ready < (int)exec->plan->length
-                         ? "the step has not come so far"
-                         : "it is complete at the end of the step");
-        return NULL;
-    }
-    if (!gckpti_on(exec)->own_memory)
-        return gckpti_at(exec, exec->plan->picks[k].offset);
-    for (int i = 0; i <= k; i++) {
-        bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
-        copy = gckpti_carve(exec->picks, &used, bytes, 1);
-    }
-    gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
-                              exec->arena + exec->plan->picks[k].offset, bytes);
-    return (const float *)copy;
-}
-
-GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
-{
-    int k = exec ? gckpti_find_pick(exec, "collect", id, gradient) : -1;
-    if (k < 0)
-        return GCKPT_E_ARG;
-    if (exec->plan->nodes[id].batchless)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
-                            gckpt_plan_name(exec->plan, id), id);
-    gckpti_exec_pick before = exec->picked[k];
-    exec->picked[k].to = to;
-    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
-    if (gckpti_check_collected(exec, rows) == GCKPT_OK)
-        return gckpti_ok(exec);
-    exec->picked[k] = before;
-    return GCKPT_E_ARG;
-}
-
 /* >>run/values */
-/* ---- values of all ranks ---- */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 {
     int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
@@ -25256,28 +25384,6 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
     return result;
 }
 
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
-{
-    return exec && exec->crew ? exec->crew->peers.sent : 0;
-}
-
-GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
-{
-    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
-    return hyper;
-}
-
-GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
-                                float min_lr)
-{
-    if (step < warmup)
-        return lr * (float)(step + 1) / (float)warmup;
-    if (step >= steps || steps <= warmup)
-        return min_lr;
-    float t = (float)(step - warmup) / (float)(steps - warmup);
-    return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
-}
-
 /* =================================================================================================
  * >>check: gradients against finite differences; what ops cost here; races
  *
@@ -25295,8 +25401,6 @@ typedef struct {
     int count;
     int64_t rows;
 } gckpti_batch;
-
-/* In gradckpt.h they stand in order. */
 
 /* >>check/gradients */
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
@@ -26151,8 +26255,6 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, co
 #endif
 
 /* What the files of files share; no other folder uses it. */
-
-/* In gradckpt.h they stand in order. */
 
 /* >>files/write */
 /* ---- what both need ---- */
@@ -27819,12 +27921,13 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 /* =================================================================================================
  * >>ranks: a step in leaves and by several ranks; their files
  *
- * What a gckpti_crew (run) is for; reached only through plan->ranking, from the points of a step
- * where more than one leaf, or rank, makes a difference. A step runs in rounds, leaf by leaf: in
- * the last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of
- * all those of the other ranks. Ranks meet at the beginning of a call, behind the body and before
- * and after the updates (gckpti_meet). What one of them failed with is told there; until then it
- * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips).
+ * What a gckpti_crew (run) is for; reached only through plan->ranking (gckpti_ranking: what each
+ * hook does), from the points of a step where more than one leaf, or rank, makes a difference. A
+ * step runs in rounds, leaf by leaf: in the last round of each the leaf's sums join those that wait
+ * (gckpti_run_reduce), in the last of all those of the other ranks. Ranks meet at the beginning of
+ * a call, behind the body and before and after the updates (gckpti_meet). What one of them failed
+ * with is told there; until then it drains: it takes part in all exchanges and computes nothing
+ * (gckpti_drain, gckpti_skips).
  *
  * Checkpoints of ranks (load, save) are a file of each rank and an index, which any number of
  * ranks loads.
@@ -27881,8 +27984,6 @@ typedef struct {
 
 #endif
 
-/* In gradckpt.h they stand in order. */
-
 /* >>ranks/crew */
 /* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
 GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
@@ -27890,6 +27991,7 @@ GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
     return p->ranks > 1 && p->leaves >= p->ranks;
 }
 
+/* Whether each rank has but its share of a parameter's values. */
 GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
 {
     return gckpti_array_cut(e->store, q, GCKPTI_VALUES);

@@ -13,11 +13,6 @@
  * ============================================================================================== */
 
 /* ---- ask/tells.c ---- */
-GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
-
-/* Bytes of a node's value in the arena. */
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q);
-GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
 GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
 
 /* ---- ask/checks.c ---- */

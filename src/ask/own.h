@@ -23,8 +23,10 @@ struct gckpt_frontier {
     int complete;
 };
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* ask/checks.c */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d);

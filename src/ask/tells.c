@@ -13,16 +13,6 @@ GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
     return plan && plan->update_in_backward;
 }
 
-GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
-GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
-{
-    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
-}
-
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
     if (!plan || !plan->told || !out || i < 0 || (size_t)i >= plan->length)
@@ -130,14 +120,6 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
     out->kind = (gckpt_kind)plan->list[i].kind;
     out->id = gckpti_ins_tensor(plan, &plan->list[i]);
     return GCKPT_OK;
-}
-
-GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
-           : node->op                    ? node->op->name
-                                         : "";
 }
 
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)

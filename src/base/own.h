@@ -36,8 +36,10 @@ typedef struct gckpti_team {
 #endif
 #endif
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* base/threads.c */
 #if GCKPTI_HAS_FAST && GCKPTI_TEAMS
 GCKPTI_FN void gckpti_team_work(gckpti_team *t);

@@ -13,8 +13,10 @@ typedef struct {
     int64_t rows;
 } gckpti_batch;
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* check/gradients.c */
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b);
 GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,

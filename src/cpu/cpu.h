@@ -20,7 +20,6 @@
 /* ---- cpu/plain.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #ifdef GCKPTI_ROOMS
-/* clang-format off */
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
@@ -34,7 +33,7 @@ extern const gckpt_backend gckpti_backend_plain;
 #define GCKPTI_BF16 0
 #endif
 
-/* What folder kernels has for each instruction set; NULL: the processor lacks it. */
+/* What folder kernels has for each instruction set. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_windows;
@@ -345,7 +344,6 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     X(reciprocal) X(pow) X(clamp)
 #define GCKPTI_PAIRS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)
 
-/* clang-format off */
 #define GCKPTI_KIND(name) GCKPTI_KIND_##name,
 enum {
     GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
@@ -378,4 +376,6 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
 #endif
 
 /* ---- cpu/calls.c ---- */
+/* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
+ * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);

@@ -40,8 +40,10 @@ enum { GCKPTI_COLUMNS = 64 };
 GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 #endif
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* cpu/plain.c */
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes);
 GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,

@@ -3,8 +3,10 @@
 
 /* What the files of files share; no other folder uses it. */
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* files/write.c */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name);
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values);

@@ -3,8 +3,10 @@
 
 /* What the files of graph share; no other folder uses it. */
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* graph/tensor.c */
 GCKPTI_FN const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
 GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n);

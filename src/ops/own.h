@@ -68,8 +68,10 @@ typedef struct {
     int bias, start; /* which input; of two the first; 0: none */
 } gckpti_recurrent;
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* ops/op.c: for each element of the first input */
 GCKPTI_FN uint64_t gckpti_flops_1(const gckpt_call *call);
 GCKPTI_FN uint64_t gckpti_flops_3(const gckpt_call *call);

@@ -40,8 +40,10 @@ typedef struct {
     gckpti_keyed *keys;  /* to sort, and as many to spare */
 } gckpti_skyline;
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* plan/types.c */
 extern const gckpti_picking gckpti_picked;
 extern const gckpti_caching gckpti_cached;

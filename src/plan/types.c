@@ -37,12 +37,30 @@ GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_che
 GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
 
 GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables,    gckpti_crew_bind,  gckpti_crew_rows,  gckpti_crew_batches,
-    gckpti_crew_begin,     gckpti_crew_call,  gckpti_set_round,  gckpti_next_round,
-    gckpti_end_stream,     gckpti_skips,      gckpti_drain,      gckpti_meet,
-    gckpti_run_reduce,     gckpti_run_gather, gckpti_pass_share, gckpti_gather_updated,
-    gckpti_gather_squares, gckpti_leave
+    gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,
+    gckpti_crew_batches,   gckpti_crew_begin,    gckpti_crew_call,  gckpti_drain,
+    gckpti_meet,           gckpti_set_round,     gckpti_next_round, gckpti_end_stream,
+    gckpti_skips,          gckpti_run_reduce,    gckpti_run_gather, gckpti_pass_share,
+    gckpti_gather_updated, gckpti_gather_squares
 };
+
+GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPTI_FN size_t gckpti_node_bytes(const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+}
+
+GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NAMELESS ? plan->names + node->name
+           : node->op                    ? node->op->name
+                                         : "";
+}
 
 GCKPTI_FN int gckpti_levels(int leaves)
 {

@@ -11,6 +11,7 @@ GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
     return p->ranks > 1 && p->leaves >= p->ranks;
 }
 
+/* Whether each rank has but its share of a parameter's values. */
 GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
 {
     return gckpti_array_cut(e->store, q, GCKPTI_VALUES);

@@ -28,8 +28,10 @@ typedef struct {
 
 #endif
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* ranks/crew.c */
 GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p);
 GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q);

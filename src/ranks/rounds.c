@@ -4,7 +4,6 @@
 #include "store/store.h"
 #include "graph/graph.h"
 #include "plan/plan.h"
-#include "ask/ask.h"
 #include "run/run.h"
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */

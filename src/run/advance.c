@@ -1,5 +1,4 @@
 #include "run/own.h"
-#include "ask/ask.h"
 
 /* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
  * done, others may come. */
@@ -16,8 +15,9 @@ static gckpt_result gckpti_next_rows(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
- * regulariser's gradient waits for a count, the backend is not asked. */
+/* Before a micro-batch's first instruction: 1: the backend has done all of them, as it recorded
+ * them. 0: they are to be run, and it records them, unless a regulariser's gradient waits for a
+ * count: then it is not asked. */
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -36,7 +36,8 @@ static int gckpti_repeat(gckpt_exec *e)
     return !e->recording;
 }
 
-/* After its last instruction. */
+/* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
+ * was done yet: the micro-batch is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
     e->recording = 0;
@@ -87,7 +88,8 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
 
-/* Where the stack is short its call is there only now: updates need theirs for another one. */
+/* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
+ * which has one of its own. */
 GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     gckpt_call own;

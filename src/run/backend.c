@@ -1,97 +1,5 @@
 #include "run/own.h"
-#include "num/num.h"
 
-GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
-{
-    uint64_t hash = GCKPTI_FNV_START;
-    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: printed by another version of gradckpt.h (format %i, contract "
-                            "%i; here %i, %i): print it again with gckpt_plan_c",
-                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
-        hash = gckpti_hash_planned(hash, p, i);
-    hash = gckpti_hash_leaves(hash, p->leaves);
-    if (!GCKPTI_LEAN &&
-        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
-                                                                  p->leaves) != p->hash)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: the graph's hash is not what it was made with: an op or the "
-                            "table was changed; print it again with gckpt_plan_c");
-    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
-        p->alignment & (p->alignment - 1))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: %i threads, alignment %z: the table is damaged; print it again "
-                            "with gckpt_plan_c",
-                            p->threads, p->alignment);
-#ifdef GCKPT_NO_FAST
-    if (p->made_for == GCKPTI_FOR_CPU)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "plan: its workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
-#endif
-    return GCKPT_OK;
-}
-
-/* A plan's workspace and bytes are those of what it was made for. */
-GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_backend *backend)
-{
-    if (p->made_for > GCKPTI_FOR_PLAIN ? !backend || gckpti_made_for(backend, 0) != p->made_for
-                                       : backend != NULL)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan was made for %s, desc.backend is %s; plan with "
-                            "gckpt_plan_desc.backend = the one that runs it",
-                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
-                            backend ? backend->name : "NULL");
-    return GCKPT_OK;
-}
-
-/* May a backend repeat micro-batches? Nothing in them may need the host. */
-GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int can =
-        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue && can; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
-        const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_ranking_of(p))
-            can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->moves;
-        else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
-        else
-            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
-    }
-    return can && p->body < p->epilogue;
-}
-
-/* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
-GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const double enough = 5e7;
-    double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
-    for (size_t x = 0; x < p->length && flops < enough; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
-        gckpt_call c;
-        if (ins->kind == GCKPT_UPDATE)
-            flops += 16 * (double)p->params[ins->id].elements;
-        if (!op)
-            continue;
-        gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
-        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
-        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
-    }
-    return flops >= enough;
-}
-
-/* ---- instruction sets ---- */
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 {
     static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
@@ -160,4 +68,61 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     e->backend.finish = b->finish ? b->finish : plain->finish;
     e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
+}
+
+/* The kernels of an op. */
+GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
+    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
+    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
+    if (n.precision == GCKPT_BF16_FAST) {
+        n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (!none) {
+        n.forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        n.backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (!n.forward && !b->own_memory)
+        n.forward = node->op->forward;
+    if (!n.backward && !b->own_memory)
+        n.backward = node->op->backward;
+    return n;
+}
+
+/* May a backend repeat micro-batches? Nothing in them may need the host. */
+GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int can =
+        gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
+    for (int x = p->body; x < p->epilogue && can; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
+        const gckpti_node *node = &p->nodes[ins->id];
+        if (!n || gckpti_ranking_of(p))
+            can = 0;
+        else if (ins->kind >= GCKPT_OFFLOAD)
+            can = e->moves;
+        else if (!node->op)
+            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
+    }
+    return can && p->body < p->epilogue;
+}
+
+/* What the backend recorded holds no longer. */
+GCKPTI_FN void gckpti_forget(const gckpt_exec *e)
+{
+    if (gckpti_on(e)->forget)
+        gckpti_on(e)->forget(gckpti_on(e)->context, e);
+}
+
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
+{
+    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
+    return !problem ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
 }

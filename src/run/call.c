@@ -1,7 +1,6 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
-/* ---- one instruction ---- */
 GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
     if (gckpti_on(e)->own_memory)
@@ -9,6 +8,7 @@ GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, 
     return gckpti_array(q, slot);
 }
 
+/* As gckpti_at, of other types. */
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
@@ -46,15 +46,31 @@ GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
     return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
 }
 
-/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
+/* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
+ * set: to clear them all would take longer than a small update. */
+GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
 {
-    unsigned char *caches = e->caches_of->caches;
-    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+    const size_t rest = offsetof(gckpt_call, shape);
+    c->inputs = 0;
+    memset((unsigned char *)c + rest, 0, sizeof *c - rest);
+    c->seed = e->store->seed;
+    c->step = e->step;
+    c->threads = e->plan->threads;
+    c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
+    c->training = e->plan->mode != GCKPT_INFERENCE;
+    c->runner = &e->runner;
+    c->kernels = e->kernels;
+    c->backend = gckpti_on(e)->context;
 }
 
-/* As a bare call, of one that an earlier instruction of this run has left, where `inputs` are set
- * next: clearing all of it would take longer than many an op. */
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+{
+    memset(c->in, 0, sizeof c->in);
+    gckpti_call_between(e, c);
+}
+
+/* Of a call that an earlier instruction of this run has left, clears what gckpti_call_next does not
+ * set, for an op of so many inputs: clearing all of it would take longer than many an op. */
 static void gckpti_call_clear(gckpt_call *c, int inputs)
 {
     for (int i = inputs; i < c->inputs; i++)
@@ -71,7 +87,8 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
     c->rounded = 0, c->packed = NULL;
 }
 
-/* Shapes, attributes and everything else that does not come from the arena, into a bare call. */
+/* Shapes, attributes and everything else that does not come from the arena, into the call that is
+ * all of a run's: bare, or as an earlier instruction left it; with GCKPT_SMALL any. */
 GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                 gckpt_call *c)
 {
@@ -96,6 +113,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
+/* The same into any call: of what is no instruction of a run. */
 GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                  gckpt_call *c)
 {
@@ -131,20 +149,4 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         stored->packing = e->plan->packing;
         c->packed = stored;
     }
-}
-
-/* What a loss adds to now; regularisers have no leaves. */
-GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
-{
-    const gckpt_plan *p = e->plan;
-    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
-    return &e->losses[term * gckpti_own_leaves(p) + leaf];
-}
-
-GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
-{
-    for (size_t i = 0; i < p->term_count; i++)
-        if (p->terms[i].id == id)
-            return (int)i;
-    return -1;
 }

@@ -194,3 +194,8 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
     }
     return !t->bit;
 }
+
+GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
+{
+    return exec && exec->crew ? exec->crew->peers.sent : 0;
+}

@@ -1,11 +1,12 @@
 #include "run/own.h"
 #include "num/num.h"
 #include "graph/graph.h"
-#include "ops/ops.h"
-#include "ask/ask.h"
 
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* No NaN, no infinity. */
+GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -189,33 +190,4 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    "finite: \"%s\" is %g at position %I: an earlier step, or "
                                    "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
-}
-
-/* Square sums that are not finite: the step is to be skipped. */
-GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
-{
-    gckpt_call c;
-    gckpti_call_between(e, &c);
-    gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
-}
-
-/* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
- * is updated: all gradients, then norm and clipping factor. */
-GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
-{
-    for (size_t x = 0; x < e->plan->length; x++)
-        if (e->plan->list[x].kind == GCKPT_UPDATE)
-            gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->squares(e);
-    for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
-        if (e->plan->list[x].kind == GCKPT_UPDATE &&
-            gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
-            return GCKPT_E_DATA;
-    if (e->nonfinite && e->square_count)
-        gckpti_count_nonfinite(e);
-    if (e->nonfinite && !(e->hyper.clip > 0))
-        return GCKPT_OK;
-    gckpti_total_norm(e); /* waits */
-    return gckpti_wait(e);
 }

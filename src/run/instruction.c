@@ -1,8 +1,6 @@
 #include "run/own.h"
 #include "num/num.h"
 #include "graph/graph.h"
-#include "ops/ops.h"
-#include "ask/ask.h"
 
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                               int portions)
@@ -92,133 +90,6 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
     return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
-}
-
-/* Waits, before what comes next, for moves that were begun. */
-GCKPTI_FN void gckpti_join(gckpt_exec *e)
-{
-    if (!GCKPTI_LEAN && e->due < INT32_MAX)
-        gckpti_on(e)->join(gckpti_on(e)->context);
-    e->due = INT32_MAX;
-}
-
-/* Begins a move, and finds the first instruction that must wait for it: one that may read what
- * comes in, or that writes where something goes out from. */
-static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
-{
-    const gckpt_plan *p = e->plan;
-    void *host = e->far + far, *here = e->arena + offset;
-    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    if (!out)
-        e->due = e->pc + 1;
-    for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
-            p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->due, p->lives[i].start);
-    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
-        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->due, x);
-    gckpti_lower(&e->due, (int)p->length);
-}
-
-/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
-static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
-                                    size_t bytes)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    const gckpt_exec_desc *d = &e->desc;
-    size_t done = bytes;
-    void *here = gckpti_at_any(e, offset);
-    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
-    if (e->moves) {
-        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
-    } else if (ins->kind == GCKPT_OFFLOAD) {
-        if (host != here)
-            b->copy_out(b->context, host, here, bytes);
-        if (d->offload)
-            done = d->offload(d->user, far, host, bytes);
-    } else {
-        if (d->offload)
-            done = d->reload(d->user, far, host, bytes);
-        if (host != here && done == bytes)
-            b->copy_in(b->context, here, host, bytes);
-    }
-    return done == bytes ? GCKPT_OK
-                         : gckpti_error(e, GCKPT_E_FILE,
-                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
-                                        "changed",
-                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
-                                        gckpti_node_name(e->plan, ins->id), done, bytes);
-}
-
-/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(node);
-    gckpt_result result = GCKPT_OK;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (!node->batchless)
-        value = value / (size_t)p->rows * (size_t)rows;
-    if (o.out != GCKPTI_NONE)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
-    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
-        return result;
-    gckpti_join(e);
-    gckpt_call c;
-    gckpti_call_start(e, node, ins->id, rows, &c);
-    c.out = gckpti_at(e, o.out);
-    c.aux = gckpti_at(e, o.aux);
-    return gckpti_compare(e, ins, &c,
-                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
-}
-
-GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
-{
-    const char *problem = gckpti_on(e)->finish(gckpti_on(e)->context);
-    return !problem ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
-}
-
-/* What the losses counted and summed up so far; the backend is waited for. */
-GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
-{
-    gckpt_result result = gckpti_wait(e);
-    if (result != GCKPT_OK)
-        return result;
-    for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_ranking_of(e->plan) ||
-            e->plan->terms[i].regulariser) /* else they are summed up already */
-            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
-                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
-{
-    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
-}
-
-/* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
-GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
-{
-    const gckpti_plan_term *t = &e->plan->terms[term];
-    float weight = gckpti_float(t->weight);
-    double own = (double)e->terms[term].expected;
-    if (term == 0)
-        return weight;
-    if (t->regulariser && e->terms[0].expected < 0)
-        (void)gckpti_read_losses(e); /* an error comes again before the first update */
-    if (t->regulariser)
-        return (float)((double)weight * (double)gckpti_count(e));
-    if (e->streamed) /* the same count */
-        return weight;
-    return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
@@ -323,29 +194,4 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
     gckpti_run_kernel(e, ins, c, copies.portions);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_end(e, ins, &o, c, i);
-}
-
-/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
-GCKPTI_FN void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[user];
-    const gckpti_ins *ins = p->list;
-    gckpti_operands o;
-    gckpt_call c;
-    int reads = 0;
-    for (int i = 0; i < node->inputs && node->op; i++)
-        reads = reads || p->nodes[node->in[i]].base == id;
-    for (size_t x = 0; x < p->length && reads; x++, ins++)
-        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
-            break;
-    if (!reads || ins == p->list + p->length)
-        return;
-    gckpti_bare_call(e, &c);
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; i < node->inputs; i++) {
-        float *more = gckpti_at(e, o.in[i].gradient);
-        if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
-    }
 }

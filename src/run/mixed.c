@@ -1,8 +1,7 @@
 #include "run/own.h"
-#include "num/num.h"
-#include "ask/ask.h"
 
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
+/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
                             const uint16_t *from, float *x, int64_t n)
 {
@@ -10,7 +9,7 @@ GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conv
     gckpti_on(e)->convert(c, &widening);
 }
 
-/* to NULL: in place. */
+/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
 GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
                             uint16_t *to, int64_t n)
 {
@@ -25,6 +24,7 @@ GCKPTI_FN uint32_t gckpti_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
     const gckpti_node *q = &p->nodes[node->in[i]];
@@ -62,6 +62,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
+/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
 GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
 {
     void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
@@ -80,6 +81,7 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
     return copy;
 }
 
+/* Those that the kernel takes as bf16 have no copy, and stay. */
 GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
@@ -93,56 +95,4 @@ GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
 {
     if (c->work)
         c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
-}
-
-/* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
-static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
-{
-    uint64_t hash = GCKPTI_FNV_START;
-    const unsigned char *next = (const unsigned char *)at;
-    int64_t size = narrow ? 2 : 4;
-    for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
-        float wide[64];
-        uint16_t half[64];
-        piece = gckpti_min(left, 64);
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
-                               (size_t)(piece * size));
-        for (int64_t i = 0; i < piece && narrow; i++)
-            wide[i] = gckpti_from_bf16(half[i]);
-        hash = gckpti_hash_floats(hash, wide, piece);
-    }
-    return hash | 1;
-}
-
-/* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
-GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                      const uint16_t *narrow)
-{
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { NULL, NULL };
-    int64_t n[2];
-    data[0] = narrow ? (const void *)narrow : c->out;
-    data[1] = c->aux;
-    n[0] = gckpti_elements(&c->shape);
-    n[1] = (int64_t)(node->aux_bytes / 4);
-    if (!node->batchless)
-        n[1] = n[1] / e->plan->rows * c->rows;
-    for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->hashes[2 * ins->id + k];
-        if (ins->first)
-            *seen = 0;
-        if (!data[k])
-            continue;
-        uint64_t hash = gckpti_hash_value(e, data[k], n[k], narrow && k == 0);
-        if (*seen && *seen != hash)
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
-                ins->id,
-                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
-                                          : "the op is not a function of its inputs");
-        *seen = hash;
-    }
-    return GCKPT_OK;
 }

@@ -1,62 +1,6 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
-/* ---- blocks that suffice; structures count `times` times (gckpti_c_needs) ---- */
-GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
-{
-    gckpt_exec e;
-    gckpt_store none; /* for errors that nobody reads */
-    memset(&e, 0, sizeof e);
-    memset(&none, 0, sizeof none);
-    e.plan = plan;
-    e.store = &none;
-    if (desc)
-        e.desc = *desc;
-    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
-        gckpti_choose_backend(&e) != GCKPT_OK)
-        return SIZE_MAX;
-    return gckpti_exec_sizes(&e, times);
-}
-
-GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
-{
-    return gckpti_exec_need(plan, desc, 1);
-}
-
-GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
-{
-    gckpt_parameter q;
-    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
-    while (capacity < n)
-        capacity = gckpti_larger(capacity, 1);
-    gckpti_count_piece(&used, times, sizeof(gckpt_store));
-    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
-    for (size_t i = 0; i < n; i++) {
-        last = plan->params[i].place > plan->params[last].place ? i : last;
-        names += strlen(plan->names + plan->params[i].name) + 1;
-    }
-    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
-        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = plan->nodes[plan->params[i].node].shape;
-        q.elements = plan->params[i].elements;
-        q.storage = (gckpt_storage)plan->params[i].storage;
-        if (q.storage == GCKPT_STORED_F32)
-            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
-        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
-    }
-    for (size_t i = 0; i < n; i++)
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_piece(&used,
-                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
-                                                        plan->params[i].elements),
-                               sizeof(float));
-    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
-        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
-    return gckpti_count_block(used + names);
-}
-
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
-
 /* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
@@ -84,6 +28,39 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
     return e;
 }
 
+/* All memory a run will need, and what is found out on the way: parameters, kernels, inputs that
+ * must be fed, picks, caches, other ranks. */
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+{
+    (void)gckpti_exec_sizes(e, 1);
+    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
+    if (!e->tables)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
+    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpt_result result = gckpti_bind_params(e);
+    if (result != GCKPT_OK)
+        return result;
+    if (gckpti_ranking_of(e->plan))
+        result = gckpti_ranking_of(e->plan)->bind(e);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_bind_nodes(e);
+    if (e->plan->picking)
+        e->plan->picking->bind(e);
+    (void)gckpti_exec_squares(e);
+    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
+    if (!e->side)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of sums, feeds and constants%s",
+                            e->side_size, gckpti_shortage(e));
+    gckpti_exec_side(e, (unsigned char *)e->side);
+    e->due = INT32_MAX;
+    result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
+    if (result == GCKPT_OK)
+        result = gckpti_bind_caches(e);
+    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
+}
+
 /* Binds it: a backend, memory, values and state, and these to where the backend has them. */
 static gckpt_result gckpti_exec_bind(gckpt_exec *e)
 {
@@ -100,6 +77,27 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
         result = gckpti_bring(e, &e->store->params[e->params[i].index]);
     return result;
+}
+
+/* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
+static int gckpti_worth_a_team(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const double enough = 5e7;
+    double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
+    for (size_t x = 0; x < p->length && flops < enough; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
+        gckpt_call c;
+        if (ins->kind == GCKPT_UPDATE)
+            flops += 16 * (double)p->params[ins->id].elements;
+        if (!op)
+            continue;
+        gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
+        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
+        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
+    }
+    return flops >= enough;
 }
 
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
@@ -125,4 +123,25 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
+}
+
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
+{
+    if (!exec)
+        return;
+    gckpti_allocator a = exec->memory;
+    const gckpt_plan *p = exec->plan;
+    if (gckpti_ranking_of(p) && exec->crew)
+        gckpti_ranking_of(p)->leave(exec);
+    gckpti_forget(exec);
+    gckpti_unbind(&exec->binding);
+    if (!GCKPTI_LEAN && exec->moves && exec->far)
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
+    gckpti_give(exec, exec->side, exec->side_size);
+    gckpti_give(exec, exec->owned, exec->owned_size);
+    gckpti_give(exec, exec->caches, exec->caches_size);
+    gckpti_delete(&a, exec->copies, exec->copies_size, 1);
+    gckpti_delete(&a, exec->tables, exec->tables_size, 1);
+    gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
+    gckpti_delete(&a, exec, 1, sizeof *exec);
 }

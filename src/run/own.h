@@ -3,7 +3,7 @@
 
 /* What the files of run share; no other folder uses it. */
 
-/* ---- run/exec.c ---- */
+/* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
 /* ---- run/finite.c ---- */
@@ -15,69 +15,93 @@ typedef struct {
     double value;
 } gckpti_look;
 
-GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                                 gckpt_call *c);
+/* Defined further down than they are used. */
+GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* run/exchange.c */
 GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
                                size_t m);
 GCKPTI_FN int gckpti_wait_for(gckpti_peers *s);
-
-/* run/exec.c */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
-GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p);
-
-/* run/bind.c */
-GCKPTI_FN void gckpti_forget(const gckpt_exec *e);
-GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e);
-GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q);
-GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e);
-GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id);
-GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node);
-GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e);
-GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base);
-GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q);
-GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base);
-GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment);
-GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c);
-GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes);
-GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e);
-
-/* run/host.c */
-GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base);
-GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call);
-
-/* run/backend.c */
-GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_backend *backend);
-GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e);
-GCKPTI_FN int gckpti_worth_a_team(const gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e);
-
-/* run/memory.c */
-GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times);
-GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q);
-GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_exec_desc *desc);
 
 /* run/call.c */
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset);
 GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset);
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows);
 GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e);
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
+GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c);
 GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                 gckpt_call *c);
+GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                                 gckpt_call *c);
 GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
                                  gckpt_arg *arg);
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
                                   gckpti_stored *stored);
-GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term);
+
+/* run/backend.c */
+GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e);
+GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti_node *node);
+GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e);
+GCKPTI_FN void gckpti_forget(const gckpt_exec *e);
+
+/* run/checks.c */
+GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_backend *backend);
+GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                            const gckpt_exec_desc *desc);
+
+/* run/layout.c */
+GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id);
+GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q);
+GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p);
+GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base);
+GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e);
+GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base);
+GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base);
+GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times);
+
+/* run/memory.c */
+GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e);
+GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment);
+GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes);
+GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes);
+GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e);
+
+/* run/bind.c */
+GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e);
+GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e);
+GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q);
+GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q);
+
+/* run/caches.c */
+GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
+GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
+
+/* run/host.c */
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call);
+
+/* run/feeds.c */
+GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q);
+GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                         int64_t rows);
+
+/* run/losses.c */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id);
+GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term);
+GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e);
+GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term);
+GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows);
+GCKPTI_FN void gckpti_start_counts(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
 
 /* run/mixed.c */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
@@ -93,54 +117,49 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
                                    const uint16_t **narrow, int64_t n);
 GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies);
 GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies);
-GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                      const uint16_t *narrow);
 
 /* run/portions.c */
 GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpt_call *call, gckpt_kernel kernel);
 
-/* run/instruction.c */
-GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
-GCKPTI_FN void gckpti_join(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e);
-GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term);
-GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
-GCKPTI_FN void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum);
-
-/* run/update.c */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN int gckpti_finite(double x);
-GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e);
-
-/* run/finite.c */
-GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                   int written);
-GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
-GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
-GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
-                                         int64_t n, int trained);
-GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e);
+/* run/recompute.c */
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow);
 
 /* run/paint.c */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e);
 
-/* run/feeds.c */
-GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                         int64_t rows);
-GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows);
-GCKPTI_FN void gckpti_start_counts(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e);
+/* run/instruction.c */
+GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
+GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
+
+/* run/offload.c */
+GCKPTI_FN void gckpti_join(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
+
+/* run/finite.c */
+GCKPTI_FN int gckpti_finite(double x);
+GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                   int written);
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
+GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                         int64_t n, int trained);
+
+/* run/update.c */
+GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e);
+GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e);
+
+/* run/picks.c */
+GCKPTI_FN void gckpti_collect(gckpt_exec *e);
+
+/* run/begin.c */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows);
 GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference);
-GCKPTI_FN void gckpti_collect(gckpt_exec *e);
 GCKPTI_FN void gckpti_start_step(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
 
 /* run/step.c */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);

@@ -1,6 +1,6 @@
 #include "run/own.h"
 
-/* ---- debug aids around an instruction ---- */
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What died with instruction e->pc. What began before a loop's body outlives each round. */
@@ -20,6 +20,7 @@ static int gckpti_measures(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
+/* Before a step: the arena is all paint; each step that measures has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))

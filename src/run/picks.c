@@ -1,5 +1,38 @@
 #include "run/own.h"
 
+/* A picked value or gradient, as floats. */
+GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+{
+    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+}
+
+/* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
+ * batch axis, whether it adds all parts up. */
+static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
+{
+    int own = gckpti_ins_tensor(p, ins), reads = 0;
+    int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
+    if (!gradient)
+        return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+               p->operands[ins->operands] != GCKPTI_NONE;
+    for (int i = 0; i < p->nodes[own].inputs; i++)
+        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
+    return backward && (p->nodes[id].batchless ? own == id : reads);
+}
+
+/* Finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_plan_pick *pick = &p->picks[k];
+        int x = (int)p->length, id = p->nodes[pick->id].base;
+        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
+            continue;
+        e->picked[k].ready = x < 0 ? (int)p->length : x;
+    }
+}
+
 /* A pick's number; -1, and an error: it is none. */
 static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient)
 {
@@ -40,6 +73,30 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
     return (const float *)copy;
 }
 
+/* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
+static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
+{
+    return rows / p->rows * n + n / p->rows * (rows % p->rows);
+}
+
+/* Whether all that is collected has room for so many rows. */
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        const gckpti_exec_pick *at = &e->picked[k];
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
+        if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
+                                "is room for (%I a micro-batch of %I rows)",
+                                rows, gckpti_node_name(p, p->picks[k].id), p->picks[k].id, at->size,
+                                n, p->rows);
+    }
+    return GCKPT_OK;
+}
+
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to, size_t size)
 {
     int k = exec ? gckpti_find_pick(exec, "collect", id, gradient) : -1;
@@ -57,4 +114,73 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return gckpti_ok(exec);
     exec->picked[k] = before;
     return GCKPT_E_ARG;
+}
+
+/* At the end of a micro-batch: its rows of all that is collected. */
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
+    for (size_t k = 0; k < p->pick_count; k++) {
+        int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
+        if (e->picked[k].to)
+            gckpti_on(e)->copy_out(gckpti_on(e)->context,
+                                   e->picked[k].to + gckpti_elements_of(p, n, e->row - first),
+                                   e->arena + p->picks[k].offset, count * sizeof(float));
+    }
+}
+
+/* At the end of a micro-batch, before e->row moves on. */
+GCKPTI_FN void gckpti_collect(gckpt_exec *e)
+{
+    if (e->plan->picking)
+        e->plan->picking->collect_rows(e);
+}
+
+/* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
+static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[user];
+    const gckpti_ins *ins = p->list;
+    gckpti_operands o;
+    gckpt_call c;
+    int reads = 0;
+    for (int i = 0; i < node->inputs && node->op; i++)
+        reads = reads || p->nodes[node->in[i]].base == id;
+    for (size_t x = 0; x < p->length && reads; x++, ins++)
+        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
+            break;
+    if (!reads || ins == p->list + p->length)
+        return;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs; i++) {
+        float *more = gckpti_at(e, o.in[i].gradient);
+        if (p->nodes[node->in[i]].base == id && more != sum)
+            gckpti_on(e)->add(&c, sum, more, gckpti_elements(&p->nodes[id].shape));
+    }
+}
+
+/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
+ * of what depends on neither the batch nor a parameter that is trained; in the contract's order
+ * (manual, 5f). A REDUCE has added up the body's uses. */
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
+        int id = p->nodes[p->picks[k].id].base, done = 0;
+        float *sum = gckpti_at(e, p->picks[k].offset);
+        for (size_t i = 0; i < k; i++) /* picked twice */
+            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
+        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
+            e->picked[k].ready < (int)p->length)
+            continue;
+        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+            int user = (int)(p->node_count - 1 - i % p->node_count);
+            if (p->nodes[user].batchless == (i >= p->node_count))
+                gckpti_add_use(e, user, id, sum);
+        }
+    }
 }

@@ -9,73 +9,45 @@
  *
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
- * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
- * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
- * backend has them, but through gckpti_on_host, which copies where it must.
+ * A step, from gckpt_step to a kernel and an update:
+ *   gckpt_step          (step) prepares: gckpti_begin (begin) refuses what does not fit the plan,
+ *                       gckpti_take_feeds (feeds) checks the rows, losses what they will count.
+ *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
+ *                       the epilogue that turns back to the body while there are rows.
+ *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
+ *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
+ *                       or, where the backend has none, on copies (host).
+ *   gckpti_run_copies   (offload) OFFLOAD, RELOAD. REDUCE is in folder ranks.
+ *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
+ *                       what was counted, and a step that clips finishes all gradients.
+ *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * gckpt_exec is bound to a store, an arena and a backend (bind, host, backend, memory, open). An
- * instruction is run by gckpti_run_instruction (call, mixed, portions, instruction, update);
- * gckpti_advance goes through the list, for a step, a stream or pieces of one (feeds, advance,
- * step, stream). Debug aids look on (finite, paint). Where a step goes by leaves or ranks, and
- * only there, what it does besides is called through plan->ranking; exchanges between ranks are
- * here (exchange), what they are for in ranks.
+ * Read step, advance and instruction first. The others:
+ *   open                an executor is made and freed; checks: what can be refused before
+ *   backend             which one it has, and kernels of it; what that may repeat by itself
+ *   layout, memory      what takes how much memory, and lies where in it; that memory itself
+ *   bind                the plan's parameters in the store, their values and state
+ *   call                addresses of operands; calls that have none yet
+ *   losses              what they count and sum up, and what a gradient of them is worth
+ *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
+ *   stream, values      rows that come bit by bit; values that several ranks have shares of
+ *   exchange            between ranks
+ *   recompute, paint, finite: debug aids
+ *
+ * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
+ * written only by calls of the backend (gckpti_on): the host may not be able to.
+ * Where a step goes by leaves or ranks there is e->crew, and what this changes is done in folder
+ * ranks, by the hooks of plan->ranking (plan.h). Here it is looked up which rows and which leaf are
+ * run, whether this rank has failed, and by which exchanges values come together.
+ *
+ * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
+ * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
+ * is to bf16. Copies: of feeds and operands on the host (e->copies), or in f32 (gckpti_copies).
+ * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
+ * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
-/* ---- run/exchange.c ---- */
-enum { GCKPTI_ALIKE = 7 };
-
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
- * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
- * values that all have whole. */
-typedef struct {
-    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
-    uint64_t alike[GCKPTI_ALIKE];
-    char text[GCKPTI_TEXT];
-} gckpti_meeting;
-
-/* A sum over all ranks, or what brings shares together, level by level: partners differ in bit
- * `bit`. */
-typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
-
-typedef struct {
-    gckpti_tree_kind kind;
-    float *x, *work; /* n floats; room for what comes and is added to them */
-    /* count of them, from first on, are this rank's after this level; of GATHER before it */
-    int64_t n, first, count;
-    int bit; /* 0: nothing is under way */
-} gckpti_tree;
-
-/* This rank and what it has under way with the others. */
-typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
-    const gckpt_backend *on;   /* where floats lie */
-    int rank, ranks;
-    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    unsigned char *out, *in; /* room on the host */
-    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
-    size_t bytes;
-    uint64_t sent;
-    gckpti_tree tree;
-    gckpti_meeting told, heard;
-} gckpti_peers;
-
-GCKPTI_FN void gckpti_break(gckpti_peers *s);
-
-/* Merges each rank's bytes with those of all others. */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes));
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
-
-/* What both have heard so far: the failure of the lowest rank that failed, else the first thing in
- * which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-
-/* ---- run/exec.c ---- */
+/* ---- run/open.c ---- */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
 typedef struct { /* what a loss's kernels add to, in the backend's memory */
@@ -89,9 +61,11 @@ typedef struct {
     const void *data;               /* of a leaf or cache: its values, where the backend has them */
 } gckpti_exec_node;
 
+typedef struct gckpti_crew gckpti_crew;
+
 typedef struct {
     int index;     /* in the store */
-    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
+    int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
     size_t square; /* its first block's in exec->squares */
 } gckpti_exec_param;
@@ -112,32 +86,6 @@ typedef struct {
     gckpti_loss_total seen; /* a copy */
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
-
-/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
- * largest of those that other ranks run at this time has micro-batches, one at least; those that
- * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
- * meeting of all. */
-typedef struct {
-    gckpti_peers peers;
-    int64_t rows;       /* of the step, those of all ranks */
-    int64_t first, end; /* this rank's */
-    int64_t stop;       /* end of those of this leaf that are here */
-    int leaf;           /* number of this rank's that is run */
-    int round;          /* rounds of it that are done */
-    int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int again;          /* a round of this step is done: the prologue is not run again */
-    int last;           /* this round is the last of its leaf */
-    int hollow;         /* it has no rows */
-    int over;           /* a meeting has ended the call; until the next one begins */
-    int squared;        /* square sums are */
-    int same;           /* values that all have whole were compared */
-    int meetings;       /* how often all met */
-    int reducing;       /* a REDUCE is under way, */
-    float *shard;       /* and its share goes here in the end; NULL: it stays */
-    uint64_t listed;    /* hash of what is run */
-    gckpti_loss_total *totals, *heard;
-    size_t room; /* bytes of peers.out, and of peers.in */
-} gckpti_crew;
 
 struct gckpt_exec {
     gckpti_object object;
@@ -161,13 +109,13 @@ struct gckpt_exec {
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
-    gckpti_exec_pick *picked; /* by pick of the plan */
-    gckpti_crew *crew;        /* NULL: one leaf and one rank */
-    uint64_t *hashes;         /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *borrowed,
-        *picks;                /* own memory: copies of what the host looks at, of the picks */
+    gckpti_exec_pick *picked;  /* by pick of the plan */
+    gckpti_crew *crew;         /* NULL: one leaf and one rank */
+    uint64_t *hashes;          /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    unsigned char *borrowed;   /* own memory: what the host looks at or works on just now, */
+    unsigned char *picks;      /* and what gckpt_fetch returns */
     gckpti_loss_total *losses; /* by term and leaf */
-    gckpt_loss_scale *scales;  /* the same, of this micro-batch */
+    gckpt_loss_scale *scales;  /* by term: of a micro-batch that the backend repeats */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
     /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
@@ -213,40 +161,53 @@ static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
 
 static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
-/* ---- run/bind.c ---- */
-/* The next piece of a block that begins at base; NULL while its size is only counted. */
+/* ---- run/call.c ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot);
+
+/* What lies at an offset into the arena; NULL: GCKPTI_NONE. */
+GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset);
+
+/* Rows of the micro-batch that is run. */
+GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
+
+/* A call without op or inputs, all operands cleared: to become an op's, or for what is done between
+ * ops (for which gckpti_call_between, which leaves operands as they are, is enough). */
+GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
+
+/* ---- run/backend.c ---- */
+/* Until all that was asked of the backend is done. */
+GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
+
+/* ---- run/checks.c ---- */
+/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
+ * header, of the ops that are linked now, or for this build. */
+GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
+
+/* ---- run/layout.c ---- */
+/* The next n * size bytes of a block that begins at base; *used moves on behind them, aligned;
+ * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
 GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
 
 /* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
 GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
 
-/* The same, to become that of an op. */
-GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
-
-/* ---- run/host.c ---- */
-/* n floats as the host can read them: where they are, or a copy until the next one. */
-GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
-
-/* ---- run/backend.c ---- */
-/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
- * ops that are linked now, and for this build? */
-GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
-
-/* ---- run/open.c ---- */
+/* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
+ * a device whose pointers may be larger than those here (gckpti_c_needs). */
 GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
                                   size_t times);
 GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
 
-/* ---- run/call.c ---- */
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot);
-GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset);
-GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e);
+/* ---- run/host.c ---- */
+/* n floats as the host can read them: where they are, or a copy in e->borrowed: until that is used
+ * again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
+GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
 
-/* ---- run/instruction.c ---- */
-/* Until all that was asked of the backend is done. */
-GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
+/* ---- run/feeds.c ---- */
+/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
+GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
+/* ---- run/losses.c ---- */
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 
@@ -258,10 +219,7 @@ typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
 
-/* ---- run/feeds.c ---- */
-/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
-GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
-
+/* ---- run/begin.c ---- */
 /* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
  * that instructions before `end` add to, with their low parts, start at +0. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
@@ -270,25 +228,118 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 /* How far a run goes: the whole step, what comes before its first update, or all but updates. */
 typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
 
-/* Runs one instruction, by the call that is all of a run's, and moves on. Returns MORE, OK at the
- * end of the extent (or of the rows at hand when streaming), CANCELLED or an error. */
+/* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
+ * the first one. Returns MORE, OK at the end of the extent (or of the rows at hand when streaming),
+ * CANCELLED or an error; with these two e is idle. */
 GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c);
 
-/* As gckpti_advance, but many instructions, with a team. */
+/* As gckpti_advance, but so many instructions at most, with a team. INT64_MAX: this run is
+ * not in pieces, so the backend may repeat micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent);
 
 /* ---- run/step.c ---- */
-/* Where there are other ranks, a step cannot be left. */
+/* 1, and an error: other ranks are within a step that is under way, so it cannot be left. One rank
+ * may begin another step, or anything, at any time: 0. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
-/* Everything before the first instruction of a step that ends before its updates; */
+/* Everything before the first instruction of a step that ends before its updates. */
 GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                               int64_t rows);
 
-/* and its end, when all micro-batches have run, or failed with `result`. */
+/* Its end, when all micro-batches have run, or failed with `result`. */
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report);
 
 /* ---- run/values.c ---- */
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
+
+/* ---- run/exchange.c ---- */
+enum { GCKPTI_ALIKE = 7 };
+
+/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
+ * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
+ * values that all have whole. */
+typedef struct {
+    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
+    uint64_t alike[GCKPTI_ALIKE];
+    char text[GCKPTI_TEXT];
+} gckpti_meeting;
+
+/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
+ * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
+ * sum by the program's own all_reduce. */
+typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
+
+typedef struct {
+    gckpti_tree_kind kind;
+    float *x, *work; /* n floats; room for what comes and is added to them */
+    /* count of them, from first on, are this rank's after this level; of GATHER before it */
+    int64_t n, first, count;
+    int bit; /* 0: nothing is under way */
+} gckpti_tree;
+
+/* This rank and what it has under way with the others. */
+typedef struct {
+    const gckpt_ranks *engine; /* NULL: there is one rank */
+    const gckpt_backend *on;   /* where floats lie */
+    int rank, ranks;
+    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
+    unsigned char *out, *in; /* room on the host */
+    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
+    size_t bytes;
+    uint64_t sent;
+    gckpti_tree tree;
+    gckpti_meeting told, heard;
+} gckpti_peers;
+
+/* There will be no exchange any more; the program is told to give up. */
+GCKPTI_FN void gckpti_break(gckpti_peers *s);
+
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
+ * where an exchange fails (s->broken). */
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
+                                void (*merge)(void *mine, const void *heard, size_t bytes));
+
+/* A merge: adds. */
+GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
+
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
+GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
+
+/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
+ * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
+ * it to its end, before anything else is exchanged. */
+GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                                 float *work);
+
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
+
+/* ---- ranks ---- */
+/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
+ * largest of those that other ranks run at this time has micro-batches, one at least; those that
+ * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
+ * meeting of all. */
+struct gckpti_crew {
+    gckpti_peers peers;
+    int64_t rows;       /* of the step, those of all ranks */
+    int64_t first, end; /* this rank's */
+    int64_t stop;       /* end of those of this leaf that are here */
+    int leaf;           /* number of this rank's that is run */
+    int round;          /* rounds of it that are done */
+    int in_body;        /* 1: rounds still run; 0: the step is behind them */
+    int again;          /* a round of this step is done: the prologue is not run again */
+    int last;           /* this round is the last of its leaf */
+    int hollow;         /* it has no rows */
+    int over;           /* a meeting has ended the call; until the next one begins */
+    int squared;        /* square sums are */
+    int same;           /* values that all have whole were compared */
+    int meetings;       /* how often all met */
+    int reducing;       /* a REDUCE is under way, */
+    float *shard;       /* and its share goes here in the end; NULL: it stays */
+    uint64_t listed;    /* hash of what is run */
+    gckpti_loss_total *totals, *heard;
+    size_t room; /* bytes of peers.out, and of peers.in */
+};

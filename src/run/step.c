@@ -1,37 +1,48 @@
 #include "run/own.h"
 #include "num/num.h"
 
-/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
-static void gckpti_uncount_updates(gckpt_exec *e)
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
-        if (p->params[i].trained && --q->updates == 0)
-            q->optimiser = 0;
-    }
+    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and the other ranks are within it: end it first");
+    return 1;
 }
 
-/* Looped plans: adds up the accumulators of each picked gradient for which no instruction does it,
- * of what depends on neither the batch nor a parameter that is trained; in the contract's order
- * (manual, 5f). A REDUCE has added up the body's uses. */
-GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
+/* Everything before the first instruction of a step or forward over `rows` rows. */
+static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
+                                   const gckpt_hyper *hyper, int inference)
 {
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
-        int id = p->nodes[p->picks[k].id].base, done = 0;
-        float *sum = gckpti_at(e, p->picks[k].offset);
-        for (size_t i = 0; i < k; i++) /* picked twice */
-            done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
-        if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
-            e->picked[k].ready < (int)p->length)
-            continue;
-        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
-            int user = (int)(p->node_count - 1 - i % p->node_count);
-            if (p->nodes[user].batchless == (i >= p->node_count))
-                gckpti_add_use(e, user, id, sum);
-        }
+    int64_t own = rows;
+    if (!e || gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
+    gckpt_result result = gckpti_begin(e, hyper, inference);
+    if (result == GCKPT_OK)
+        result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && e->plan->caching)
+        result = e->plan->caching->check(e, rows);
+    if (result == GCKPT_OK && ranking)
+        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK && own)
+        result = gckpti_take_feeds(e, feeds, count, own);
+    if (result == GCKPT_OK) {
+        e->row_end += own;
+        gckpti_start_counts(e);
+        gckpti_expect_counts(e, own);
     }
+    if (ranking)
+        result = ranking->begin(e, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_start_step(e);
+    e->state = GCKPTI_RUNNING;
+    if (ranking)
+        ranking->round(e);
+    else
+        gckpti_feed_rows(e);
+    return GCKPT_OK;
 }
 
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
@@ -85,74 +96,6 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-/* Whether caches have room for what a forward of so many rows adds. */
-GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_exec *c = e->caches_of;
-    if (e->plan->leaves > 1)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
-                            "plan with desc.leaves 1",
-                            e->plan->leaves);
-    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
-            "other rows, the plan's %I at most)",
-            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
-    if (e->news > e->capacity - c->position)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: it adds %I positions to the %I that the caches hold; there is "
-            "room for %I in all (gckpt_rewind makes room)",
-            e->news, c->position, e->capacity);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
-{
-    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
-        return 0;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and the other ranks are within it: end it first");
-    return 1;
-}
-
-/* Everything before the first instruction of a step or forward over `rows` rows. */
-static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
-                                   const gckpt_hyper *hyper, int inference)
-{
-    int64_t own = rows;
-    if (!e || gckpti_is_under_way(e))
-        return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
-    gckpt_result result = gckpti_begin(e, hyper, inference);
-    if (result == GCKPT_OK)
-        result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->plan->caching)
-        result = e->plan->caching->check(e, rows);
-    if (result == GCKPT_OK && ranking)
-        own = ranking->rows(e, rows);
-    if (result == GCKPT_OK && own)
-        result = gckpti_take_feeds(e, feeds, count, own);
-    if (result == GCKPT_OK) {
-        e->row_end += own;
-        gckpti_start_counts(e);
-        gckpti_expect_counts(e, own);
-    }
-    if (ranking)
-        result = ranking->begin(e, rows, result);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_start_step(e);
-    e->state = GCKPTI_RUNNING;
-    if (ranking)
-        ranking->round(e);
-    else
-        gckpti_feed_rows(e);
-    return GCKPT_OK;
-}
-
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper)
 {
@@ -183,6 +126,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     return next;
 }
 
+/* A step or forward that was prepared, to its end. */
 GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);

@@ -1,21 +1,5 @@
 #include "run/own.h"
 
-GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
-{
-    return exec ? exec->caches_of->position : 0;
-}
-
-GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
-{
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches_of->position)
-        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
-                            position, exec->caches_of->position);
-    exec->caches_of->position = position;
-    return gckpti_ok(exec);
-}
-
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
     if (!exec || gckpti_is_under_way(exec))

@@ -1,6 +1,23 @@
 #include "run/own.h"
 #include "num/num.h"
 
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
+{
+    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
+    return hyper;
+}
+
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr)
+{
+    if (step < warmup)
+        return lr * (float)(step + 1) / (float)warmup;
+    if (step >= steps || steps <= warmup)
+        return min_lr;
+    float t = (float)(step - warmup) / (float)(steps - warmup);
+    return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
+}
+
 /* Of gckpt_hyper: 0 is the default, negative is none. */
 static float gckpti_setting(float value, float fallback)
 {
@@ -29,13 +46,67 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-GCKPTI_APART GCKPTI_FN void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpt_call c;
     gckpt_pass pass;
     gckpti_call_between(e, &c);
     gckpti_pass_start(e, ins, &pass);
     gckpti_on(e)->update(&c, &pass);
+}
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
+    double sum = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
+        size_t n =
+            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        double own = 0;
+        for (size_t b = 0; b < n && p->params[param].trained; b++)
+            own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
+        sum += own;
+    }
+    e->grad_norm = gckpti_sqrt_double(sum);
+    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
+                        ? (float)((double)e->hyper.clip / e->grad_norm)
+                        : 1;
+    return bad;
+}
+
+/* Square sums that are not finite: the step is to be skipped. */
+GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
+{
+    gckpt_call c;
+    gckpti_call_between(e, &c);
+    gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+}
+
+/* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
+ * is updated: all gradients, then norm and clipping factor. */
+GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
+{
+    for (size_t x = 0; x < e->plan->length; x++)
+        if (e->plan->list[x].kind == GCKPT_UPDATE)
+            gckpti_finish_gradient(e, &e->plan->list[x]);
+    if (gckpti_ranking_of(e->plan))
+        gckpti_ranking_of(e->plan)->squares(e);
+    for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
+        if (e->plan->list[x].kind == GCKPT_UPDATE &&
+            gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
+            return GCKPT_E_DATA;
+    if (e->nonfinite && e->square_count)
+        gckpti_count_nonfinite(e);
+    if (e->nonfinite && !(e->hyper.clip > 0))
+        return GCKPT_OK;
+    gckpti_total_norm(e); /* waits */
+    return gckpti_wait(e);
 }
 
 /* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
@@ -134,29 +205,13 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         gckpti_ranking_of(p)->updated(e, q);
 }
 
-GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
-
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
- * the first parameter with one that is not finite; NULL: there is none. */
-GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
-    const gckpti_plan_param *bad = NULL;
-    double sum = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
-        size_t n =
-            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        double own = 0;
-        for (size_t b = 0; b < n && p->params[param].trained; b++)
-            own += (double)squares[first + b];
-        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
-        sum += own;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
     }
-    e->grad_norm = gckpti_sqrt_double(sum);
-    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
-                        ? (float)((double)e->hyper.clip / e->grad_norm)
-                        : 1;
-    return bad;
 }

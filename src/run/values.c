@@ -1,7 +1,6 @@
 #include "run/own.h"
 #include "num/num.h"
 
-/* ---- values of all ranks ---- */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 {
     int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
@@ -81,26 +80,4 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
     if (hash)
         *hash = result == GCKPT_OK ? all : 0;
     return result;
-}
-
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
-{
-    return exec && exec->crew ? exec->crew->peers.sent : 0;
-}
-
-GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
-{
-    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
-    return hyper;
-}
-
-GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
-                                float min_lr)
-{
-    if (step < warmup)
-        return lr * (float)(step + 1) / (float)warmup;
-    if (step >= steps || steps <= warmup)
-        return min_lr;
-    float t = (float)(step - warmup) / (float)(steps - warmup);
-    return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
 }

@@ -72,8 +72,10 @@ typedef struct {
  * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* search/cuts.c */
 GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t);
 GCKPTI_FN void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t);

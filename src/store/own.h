@@ -3,8 +3,10 @@
 
 /* What the files of store share; no other folder uses it. */
 
-/* In gradckpt.h they stand in order. */
 #ifdef GCKPTI_ROOMS
+/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
+ * order, and need no prototypes. What each does is said where it is defined. */
+
 /* store/params.c */
 GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot);
 

@@ -4,7 +4,6 @@
 #include "store/store.h"
 #include "graph/graph.h"
 #include "plan/own.h"
-#include "ask/ask.h"
 #include "check.h"
 #include "examples/pictures.h"
 #include "rig.h"

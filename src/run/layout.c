@@ -1,0 +1,238 @@
+#include "run/own.h"
+#include "graph/graph.h"
+
+GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
+{
+    size_t at = *used, most = (size_t)PTRDIFF_MAX / 2;
+    size_t bytes = n < most / size ? n * size : most;
+    *used = bytes < most - at ? gckpti_round_up(at + bytes, GCKPTI_ALIGN) : most;
+    return base ? base + at : NULL;
+}
+
+/* Is it an input that an instruction reads, so that it must be fed? */
+GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id)
+{
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
+        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
+        for (int i = 0; node && node->op && i < node->inputs; i++)
+            if (p->nodes[node->in[i]].base == (int)id)
+                return 1;
+    }
+    return 0;
+}
+
+/* Bytes of one row of an input, as it is fed. */
+GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+}
+
+GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
+{
+    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
+}
+
+/* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
+GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
+{
+    return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
+}
+
+/* Bytes of the tables; with `base` their places in it. */
+GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
+    e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
+    e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
+    e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
+    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
+    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
+    void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
+    e->hashes = hashes ? (uint64_t *)at : NULL;
+    if (gckpti_ranking_of(p))
+        gckpti_ranking_of(p)->tables(e, base, &used);
+    return used;
+}
+
+/* Blocks of square sums; with tables, where each parameter's are. */
+GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t n = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        if (e->params)
+            e->params[i].square = n;
+        if (p->params[i].trained)
+            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    return n;
+}
+
+/* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
+ * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
+ * which are then copied there. */
+GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0;
+    e->losses = (gckpti_loss_total *)gckpti_carve(
+        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses);
+    e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        void *to = NULL;
+        if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
+            to = gckpti_carve(base, &used, bytes, 1);
+        if (base && q->kind == GCKPTI_INPUT)
+            e->inputs[q->index].on_backend = (unsigned char *)to;
+        if (base && q->kind == GCKPTI_CONSTANT)
+            e->nodes[i].data = to ? to : q->data;
+        if (to && q->kind == GCKPTI_CONSTANT)
+            gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
+    }
+    return used + !used; /* for a pointer that is not NULL */
+}
+
+/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
+ * square sums, the operands of an op that the backend has no kernel for, or what a callback
+ * offloads. */
+static size_t gckpti_borrow_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t most = e->square_count * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        int64_t n = p->params[i].trained                       ? p->params[i].elements
+                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                                                               : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
+    for (size_t id = 0; id < p->node_count; id++) {
+        const gckpti_node *node = &p->nodes[id];
+        gckpt_call c;
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_bind_kernels(e, node);
+        if (n.forward && (n.backward || !node->op->backward))
+            continue;
+        gckpti_call_start(e, node, (int)id, p->rows, &c);
+        c.plain = 1;
+        (void)node->op->shape(&c);
+        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
+    }
+    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
+}
+
+/* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
+ * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
+ * and for what gckpt_fetch returns; what is offloaded. */
+GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        void *to = gckpti_is_fed(p, i)
+                       ? gckpti_carve(base, &used, (size_t)gckpt_plan_share(p, p->batch, 0, NULL),
+                                      gckpti_row_bytes(p, q))
+                       : NULL;
+        if (to)
+            e->inputs[q->index].copy = (unsigned char *)to;
+    }
+    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
+        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
+    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
+    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    if (!e->moves && !e->desc.offload)
+        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
+    return used;
+}
+
+/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
+ * host has, with structures counted so many times. Needs no tables. */
+GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    const size_t host = !b->own_memory;
+    size_t used = 0;
+    e->square_count = gckpti_exec_squares(e);
+    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->tables_size = gckpti_exec_tables(e, NULL);
+    e->side_size = gckpti_exec_side(e, NULL);
+    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
+    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    gckpti_count_piece(&used, times, sizeof *e);
+    gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
+    gckpti_count_piece(&used, times, e->tables_size);
+    gckpti_count_piece(&used, host, e->side_size);
+    gckpti_count_piece(&used, 1, e->copies_size);
+    gckpti_count_piece(&used, host, e->caches_size);
+    gckpti_count_piece(&used, host, e->owned_size);
+    return gckpti_count_block(used);
+}
+
+GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
+{
+    gckpt_exec e;
+    gckpt_store none; /* for errors that nobody reads */
+    memset(&e, 0, sizeof e);
+    memset(&none, 0, sizeof none);
+    e.plan = plan;
+    e.store = &none;
+    if (desc)
+        e.desc = *desc;
+    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
+        gckpti_choose_backend(&e) != GCKPT_OK)
+        return SIZE_MAX;
+    return gckpti_exec_sizes(&e, times);
+}
+
+GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
+{
+    return gckpti_exec_need(plan, desc, 1);
+}
+
+GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_larger(capacity, 1);
+    gckpti_count_piece(&used, times, sizeof(gckpt_store));
+    gckpti_count_piece(&used, times * capacity, sizeof(gckpti_param));
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].place > plan->params[last].place ? i : last;
+        names += strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values, in the end those that are made last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = plan->nodes[plan->params[i].node].shape;
+        q.elements = plan->params[i].elements;
+        q.storage = (gckpt_storage)plan->params[i].storage;
+        if (q.storage == GCKPT_STORED_F32)
+            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
+        gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_piece(&used,
+                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
+                                                        plan->params[i].elements),
+                               sizeof(float));
+    if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
+        gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
+    return gckpti_count_block(used + names);
+}
+
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
