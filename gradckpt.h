@@ -27,8 +27,8 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1122
- *                 error, text, sink, memory, shape, threads
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1151
+ *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                786
  *                 arithmetic, math, random, halves, sums, chains
  *     >>store     parameters and optimiser state, however they are stored                     1507
@@ -42,9 +42,9 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2309
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3687
- *                 types, leaves, scratch, planner, mixed, forms, model, order, gradients,
- *                 makers, schedule, draft, live, place, encode
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3722
+ *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
+ *                 model, makers, schedule, live, draft, place, modes, encode
  *     >>search    what no schedule can do without; the least work for every budget            3054
  *                 cuts, bound, search, squeeze, polish, slots, stages, options, chain, offers,
  *                 again, ladder, choose
@@ -2184,10 +2184,23 @@ GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* ---- base/shape.c ---- */
+/* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
                            const void *context);
+
+typedef struct {
+    uint64_t key;
+    int item; /* what the key stands for */
+} gckpti_keyed;
+
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+
+/* Lowers *to to a value that is less. */
+GCKPTI_FN void gckpti_lower(int *to, int value);
+
+/* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
@@ -2713,7 +2726,7 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
     return 1;
 }
 
-/* >>base/shape */
+/* >>base/sort */
 /* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
 
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
@@ -2747,6 +2760,22 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before bef
     }
 }
 
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+{
+    for (size_t width = 1; width < n; width *= 2)
+        for (size_t low = 0; low + width < n; low += 2 * width) {
+            size_t middle = low + width, high = middle + width < n ? middle + width : n;
+            if (v[middle - 1].key <= v[middle].key)
+                continue;
+            memcpy(spare, v + low, width * sizeof *v);
+            for (size_t i = 0, j = middle, k = low; i < width; k++)
+                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
+        }
+}
+
+GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
+
+/* >>base/shape */
 /* ---- shapes ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {
@@ -12893,24 +12922,26 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     (gckpti_make_model) what planning knows of one variant of a request (forms of ops,
- *             an order of backwards), made once and then only read. A unit is an op that every plan
- *             runs (or a parameter that is staged: copied into the arena); links say which units
- *             its forward and its backward read. A backward's place in the order is its rank. So
- *             which gradients there are, which share memory and how long they live, counted in
- *             ranks, is known here already.
- *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
- *             backward. Makers (store-all, memory-poor, segments, the user, a file, search)
+ *   model     what planning knows of one variant of a request (forms of ops, an order of
+ *             backwards), made once and then only read: which gradients there are, which share
+ *             memory and how long they live, counted in ranks, is known here already.
+ *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
  *             forward nobody reads, so that a recompute stops by itself at the last value that is
  *             needed.
- *   draft     (gckpti_make_draft) what a schedule comes to. Each forward makes a new version of its
- *             unit's results, and each use reads the latest: a version and its uses are a span.
- *             From these: instructions, the buffers they use as operands, how long each buffer
- *             lives, the bytes live at each instruction (the greatest is the bound), the work.
+ *   draft     what a schedule comes to. From its spans: instructions, the buffers they use as
+ *             operands, how long each buffer lives, the bytes live at each instruction, the work.
  *             A value may take over the buffer of one that dies where it begins.
- *   place     (gckpti_place) an offset for each buffer.
- *   encode    (gckpti_encode) the plan: constant data that points to no graph.
+ *   place     an offset for each buffer.
+ *   encode    the plan: constant data that points to no graph.
+ * The calls, in their order; each needs those above it:
+ *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
+ *     gckpti_mark_rounding, gckpti_find_active, of another form gckpti_take_form and
+ *     gckpti_find_active again, gckpti_ask_op of each op, gckpti_model_units,
+ *     gckpti_model_gradients, gckpti_find_late, gckpti_check_work
+ *   gckpti_place_mode or gckpti_find_sqrt (ask/request.c): a maker, gckpti_make_draft,
+ *     gckpti_place_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_keep_draft (find_sqrt calls it), gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
  *
@@ -12919,15 +12950,27 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
+ *
+ * Words, here and in search:
+ *   request  graph, terms and desc of a gckpt_plan_new
+ *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
+ *   rank     of a backward: its place in the order of backwards. ranks of a plan: its processes
+ *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
+ *            u + units a reload
+ *   span     a version of a unit's results: a forward makes it, uses up to the next one read it
+ *   turn     of a unit: its place in p->late; of a block: when it is placed
+ *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
+ *   far      in slower memory: offloaded
+ *   pins     gckpt_keep, gckpt_recompute: what a user asks of a tensor's schedule
  * ============================================================================================== */
 
 /* ---- plan/types.c ---- */
+/* Numbers that plans store: flags, ids, places in arrays; small where only compiled plans run. */
 #if GCKPTI_LEAN
 typedef unsigned char gckpti_byte;
 typedef int16_t gckpti_id;
 typedef uint16_t gckpti_nth;
-#endif
-#if !(GCKPTI_LEAN)
+#else
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
@@ -12946,11 +12989,11 @@ typedef struct {
     gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
 } gckpti_node;
 
-/* What else is known of a node; nothing of it runs, but for offloading. */
+/* What else is known of a node. To run a plan, only where it offloads to is read. */
 typedef struct {
     gckpt_cost cost;
     size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
-    uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
+    uint64_t hash; /* of the graph up to it as it was built; the node has the form that runs */
 } gckpti_told;
 
 typedef struct {
@@ -12959,13 +13002,14 @@ typedef struct {
     uint32_t momentum; /* of a gckpt_running, bits */
     gckpti_nth name;
     gckpti_id node;
-    gckpti_id place;    /* in the store it was planned with */
+    gckpti_id place;    /* its number in the store it was planned with */
     gckpti_id measured; /* not trained but measured by so many ops; 0: neither */
     gckpti_byte trained;
     gckpti_byte external; /* its values are the program's */
     gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
 
+/* Whether a step changes it: it is trained, or measured. */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q);
 
 typedef struct {
@@ -13150,12 +13194,13 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
-/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
-enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
-GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
-
-/* Leaves are part of what bits depend on. */
+/* ---- plan/hash.c ---- */
+/* A hash of a graph goes on with each of its tensors, in their order; then with a plan's leaves,
+ * which bits depend on too. */
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
+
+/* The same with node i of a plan, as it runs (gckpt_plan.check). */
 GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
 
 /* ---- plan/scratch.c ---- */
@@ -13185,9 +13230,8 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
  * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
 
-/* ---- plan/planner.c ---- */
-/* What brings a value into the arena: an op whose results somebody reads, or a staged parameter. In
- * an order in which inputs come before users, those of the prologue first. */
+/* ---- the model, schedules, drafts, and the planner that has them ---- */
+/* A unit. Units are numbered so that inputs come before users, those of the prologue first. */
 typedef struct {
     int id;
     int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
@@ -13263,7 +13307,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* the instruction of each item of the schedule, and of its end */
+    int *place; /* by item of the schedule: its instruction; of its end, too */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
@@ -13275,14 +13319,11 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
-    uint64_t work, least_work, moved; /* moved: of copies to slower memory and back */
+    /* least_work: of this schedule without what it repeats (a planner's: of all variants); moved: of
+     * copies to slower memory and back */
+    uint64_t work, least_work, moved;
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
-
-typedef struct {
-    uint64_t key;
-    int item; /* what the key stands for */
-} gckpti_keyed;
 
 typedef struct {
     int segment, low, at; /* entries low to at of the body, yet to be written */
@@ -13295,8 +13336,10 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t least_work; /* of a step that computes nothing twice, whatever the variant */
-    int term_count, n, threads, plain, looped, inference;
+    uint64_t least_work;        /* of a step that computes nothing twice, whatever the variant */
+    int term_count, n, threads; /* n: tensors */
+    int plain;                  /* the processor's fast kernels are not asked: as desc.plain */
+    int looped, inference;      /* the batch has several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -13328,27 +13371,31 @@ typedef struct gckpti_planner {
     struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
-    int offered;    /* some op has this form */
-    /* what passes over a schedule note of units: forwards still to come and what is read behind
-     * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
-     * result let go, what to compute again */
+    int offered;    /* some op has the variant's form */
+    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
+    /* by unit, for whoever passes over a schedule, nothing from one pass to the next: forwards still
+     * to come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
+     * (gckpti_add_pins): the latest forward, was there one, is its result let go, what to compute
+     * again */
     int *left, *latest, *queue;
     unsigned char *behind, *computed, *stale;
-    /* what a maker writes: the body of a schedule */
-    gckpti_segment_part *inside; /* gckpti_make_segments: the segments it is in */
-    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    int *made;
-    size_t made_length, made_capacity;
-    gckpti_draft draft, best; /* the latest; the one to keep */
-    gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
-    double most;              /* of store-all; 0: not drafted yet */
+    gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
+    int *made;                         /* what a maker writes: the body of a schedule, */
+    size_t made_length, made_capacity; /* which begins with made_length = 0 */
+    gckpti_draft draft, best;          /* the latest; the one to keep */
+    gckpti_scratch pass; /* for one pass over a draft, cleared by the next that needs it */
+    double most;         /* of store-all; 0: not drafted yet */
 } gckpti_planner;
 
-GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
+/* ---- plan/tensors.c ---- */
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t); /* its op is one */
 
 /* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
  * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
+
+/* A parameter that is updated: trained or measured. */
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* ---- plan/mixed.c ---- */
 enum {
@@ -13363,6 +13410,8 @@ enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision);
+
+/* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
@@ -13385,6 +13434,7 @@ enum {
     GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
 };
 
+/* Adds room for so many floats behind what c has: at *at. */
 GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
@@ -13403,10 +13453,12 @@ enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
 GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
                               int batchless_in, const gckpt_shape *in, int looped);
 
+/* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
 
-/* Parts of what a forward leaves, as they are read and offloaded. */
+/* Parts of what a forward leaves, as they are read and offloaded: those that have a last use (not
+ * -1), and their bytes. */
 enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int aux_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts);
@@ -13433,13 +13485,17 @@ GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
 
+/* ---- plan/gradients.c ---- */
+/* All gradients, by rank: targets, sums, what shares bytes. */
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+
+/* ---- plan/order.c ---- */
+enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
+
 /* ---- plan/model.c ---- */
 /* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
  * parameter or on what is picked. Which backwards run: those of which an input gets one. */
 GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
-
-/* A parameter that is updated: trained or measured. */
-GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* Asks op t for its workspace at this thread count and its work. */
 GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
@@ -13447,22 +13503,15 @@ GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
 /* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
 #define GCKPTI_SEARCHED 17592186044416.0
 
-/* ---- plan/order.c ---- */
-enum { GCKPTI_ORDER_COUNT = 3 };
-
 /* All units; what losses and fetches ask of them; the ranks of their backwards. */
 GCKPTI_FN void gckpti_model_units(gckpti_planner *p);
 
-/* ---- plan/gradients.c ---- */
-/* All gradients, by rank: targets, sums, what shares bytes. */
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
-
 /* ---- plan/makers.c ---- */
-/* Merge sort by key, bottom up, stable; `spare` has room for n. */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+/* Appends an item to p->made; p->failed where there is no memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
+
+/* Each forward once, as they were created, then the backwards. */
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
-GCKPTI_FN void gckpti_lower(int *to, int value);
 
 /* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
  * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
@@ -13470,17 +13519,18 @@ GCKPTI_FN void gckpti_lower(int *to, int value);
  * effects stay where they are, and losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 
-/* Those from number *next on that the backward of rank r needs. */
+/* Emits those of p->late from number *next on that the backward of rank r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
-/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
+/* Late forwards (gckpti_find_late), each kept till its last use (group 0), or computed anew with every backward (less
  * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
  * any order of backwards. */
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
 
 /* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. group as
- * for gckpti_child, for order 0; or n > 0: uniform. */
+ * segments in turn. A segment at the very end of what was just computed is still there. group 0:
+ * the user's segments, -n: of n of the outermost ones each (both for order 0); n > 0: uniform, of n
+ * units (gckpti_make_late). */
 GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
@@ -13500,36 +13550,58 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
     return p->links + (item < 0 ? u->read : u->in);
 }
 
-/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
+/* Makes a schedule of a body: with pins, without what nobody reads. 0: out of memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
 
-/* ---- plan/live.c ---- */
-/* Drafts the body of a schedule: p->draft, all but offsets. */
+/* ---- plan/draft.c ---- */
+/* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
+ * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
-/* The draft of one mode. */
+/* ---- plan/place.c ---- */
+/* Places the draft's buffers: p->draft.arena. Results as above. */
+GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+
+/* ---- plan/modes.c ---- */
+/* The draft of a mode; of those that compute nothing twice (INFERENCE too) store-all's. group: of
+ * SQRT, as gckpti_make_segments has it. STORE_ALL notes p->most. */
 GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+/* Whether that result says only that this machine cannot address so much: a schedule with fewer
+ * bytes may be a plan. */
 GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* ---- plan/place.c ---- */
-/* Places the draft's buffers. */
-GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+/* The same draft, placed. */
 GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* Makes the draft the best one; what that was may be overwritten. */
+/* Makes p->draft the best one, p->best; what that was is p->draft, to be overwritten. */
 GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
+
+/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
+ * segments. */
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
+
+/* Whether it may be left out: of long graphs one group is tried for each number of segments, and
+ * the one before has as many. */
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
+
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
  * its bytes. What is one block already may overlap it, further back. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
+
+/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
+enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
- * is added to what there is. Returns their sum. */
+ * is added to what kind_bytes has of it. Returns their sum, without padding. */
 GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -13539,35 +13611,27 @@ GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan);
  * without memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d);
 
-/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+/* Which input's elements a loss counts; of an i32 input those that are not ignored. */
 GCKPTI_FN int gckpti_counted(const gckpt_op *op);
 
 /* The plan of a draft that is placed, written where it stays; NULL without memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode);
 
-/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. */
-GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
-
-/* Long graphs try one group for each number of segments. */
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
-
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
-
 /* What the files of plan share; no other folder uses it. */
 
-/* ---- plan/planner.c ---- */
-/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+/* ---- plan/model.c ---- */
+/* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
-/* ---- plan/mixed.c ---- */
-enum { GCKPTI_INSTRUCTION_WORK = 16384 };
+/* ---- plan/work.c ---- */
+enum { GCKPTI_INSTRUCTION_WORK = 16384 }; /* what an instruction costs, however small it is */
 
 /* ---- plan/place.c ---- */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
+/* By what the first turns go; AREA: size x lifetime. */
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_PLACINGS };
+
+/* What the head of place.c tells of: a level of the skyline, by its first and last instruction; a
+ * node of the tree; a block, as a leaf of it; all of one layout. */
 
 typedef struct {
     size_t height;  /* at its first instruction */
@@ -13575,7 +13639,7 @@ typedef struct {
 } gckpti_level;
 
 typedef struct {
-    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    int start, end; /* of the blocks below it that have no offset yet: the latest start, the */
     uint32_t turn;  /* earliest end, the first turn */
 } gckpti_branch;
 
@@ -13596,7 +13660,8 @@ typedef struct {
     gckpti_keyed *keys;  /* to sort, and as many to spare */
 } gckpti_skyline;
 
-/* In gradckpt.h they stand in order. */
+/* Functions that several files use. Files by themselves (and tests) have them from here; in
+ * gradckpt.h each stands in front of its uses. */
 
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
@@ -13683,17 +13748,10 @@ GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int ran
     return plan ? end - begin : 0;
 }
 
-GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
-{
-    const char *name = backend ? backend->name : NULL;
-    if (!backend)
-        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
-    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
-    return 2 + (int)(hash & 0x3fffffff);
-}
+/* >>plan/hash */
+/* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
+ * that all machines share ---- */
 
-/* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
- * all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
 GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
                                     const char *name)
@@ -13719,6 +13777,36 @@ GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const v
         hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
     name = q->op ? q->op->name : name;
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
+}
+
+/* A node without what lies elsewhere in its plan: name, attributes, index. */
+GCKPTI_FN gckpti_node gckpti_node_of(const gckpt_tensor *t)
+{
+    gckpti_node node;
+    memset(&node, 0, sizeof node);
+    node.op = t->op;
+    node.data = t->data;
+    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
+    node.aux_bytes = t->aux_bytes;
+    node.shape = t->shape;
+    node.base = (gckpti_id)t->base->id;
+    node.kind = (gckpti_byte)t->kind;
+    node.inputs = (gckpti_byte)t->inputs;
+    for (int k = 0; k < t->inputs; k++)
+        node.in[k] = (gckpti_id)t->in[k]->id;
+    node.type = (gckpti_byte)t->type;
+    node.batchless = (gckpti_byte)t->batchless;
+    return node;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+{
+    const gckpt_store *s = t->graph->store;
+    gckpti_node node = gckpti_node_of(t);
+    return gckpti_hash_node(hash, &node, t->attributes,
+                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
+                            : t->kind == GCKPTI_VIEW ? NULL
+                                                     : t->name);
 }
 
 GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
@@ -13822,8 +13910,8 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
     return 1;
 }
 
-/* >>plan/planner */
-/* ---- the model of a request, made once and then only read; and the planner that holds it ---- */
+/* >>plan/tensors */
+/* ---- what planning asks of a tensor ---- */
 
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
@@ -13851,9 +13939,43 @@ GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor 
            (size_t)gckpti_share(gckpti_elements(&t->shape), 0, p->g->store->ranks, &first);
 }
 
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
+{
+    const gckpt_tensor *t = p->tensors[id];
+    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
+}
+
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
+GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    unsigned mask = 0;
+    for (int i = 0; i < t->inputs; i++)
+        if (p->active[t->in[i]->base->id])
+            mask |= t->op->needs[i];
+    return mask;
+}
+
+/* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
+GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (t->in[k]->base == t->in[i]->base)
+            return 1;
+    return 0;
+}
+
+/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
+ * whole numbers. */
+GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
+{
+    const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
+    return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
+}
+
 /* >>plan/mixed */
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
- * kept narrow unless they are fetched, as floats ---- */
+ * kept narrow unless they are fetched, as floats; and what an instruction has in front of its
+ * workspace: f32 copies of these, low parts of sums ---- */
 
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision)
@@ -13894,16 +14016,6 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
         if (pick->tensor && pick->tensor->graph == p->g)
             p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
     }
-}
-
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
-GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    unsigned mask = 0;
-    for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id])
-            mask |= t->op->needs[i];
-    return mask;
 }
 
 /* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
@@ -13979,15 +14091,6 @@ GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
     return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
 }
 
-/* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
-GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i)
-{
-    for (int k = 0; k < i; k++)
-        if (t->in[k]->base == t->in[i]->base)
-            return 1;
-    return 0;
-}
-
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
 GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
@@ -14013,6 +14116,8 @@ GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *
     return c.bytes;
 }
 
+/* >>plan/work */
+/* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
 /* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
  * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
  * integers, so that a plan is the same on every machine. A backward does the forward's flops for
@@ -14056,6 +14161,7 @@ GCKPTI_FN int gckpti_parts(int value_end, int aux_end)
 {
     return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
 }
+
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
 {
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
@@ -14181,252 +14287,11 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
     return better;
 }
 
-/* >>plan/model */
-/* ---- the model ---- */
-GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
-{
-    const gckpt_plan_desc *d = p->desc;
-    unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    memset(p->active, 0, (size_t)p->n);
-    for (int i = 0; i < p->term_count && reach; i++)
-        reach[p->terms[i].loss->id] = 1;
-    for (int i = p->n; i-- > 0 && reach;) {
-        const gckpt_tensor *t = p->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
-            if (reach[i] && t->op->backward)
-                reach[t->in[k]->base->id] = 1;
-    }
-    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
-        const gckpt_tensor *t = d->fetch[i].tensor;
-        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
-            p->active[t->base->id] = reach[t->base->id] ? GCKPTI_WANTED : 0;
-    }
-    for (int i = 0; i < p->n && reach; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_PARAM && !p->inference && !p->g->store->params[t->index].p.frozen)
-            p->active[i] = reach[i] ? GCKPTI_WANTED : 0;
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
-            if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
-                p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
-    }
-}
-
-GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
-{
-    const gckpt_tensor *t = p->tensors[id];
-    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
-}
-
-/* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
-static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
-{
-    for (; a >> 31 || b >> 31; a /= 2)
-        b = b / 2 + (b < 2);
-    return x / b * a + x % b * a / b;
-}
-
-/* What op t, a form, would cost by desc.costs, which are of the graph as it was built: as much as
- * what it runs in place of, in proportion to the model's. */
-static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_tensor *gone = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs, *model = p->built_model, *own = &p->model[t->id];
-    uint64_t before = model[t->id].forward + model[t->id].backward;
-    uint64_t cost = gckpti_add_work(given[t->id].forward, given[t->id].backward);
-    if (gone != t->in[0]->base) {
-        before += model[gone->id].forward + model[gone->id].backward;
-        cost = gckpti_add_work(cost,
-                               gckpti_add_work(given[gone->id].forward, given[gone->id].backward));
-    }
-    gckpt_cost c = { gckpti_in_proportion(cost, own->forward, before),
-                     gckpti_in_proportion(cost, own->backward, before) };
-    return c;
-}
-
-GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
-{
-    int i = t->id, mixes;
-    uint16_t narrow;
-    gckpt_call call;
-    gckpt_result result;
-    const gckpt_backend *b = p->desc->backend;
-    gckpt_precision precision;
-    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
-        p->rounding[i] |= GCKPTI_FAST_OP;
-    do { /* once more where the backend declines it */
-        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
-        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                                   precision, NULL, &call);
-        mixes = call.mixes_rows;
-        for (int k = 0; k < t->inputs; k++)
-            if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
-                call.in[k].bf16 = &narrow;
-        call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
-        call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
-        if (result == GCKPT_OK && b && b->workspace)
-            result = b->workspace(b->context, t->op, &call);
-        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
-    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
-    if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
-                                  p->desc->backend->name);
-    if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
-        call.work_backward > PTRDIFF_MAX / 4)
-        return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
-                                  p->threads);
-    if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
-        p->rounding[i] |= GCKPTI_MIXES;
-    p->work_forward[i] = call.work_forward;
-    p->work_backward[i] = call.work_backward;
-    size_t forward = gckpti_copy_bytes(p, t, 0);
-    size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
-    p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
-    p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
-    call.shape = t->shape;
-    p->model[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs                           ? p->model[i]
-                 : p->built_model && t != p->g->tensors[i] ? gckpti_form_cost(p, t)
-                                                           : p->desc->costs[i];
-    return GCKPT_OK;
-}
-
-/* Whether an op finds a tensor in the arena, since a unit makes it. */
-static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
-}
-
+/* >>plan/gradients */
+/* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
  * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
 GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
-
-/* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
- * and what that reads in turn. */
-GCKPTI_FN void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
-{
-    for (int i = 0; i < p->term_count; i++)
-        needed[p->terms[i].loss->id] = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            needed[p->desc->fetch[i].tensor->base->id] = 1;
-    for (int i = p->n; i-- > 0;) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_OP)
-            continue;
-        unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
-        if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
-            needed[i] = 1;
-        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
-        for (int k = 0; k < t->inputs; k++)
-            needed[t->in[k]->base->id] |= needed[i] || mask & GCKPT_IN(k);
-    }
-}
-
-/* Adds a link to a unit, unless it is among those from `first` on. Returns its place there. */
-static int gckpti_add_link(gckpti_planner *p, int first, int unit)
-{
-    int at = first;
-    while (at < p->link_count && p->links[at] != unit)
-        at++;
-    if (at == p->link_count)
-        p->links[p->link_count++] = unit;
-    return at - first;
-}
-
-/* What unit u, an op, reads: its forward, its backward; what it may replace. */
-static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
-{
-    unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
-    int sources = 0;
-    u->in = p->link_count;
-    for (int k = 0; k < t->inputs; k++) {
-        const gckpt_tensor *q = t->in[k]->base;
-        if (!gckpti_in_arena(p, q))
-            continue;
-        int at = gckpti_add_link(p, u->in, p->of[q->id]);
-        if (t->op->flags & GCKPT_INPLACE(k) &&
-            gckpti_value_bytes(p, q) == gckpti_value_bytes(p, t) &&
-            gckpti_elements(&q->shape) == gckpti_elements(&t->shape))
-            u->in_place |= (unsigned char)(1u << at);
-    }
-    u->inputs = p->link_count - u->in;
-    for (unsigned bits = u->in_place; bits; bits &= bits - 1)
-        sources++;
-    p->sources = sources > p->sources ? sources : p->sources;
-    u->read = p->link_count;
-    for (int k = 0; k < t->inputs; k++)
-        if (mask & GCKPT_IN(k) && gckpti_in_arena(p, t->in[k]->base))
-            gckpti_add_link(p, u->read, p->of[t->in[k]->base->id]);
-    if (mask & GCKPT_OUT)
-        gckpti_add_link(p, u->read, p->of[u->id]);
-    u->reads = p->link_count - u->read;
-    u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
-}
-
-/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
- * whole numbers. */
-GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
-{
-    const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
-    return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
-}
-
-/* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
-static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
-{
-    gckpti_unit *u = &p->unit[p->units];
-    int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
-    u->id = t->id;
-    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
-    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
-                 ? 0
-                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
-    u->aux = gckpti_model_size(p, t->aux_bytes);
-    u->work = gckpti_model_size(p, p->work_forward[t->id]);
-    u->cost = p->cost[t->id].forward;
-    u->fixed = prologue || t->keep || effect;
-    u->recompute = (unsigned char)(t->recompute && !u->fixed);
-    p->pinned += u->recompute;
-    u->effect = (unsigned char)effect;
-    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
-    p->offloads = p->offloads || u->offloads;
-    p->of[t->id] = p->units++;
-    if (t->kind == GCKPTI_OP)
-        gckpti_link_unit(p, u, t);
-}
-
-/* The units of one part: of the prologue, which depends on parameters only and is computed once a
- * step, or of the body. A staged parameter stands before its first reader, and belongs to the
- * prologue if that does. */
-GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
-{
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_OP || t->batchless != prologue)
-            continue;
-        for (int k = 0; k < t->inputs && needed[i]; k++) {
-            const gckpt_tensor *q = t->in[k]->base;
-            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
-                continue;
-            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
-            const uint64_t moved = (uint64_t)gckpti_values_bytes(stored) + gckpti_value_bytes(p, q);
-            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
-            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
-            if (gckpti_is_gathered(p, q)) {
-                size_t bytes = gckpti_value_bytes(p, q) - gckpti_share_bytes(p, q);
-                p->cost[q->id].forward = gckpti_add_work(
-                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_work, (int64_t)bytes));
-            }
-            gckpti_add_unit(p, q, prologue);
-            if (!prologue)
-                p->body[p->body_count++] = q->id;
-        }
-        if (needed[i])
-            gckpti_add_unit(p, t, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = i;
-    }
-}
 
 /* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
  * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
@@ -14457,247 +14322,6 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     }
 }
 
-/* >>plan/order */
-/* ---- the order of backwards ----
- * A backward comes after those of all that reads its result, and what is added to one activation's
- * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
- * there, as a chain of fma, so it cannot be computed before its turn; what waits instead is the
- * gradient that it is computed from. The parts of a sum over uses are computed apart: in a looped
- * plan in any order; else the first two may change places, since a + b = b + a.
- *   order 0  the reverse of creation.
- *   order 1  next is what leaves no more bytes than there are, with the least on the way; else what
- *            became possible last, so that one branch is finished before the next begins. As if
- *            values were kept until they are read for the last time.
- *   order 2  the same for gradients alone, as where values are computed anew.
- * A user's schedule has its own. The prologue's backwards come last, in reverse. */
-typedef struct {
-    int to, next;
-} gckpti_edge;
-typedef struct {
-    gckpti_planner *p;
-    int *waits, *head;        /* by unit: for how many it waits; its first edge */
-    int *left;                /* by unit: backwards that are still to read its value */
-    gckpti_edge *edge;        /* to units that wait for it */
-    unsigned char *made;      /* by id: its gradient is there */
-    int *ready;               /* units whose turn may be next */
-    int edges, count, values; /* count: of ready; values: they have bytes */
-} gckpti_ordering;
-
-static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
-{
-    const gckpti_edge edge = { to, o->head[from] };
-    if (from == to || to < o->p->prologue)
-        return;
-    o->edge[o->edges] = edge;
-    o->head[from] = o->edges++;
-    o->waits[to]++;
-}
-
-/* Begins anew: who waits for whom in the body, and what may be first. */
-static void gckpti_order_begin(gckpti_ordering *o)
-{
-    const gckpti_planner *p = o->p;
-    o->edges = o->count = 0;
-    memset(o->made, 0, (size_t)p->n);
-    memset(o->head, 0xff, (size_t)p->units * sizeof(int));
-    memset(o->waits, 0, (size_t)p->units * sizeof(int));
-    memset(o->left, 0, (size_t)p->units * sizeof(int));
-    for (int id = 0; id < p->n; id++) {
-        int apart = gckpti_sums_uses(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
-        for (int n = 0, u; k >= 0 && (u = p->target[k].unit) >= p->prologue; n++) {
-            int next = p->target[k].next, later = next;
-            if (apart && n == 0 && next >= 0)
-                later = p->target[next].next;
-            if (later >= 0 && !(apart && p->looped))
-                gckpti_order_edge(o, u, p->target[later].unit);
-            if (p->active[id] & GCKPTI_RUNS)
-                gckpti_order_edge(o, u, p->of[id]);
-            k = next;
-        }
-    }
-    for (int u = 0; u < p->units; u++) {
-        const gckpti_unit *q = &p->unit[u];
-        if (q->rank >= 0 && u >= p->prologue && o->waits[u] == 0)
-            o->ready[o->count++] = u;
-        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
-            o->left[p->links[k]]++;
-    }
-}
-
-/* Bytes of a gradient while it lives; 0 where no order changes that. */
-static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    int fixed = gckpti_sums_uses(t) && (p->looped || p->desc->update_in_backward);
-    if (gckpti_is_loss(t) || fixed)
-        return 0;
-    return gckpti_model_size(p, gckpti_gradient_bytes(p, t));
-}
-
-/* By how many bytes fewer there are after the backward of unit u; *peak: how many more while it
- * runs, with what it reads where values count nothing. */
-static int64_t gckpti_order_look(const gckpti_ordering *o, int u, int64_t *peak)
-{
-    const gckpti_planner *p = o->p;
-    const gckpti_unit *q = &p->unit[u];
-    const gckpt_tensor *t = p->tensors[q->id];
-    int64_t made = 0, last = q->reads_aux ? q->aux : 0, reads = last;
-    for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id] && !o->made[t->in[i]->base->id] && !gckpti_repeats(t, i))
-            made += gckpti_order_bytes(p, t->in[i]->base);
-    for (int k = q->read; k < q->read + q->reads; k++) {
-        int v = p->links[k];
-        reads += p->unit[v].out;
-        last += o->left[v] == 1 && v >= p->prologue ? p->unit[v].out : 0;
-    }
-    *peak = made + gckpti_model_size(p, p->work_backward[q->id]) + (o->values ? 0 : reads);
-    return gckpti_order_bytes(p, t) - made + (o->values ? last : 0);
-}
-
-/* The backward of unit u is next. */
-static void gckpti_order_run(gckpti_ordering *o, int u)
-{
-    const gckpti_unit *q = &o->p->unit[u];
-    const gckpt_tensor *t = o->p->tensors[q->id];
-    for (int i = 0; i < t->inputs; i++)
-        o->made[t->in[i]->base->id] = 1;
-    for (int k = q->read; k < q->read + q->reads; k++)
-        o->left[o->p->links[k]]--;
-    for (int e = o->head[u]; e >= 0; e = o->edge[e].next)
-        if (--o->waits[o->edge[e].to] == 0)
-            o->ready[o->count++] = o->edge[e].to;
-    o->waits[u] = -1;
-}
-
-/* The place in `ready` of what is next. Only the newest are looked at. */
-static int gckpti_order_choose(const gckpti_ordering *o)
-{
-    int64_t peak, least = INT64_MAX;
-    int best = o->count - 1;
-    for (int i = o->count; i-- > 0 && i > o->count - 64 && o->count > 1;)
-        if (gckpti_order_look(o, o->ready[i], &peak) >= 0 && peak < least) {
-            least = peak;
-            best = i;
-        }
-    return best;
-}
-
-/* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
- * Returns whether there was a choice. */
-static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *order, int64_t *most)
-{
-    int64_t live = 0, peak;
-    int choice = 0;
-    *most = 0;
-    o->values = values;
-    gckpti_order_begin(o);
-    for (int r = 0; r < o->p->body_ranks; r++) {
-        int i = given ? 0 : gckpti_order_choose(o);
-        choice = choice || o->count > 1;
-        if (!given) {
-            order[r] = o->ready[i];
-            for (o->count--; i < o->count; i++)
-                o->ready[i] = o->ready[i + 1];
-        }
-        int64_t fewer = gckpti_order_look(o, order[r], &peak);
-        *most = live + peak > *most ? live + peak : *most;
-        live -= fewer;
-        gckpti_order_run(o, order[r]);
-    }
-    return choice;
-}
-
-/* The user's order as far as it is one, and what is left in reverse (gckpti_make_user compares). */
-static void gckpti_order_user(gckpti_ordering *o)
-{
-    gckpti_planner *p = o->p;
-    int n = 0;
-    gckpti_order_begin(o);
-    for (int i = 0; i < p->desc->instructions; i++) {
-        gckpt_instruction in = p->desc->schedule[i];
-        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->of[in.id] : -1;
-        if (u < p->prologue || p->unit[u].rank < 0 || o->waits[u] != 0)
-            continue;
-        gckpti_order_run(o, u);
-        p->backward[n++] = u;
-    }
-    for (int u = p->units; u-- > p->prologue;)
-        if (p->unit[u].rank >= 0 && o->waits[u] >= 0)
-            p->backward[n++] = u;
-}
-
-/* Finds the model's order; of order 0, which others promise fewer bytes. */
-static void gckpti_order_choices(gckpti_ordering *o)
-{
-    gckpti_planner *p = o->p;
-    size_t n = (size_t)p->body_ranks, bytes = n * sizeof(int);
-    int64_t most, least;
-    int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
-    if (own && order)
-        gckpti_order_find(o, own == 1, 0, p->backward, &least);
-    for (int k = 1; k < GCKPTI_ORDER_COUNT && !own && order; k++, order += n) {
-        if (!gckpti_order_find(o, k == 1, 0, order, &least))
-            return;
-        if (!memcmp(order, p->backward, bytes) || (p->orders && !memcmp(order, order - n, bytes)))
-            continue;
-        gckpti_order_find(o, k == 1, 1, p->backward, &most);
-        p->orders |= (least < most) << k;
-    }
-}
-
-/* Orders the backwards: their ranks. */
-static void gckpti_order_backwards(gckpti_planner *p)
-{
-    gckpti_ordering o;
-    size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
-    gckpt_mode mode = p->desc->mode;
-    memset(&o, 0, sizeof o);
-    o.p = p;
-    o.waits = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.head = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.left = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.ready = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    o.made = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
-    for (int u = p->units; u-- > 0 && !p->failed;)
-        if (p->unit[u].rank >= 0) {
-            p->backward[p->ranks++] = u;
-            p->body_ranks += u >= p->prologue;
-        }
-    if (!p->failed && mode == GCKPT_SCHEDULE)
-        gckpti_order_user(&o);
-    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
-        gckpti_order_choices(&o);
-    for (int r = 0; r < p->ranks; r++)
-        p->unit[p->backward[r]].rank = r;
-}
-
-GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
-{
-    unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    size_t links = 0;
-    for (int i = 0; i < p->n; i++)
-        links += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
-    p->links = (int *)gckpti_scratch_take(&p->scratch, links, sizeof(int));
-    if (p->failed)
-        return;
-    gckpti_find_needed(p, needed);
-    memset(p->of, 0xff, (size_t)p->n * sizeof(int));
-    p->sources = 1;
-    gckpti_add_part(p, 1, needed);
-    p->prologue = p->units;
-    gckpti_add_part(p, 0, needed);
-    for (int i = 0; i < p->term_count; i++)
-        p->unit[p->of[p->terms[i].loss->id]].effect = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
-    gckpti_list_uses(p);
-    if (!p->failed)
-        gckpti_order_backwards(p);
-}
-
-/* >>plan/gradients */
-/* ---- the model's gradients ---- */
 static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
 {
     gckpti_gradient *v = &p->gradient[p->gradients];
@@ -14994,20 +14618,476 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     gckpti_model_bytes(p);
 }
 
-/* >>plan/makers */
-/* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+/* >>plan/order */
+/* ---- the order of backwards ----
+ * A backward comes after those of all that reads its result, and what is added to one activation's
+ * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
+ * there, as a chain of fma, so it cannot be computed before its turn; what waits instead is the
+ * gradient that it is computed from. The parts of a sum over uses are computed apart: in a looped
+ * plan in any order; else the first two may change places, since a + b = b + a.
+ *   order 0  the reverse of creation.
+ *   order 1  next is what leaves no more bytes than there are, with the least on the way; else what
+ *            became possible last, so that one branch is finished before the next begins. As if
+ *            values were kept until they are read for the last time.
+ *   order 2  the same for gradients alone, as where values are computed anew.
+ * A user's schedule has its own. The prologue's backwards come last, in reverse. */
+typedef struct {
+    int to, next;
+} gckpti_edge;
+typedef struct {
+    gckpti_planner *p;
+    int *waits, *head;        /* by unit: for how many it waits; its first edge */
+    int *left;                /* by unit: backwards that are still to read its value */
+    gckpti_edge *edge;        /* to units that wait for it */
+    unsigned char *made;      /* by id: its gradient is there */
+    int *ready;               /* units whose turn may be next */
+    int edges, count, values; /* count: of ready; values: they have bytes */
+} gckpti_ordering;
+
+static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
 {
-    for (size_t width = 1; width < n; width *= 2)
-        for (size_t low = 0; low + width < n; low += 2 * width) {
-            size_t middle = low + width, high = middle + width < n ? middle + width : n;
-            if (v[middle - 1].key <= v[middle].key)
-                continue;
-            memcpy(spare, v + low, width * sizeof *v);
-            for (size_t i = 0, j = middle, k = low; i < width; k++)
-                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
-        }
+    const gckpti_edge edge = { to, o->head[from] };
+    if (from == to || to < o->p->prologue)
+        return;
+    o->edge[o->edges] = edge;
+    o->head[from] = o->edges++;
+    o->waits[to]++;
 }
+
+/* Begins anew: who waits for whom in the body, and what may be first. */
+static void gckpti_order_begin(gckpti_ordering *o)
+{
+    const gckpti_planner *p = o->p;
+    o->edges = o->count = 0;
+    memset(o->made, 0, (size_t)p->n);
+    memset(o->head, 0xff, (size_t)p->units * sizeof(int));
+    memset(o->waits, 0, (size_t)p->units * sizeof(int));
+    memset(o->left, 0, (size_t)p->units * sizeof(int));
+    for (int id = 0; id < p->n; id++) {
+        int apart = gckpti_sums_uses(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
+        for (int n = 0, u; k >= 0 && (u = p->target[k].unit) >= p->prologue; n++) {
+            int next = p->target[k].next, later = next;
+            if (apart && n == 0 && next >= 0)
+                later = p->target[next].next;
+            if (later >= 0 && !(apart && p->looped))
+                gckpti_order_edge(o, u, p->target[later].unit);
+            if (p->active[id] & GCKPTI_RUNS)
+                gckpti_order_edge(o, u, p->of[id]);
+            k = next;
+        }
+    }
+    for (int u = 0; u < p->units; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        if (q->rank >= 0 && u >= p->prologue && o->waits[u] == 0)
+            o->ready[o->count++] = u;
+        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+            o->left[p->links[k]]++;
+    }
+}
+
+/* Bytes of a gradient while it lives; 0 where no order changes that. */
+static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    int fixed = gckpti_sums_uses(t) && (p->looped || p->desc->update_in_backward);
+    if (gckpti_is_loss(t) || fixed)
+        return 0;
+    return gckpti_model_size(p, gckpti_gradient_bytes(p, t));
+}
+
+/* By how many bytes fewer there are after the backward of unit u; *peak: how many more while it
+ * runs, with what it reads where values count nothing. */
+static int64_t gckpti_order_look(const gckpti_ordering *o, int u, int64_t *peak)
+{
+    const gckpti_planner *p = o->p;
+    const gckpti_unit *q = &p->unit[u];
+    const gckpt_tensor *t = p->tensors[q->id];
+    int64_t made = 0, last = q->reads_aux ? q->aux : 0, reads = last;
+    for (int i = 0; i < t->inputs; i++)
+        if (p->active[t->in[i]->base->id] && !o->made[t->in[i]->base->id] && !gckpti_repeats(t, i))
+            made += gckpti_order_bytes(p, t->in[i]->base);
+    for (int k = q->read; k < q->read + q->reads; k++) {
+        int v = p->links[k];
+        reads += p->unit[v].out;
+        last += o->left[v] == 1 && v >= p->prologue ? p->unit[v].out : 0;
+    }
+    *peak = made + gckpti_model_size(p, p->work_backward[q->id]) + (o->values ? 0 : reads);
+    return gckpti_order_bytes(p, t) - made + (o->values ? last : 0);
+}
+
+/* The backward of unit u is next. */
+static void gckpti_order_run(gckpti_ordering *o, int u)
+{
+    const gckpti_unit *q = &o->p->unit[u];
+    const gckpt_tensor *t = o->p->tensors[q->id];
+    for (int i = 0; i < t->inputs; i++)
+        o->made[t->in[i]->base->id] = 1;
+    for (int k = q->read; k < q->read + q->reads; k++)
+        o->left[o->p->links[k]]--;
+    for (int e = o->head[u]; e >= 0; e = o->edge[e].next)
+        if (--o->waits[o->edge[e].to] == 0)
+            o->ready[o->count++] = o->edge[e].to;
+    o->waits[u] = -1;
+}
+
+/* The place in `ready` of what is next. Only the newest are looked at. */
+static int gckpti_order_choose(const gckpti_ordering *o)
+{
+    int64_t peak, least = INT64_MAX;
+    int best = o->count - 1;
+    for (int i = o->count; i-- > 0 && i > o->count - 64 && o->count > 1;)
+        if (gckpti_order_look(o, o->ready[i], &peak) >= 0 && peak < least) {
+            least = peak;
+            best = i;
+        }
+    return best;
+}
+
+/* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
+ * Returns whether there was a choice. */
+static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *order, int64_t *most)
+{
+    int64_t live = 0, peak;
+    int choice = 0;
+    *most = 0;
+    o->values = values;
+    gckpti_order_begin(o);
+    for (int r = 0; r < o->p->body_ranks; r++) {
+        int i = given ? 0 : gckpti_order_choose(o);
+        choice = choice || o->count > 1;
+        if (!given) {
+            order[r] = o->ready[i];
+            for (o->count--; i < o->count; i++)
+                o->ready[i] = o->ready[i + 1];
+        }
+        int64_t fewer = gckpti_order_look(o, order[r], &peak);
+        *most = live + peak > *most ? live + peak : *most;
+        live -= fewer;
+        gckpti_order_run(o, order[r]);
+    }
+    return choice;
+}
+
+/* The user's order as far as it is one, and what is left in reverse (gckpti_make_user compares). */
+static void gckpti_order_user(gckpti_ordering *o)
+{
+    gckpti_planner *p = o->p;
+    int n = 0;
+    gckpti_order_begin(o);
+    for (int i = 0; i < p->desc->instructions; i++) {
+        gckpt_instruction in = p->desc->schedule[i];
+        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->of[in.id] : -1;
+        if (u < p->prologue || p->unit[u].rank < 0 || o->waits[u] != 0)
+            continue;
+        gckpti_order_run(o, u);
+        p->backward[n++] = u;
+    }
+    for (int u = p->units; u-- > p->prologue;)
+        if (p->unit[u].rank >= 0 && o->waits[u] >= 0)
+            p->backward[n++] = u;
+}
+
+/* Finds the model's order; of order 0, which others promise fewer bytes. */
+static void gckpti_order_choices(gckpti_ordering *o)
+{
+    gckpti_planner *p = o->p;
+    size_t n = (size_t)p->body_ranks, bytes = n * sizeof(int);
+    int64_t most, least;
+    int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
+    if (own && order)
+        gckpti_order_find(o, own == 1, 0, p->backward, &least);
+    for (int k = 1; k < GCKPTI_ORDER_COUNT && !own && order; k++, order += n) {
+        if (!gckpti_order_find(o, k == 1, 0, order, &least))
+            return;
+        if (!memcmp(order, p->backward, bytes) || (p->orders && !memcmp(order, order - n, bytes)))
+            continue;
+        gckpti_order_find(o, k == 1, 1, p->backward, &most);
+        p->orders |= (least < most) << k;
+    }
+}
+
+/* Orders the backwards: their ranks. */
+GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
+{
+    gckpti_ordering o;
+    size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
+    gckpt_mode mode = p->desc->mode;
+    memset(&o, 0, sizeof o);
+    o.p = p;
+    o.waits = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.head = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.left = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.ready = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.made = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
+    for (int u = p->units; u-- > 0 && !p->failed;)
+        if (p->unit[u].rank >= 0) {
+            p->backward[p->ranks++] = u;
+            p->body_ranks += u >= p->prologue;
+        }
+    if (!p->failed && mode == GCKPT_SCHEDULE)
+        gckpti_order_user(&o);
+    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
+        gckpti_order_choices(&o);
+    for (int r = 0; r < p->ranks; r++)
+        p->unit[p->backward[r]].rank = r;
+}
+
+/* >>plan/model */
+/* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
+{
+    const gckpt_plan_desc *d = p->desc;
+    unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    memset(p->active, 0, (size_t)p->n);
+    for (int i = 0; i < p->term_count && reach; i++)
+        reach[p->terms[i].loss->id] = 1;
+    for (int i = p->n; i-- > 0 && reach;) {
+        const gckpt_tensor *t = p->tensors[i];
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            if (reach[i] && t->op->backward)
+                reach[t->in[k]->base->id] = 1;
+    }
+    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
+        const gckpt_tensor *t = d->fetch[i].tensor;
+        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
+            p->active[t->base->id] = reach[t->base->id] ? GCKPTI_WANTED : 0;
+    }
+    for (int i = 0; i < p->n && reach; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind == GCKPTI_PARAM && !p->inference && !p->g->store->params[t->index].p.frozen)
+            p->active[i] = reach[i] ? GCKPTI_WANTED : 0;
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
+                p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
+    }
+}
+
+/* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
+static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
+{
+    for (; a >> 31 || b >> 31; a /= 2)
+        b = b / 2 + (b < 2);
+    return x / b * a + x % b * a / b;
+}
+
+/* What op t, a form, would cost by desc.costs, which are of the graph as it was built: as much as
+ * what it runs in place of, in proportion to the model's. */
+static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_tensor *gone = p->g->tensors[t->id]->in[0]->base;
+    const gckpt_cost *given = p->desc->costs, *model = p->built_model, *own = &p->model[t->id];
+    uint64_t before = model[t->id].forward + model[t->id].backward;
+    uint64_t cost = gckpti_add_work(given[t->id].forward, given[t->id].backward);
+    if (gone != t->in[0]->base) {
+        before += model[gone->id].forward + model[gone->id].backward;
+        cost = gckpti_add_work(cost,
+                               gckpti_add_work(given[gone->id].forward, given[gone->id].backward));
+    }
+    gckpt_cost c = { gckpti_in_proportion(cost, own->forward, before),
+                     gckpti_in_proportion(cost, own->backward, before) };
+    return c;
+}
+
+GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
+{
+    int i = t->id, mixes;
+    uint16_t narrow;
+    gckpt_call call;
+    gckpt_result result;
+    const gckpt_backend *b = p->desc->backend;
+    gckpt_precision precision;
+    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
+        p->rounding[i] |= GCKPTI_FAST_OP;
+    do { /* once more where the backend declines it */
+        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
+        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
+                                   precision, NULL, &call);
+        mixes = call.mixes_rows;
+        for (int k = 0; k < t->inputs; k++)
+            if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
+                call.in[k].bf16 = &narrow;
+        call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
+        call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
+        if (result == GCKPT_OK && b && b->workspace)
+            result = b->workspace(b->context, t->op, &call);
+        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
+    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
+    if (result != GCKPT_OK && p->desc->backend)
+        return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
+                                  p->desc->backend->name);
+    if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+        call.work_backward > PTRDIFF_MAX / 4)
+        return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+                                  p->threads);
+    if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
+        p->rounding[i] |= GCKPTI_MIXES;
+    p->work_forward[i] = call.work_forward;
+    p->work_backward[i] = call.work_backward;
+    size_t forward = gckpti_copy_bytes(p, t, 0);
+    size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
+    p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
+    p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
+    call.shape = t->shape;
+    p->model[i] = gckpti_model_cost(p, t, &call);
+    p->cost[i] = !p->desc->costs                           ? p->model[i]
+                 : p->built_model && t != p->g->tensors[i] ? gckpti_form_cost(p, t)
+                                                           : p->desc->costs[i];
+    return GCKPT_OK;
+}
+
+/* Whether an op finds a tensor in the arena, since a unit makes it. */
+static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
+}
+
+/* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
+ * and what that reads in turn. */
+static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
+{
+    for (int i = 0; i < p->term_count; i++)
+        needed[p->terms[i].loss->id] = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            needed[p->desc->fetch[i].tensor->base->id] = 1;
+    for (int i = p->n; i-- > 0;) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind != GCKPTI_OP)
+            continue;
+        unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
+        if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
+            needed[i] = 1;
+        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
+        for (int k = 0; k < t->inputs; k++)
+            needed[t->in[k]->base->id] |= needed[i] || mask & GCKPT_IN(k);
+    }
+}
+
+/* Adds a link to a unit, unless it is among those from `first` on. Returns its place there. */
+static int gckpti_add_link(gckpti_planner *p, int first, int unit)
+{
+    int at = first;
+    while (at < p->link_count && p->links[at] != unit)
+        at++;
+    if (at == p->link_count)
+        p->links[p->link_count++] = unit;
+    return at - first;
+}
+
+/* What unit u, an op, reads: its forward, its backward; what it may replace. */
+static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
+{
+    unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
+    int sources = 0;
+    u->in = p->link_count;
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k]->base;
+        if (!gckpti_in_arena(p, q))
+            continue;
+        int at = gckpti_add_link(p, u->in, p->of[q->id]);
+        if (t->op->flags & GCKPT_INPLACE(k) &&
+            gckpti_value_bytes(p, q) == gckpti_value_bytes(p, t) &&
+            gckpti_elements(&q->shape) == gckpti_elements(&t->shape))
+            u->in_place |= (unsigned char)(1u << at);
+    }
+    u->inputs = p->link_count - u->in;
+    for (unsigned bits = u->in_place; bits; bits &= bits - 1)
+        sources++;
+    p->sources = sources > p->sources ? sources : p->sources;
+    u->read = p->link_count;
+    for (int k = 0; k < t->inputs; k++)
+        if (mask & GCKPT_IN(k) && gckpti_in_arena(p, t->in[k]->base))
+            gckpti_add_link(p, u->read, p->of[t->in[k]->base->id]);
+    if (mask & GCKPT_OUT)
+        gckpti_add_link(p, u->read, p->of[u->id]);
+    u->reads = p->link_count - u->read;
+    u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
+}
+
+/* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
+static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
+{
+    gckpti_unit *u = &p->unit[p->units];
+    int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
+    u->id = t->id;
+    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
+    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+                 ? 0
+                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->aux = gckpti_model_size(p, t->aux_bytes);
+    u->work = gckpti_model_size(p, p->work_forward[t->id]);
+    u->cost = p->cost[t->id].forward;
+    u->fixed = prologue || t->keep || effect;
+    u->recompute = (unsigned char)(t->recompute && !u->fixed);
+    p->pinned += u->recompute;
+    u->effect = (unsigned char)effect;
+    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
+    p->offloads = p->offloads || u->offloads;
+    p->of[t->id] = p->units++;
+    if (t->kind == GCKPTI_OP)
+        gckpti_link_unit(p, u, t);
+}
+
+/* The units of one part: of the prologue, which depends on parameters only and is computed once a
+ * step, or of the body. A staged parameter stands before its first reader, and belongs to the
+ * prologue if that does. */
+static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
+{
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind != GCKPTI_OP || t->batchless != prologue)
+            continue;
+        for (int k = 0; k < t->inputs && needed[i]; k++) {
+            const gckpt_tensor *q = t->in[k]->base;
+            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
+                continue;
+            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
+            const uint64_t moved = (uint64_t)gckpti_values_bytes(stored) + gckpti_value_bytes(p, q);
+            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
+            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
+            if (gckpti_is_gathered(p, q)) {
+                size_t bytes = gckpti_value_bytes(p, q) - gckpti_share_bytes(p, q);
+                p->cost[q->id].forward = gckpti_add_work(
+                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_work, (int64_t)bytes));
+            }
+            gckpti_add_unit(p, q, prologue);
+            if (!prologue)
+                p->body[p->body_count++] = q->id;
+        }
+        if (needed[i])
+            gckpti_add_unit(p, t, prologue);
+        if (!prologue)
+            p->body[p->body_count++] = i;
+    }
+}
+
+GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
+{
+    unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    size_t links = 0;
+    for (int i = 0; i < p->n; i++)
+        links += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
+    p->links = (int *)gckpti_scratch_take(&p->scratch, links, sizeof(int));
+    if (p->failed)
+        return;
+    gckpti_find_needed(p, needed);
+    memset(p->of, 0xff, (size_t)p->n * sizeof(int));
+    p->sources = 1;
+    gckpti_add_part(p, 1, needed);
+    p->prologue = p->units;
+    gckpti_add_part(p, 0, needed);
+    for (int i = 0; i < p->term_count; i++)
+        p->unit[p->of[p->terms[i].loss->id]].effect = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+    gckpti_list_uses(p);
+    if (!p->failed)
+        gckpti_order_backwards(p);
+}
+
+/* >>plan/makers */
+/* ---- makers: each writes the body of a schedule, p->made ---- */
 
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
@@ -15033,8 +15113,6 @@ GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
     for (int r = 0; r < p->body_ranks; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
-
-GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
 
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
@@ -15232,6 +15310,8 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
 }
 
 /* >>plan/schedule */
+/* ---- schedules: what a maker wrote becomes one; its spans ---- */
+
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
@@ -15439,9 +15519,76 @@ GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item)
                               t, p->tensors[p->unit[missing].id]);
 }
 
+/* >>plan/live */
+/* ---- live bytes of a draft ---- */
+
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
+{
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+                                                     : GCKPT_BYTES_ACTIVATIONS;
+}
+
+/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
+GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+{
+    return held - bytes / (size_t)p->g->store->ranks;
+}
+
+/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
+ * From a difference array, by kind; exact in double below 2^53. */
+GCKPTI_FN gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
+{
+    typedef double kinds[GCKPT_BYTES_KINDS];
+    size_t slots = d->length + 2;
+    gckpti_scratch_clear(&p->pass);
+    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
+    if (!change)
+        return GCKPT_E_MEMORY;
+    for (size_t i = 0; i < d->buffer_count; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const gckpt_tensor *t = p->tensors[b->id];
+        size_t whole = gckpti_bytes(p, t, 0);
+        int kind = gckpti_bytes_kind(b->kind),
+            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
+        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
+            kind = GCKPT_BYTES_GATHERED;
+        change[b->start][kind] += (double)b->size;
+        change[b->end + 1][kind] -= (double)b->size;
+        change[b->start][GCKPT_BYTES_PADDING] += padding;
+        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
+    }
+    memset(live, 0, sizeof live);
+    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
+    d->most = 0;
+    for (size_t x = 0; x < slots; x++) {
+        double sum = 0, before = d->most;
+        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
+            live[k] += change[x][k];
+            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
+        }
+        d->most = sum > d->most ? sum : d->most;
+        if (d->most > (double)GCKPTI_ADDRESSABLE)
+            continue;
+        if (x < d->length)
+            d->live[x] = (size_t)sum;
+        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
+            d->kind_bytes[k] = (size_t)live[k];
+    }
+    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    if (d->bound < SIZE_MAX)
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: the step arena would need %g bytes, more than "
+                        "this machine can address; use fewer rows or another mode",
+                        d->most);
+}
+
 /* >>plan/draft */
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
-GCKPTI_FN int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
+static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
@@ -15512,7 +15659,7 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
 }
 
 /* The instructions of a schedule, updates included; which forwards are first; the work. */
-GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
+static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
 {
     uint64_t once = 0, again = 0, backward = 0;
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
@@ -15720,7 +15867,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
-GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
+static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 {
     size_t at = 0;
     for (int v = 0; v < d->s.spans; v++)
@@ -15738,7 +15885,7 @@ GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 }
 
 /* Buffers and operands of all instructions, in their order. */
-GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
+static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
     const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
@@ -15775,71 +15922,6 @@ GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
     }
 }
 
-/* >>plan/live */
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
-{
-    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
-                                                     : GCKPT_BYTES_ACTIVATIONS;
-}
-
-/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
-GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
-{
-    return held - bytes / (size_t)p->g->store->ranks;
-}
-
-/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
- * From a difference array, by kind; exact in double below 2^53. */
-static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
-{
-    typedef double kinds[GCKPT_BYTES_KINDS];
-    size_t slots = d->length + 2;
-    gckpti_scratch_clear(&p->pass);
-    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
-    if (!change)
-        return GCKPT_E_MEMORY;
-    for (size_t i = 0; i < d->buffer_count; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        const gckpt_tensor *t = p->tensors[b->id];
-        size_t whole = gckpti_bytes(p, t, 0);
-        int kind = gckpti_bytes_kind(b->kind),
-            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
-        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
-        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
-            kind = GCKPT_BYTES_GATHERED;
-        change[b->start][kind] += (double)b->size;
-        change[b->end + 1][kind] -= (double)b->size;
-        change[b->start][GCKPT_BYTES_PADDING] += padding;
-        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
-    }
-    memset(live, 0, sizeof live);
-    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
-    d->most = 0;
-    for (size_t x = 0; x < slots; x++) {
-        double sum = 0, before = d->most;
-        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
-            live[k] += change[x][k];
-            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
-        }
-        d->most = sum > d->most ? sum : d->most;
-        if (d->most > (double)GCKPTI_ADDRESSABLE)
-            continue;
-        if (x < d->length)
-            d->live[x] = (size_t)sum;
-        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
-            d->kind_bytes[k] = (size_t)live[k];
-    }
-    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
-    if (d->bound < SIZE_MAX)
-        return GCKPT_OK;
-    return gckpti_error(p->g, GCKPT_E_MEMORY,
-                        "plan: the step arena would need %g bytes, more than "
-                        "this machine can address; use fewer rows or another mode",
-                        d->most);
-}
-
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
 {
     gckpti_draft *d = &p->draft;
@@ -15866,31 +15948,6 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     return gckpti_sum_live(p, d);
 }
 
-GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
-{
-    gckpt_result result = GCKPT_OK;
-    p->made_length = 0;
-    switch (mode) {
-    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
-    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
-    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
-    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
-    default: gckpti_make_store_all(p); break;
-    }
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    if (result == GCKPT_OK)
-        result = gckpti_make_draft(p, p->made, (int)p->made_length);
-    if (mode == GCKPT_STORE_ALL)
-        p->most = p->draft.most;
-    return result;
-}
-
-GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
-{
-    return result == GCKPT_E_MEMORY && !p->failed;
-}
-
 /* >>plan/place */
 /* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
@@ -15912,7 +15969,7 @@ GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
  *
  * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
  */
-enum { GCKPTI_FEW = 128 };
+enum { GCKPTI_FEW = 128 }; /* blocks that are looked at one by one, at the most */
 
 static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -16118,7 +16175,7 @@ GCKPTI_FN size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, si
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.under, alignment);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal; order++) {
+    for (int order = 0; order < GCKPTI_PLACINGS && best > s.goal; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -16152,6 +16209,33 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
                         d->bound);
 }
 
+/* >>plan/modes */
+/* ---- modes: the drafts of all but a search, and of SQRT the best of many ---- */
+GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = GCKPT_OK;
+    p->made_length = 0;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
+    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
+    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
+    default: gckpti_make_store_all(p); break;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (result == GCKPT_OK)
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    if (mode == GCKPT_STORE_ALL)
+        p->most = p->draft.most;
+    return result;
+}
+
+GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
 GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_draft_mode(p, mode, group);
@@ -16165,8 +16249,54 @@ GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
     p->draft = swap;
 }
 
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
+{
+    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
+}
+
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
+{
+    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
+    size_t group = i < ops ? i + 1 : i - ops + 1;
+    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
+}
+
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+{
+    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
+    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
+    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        bound[i] = SIZE_MAX;
+        if (gckpti_part_repeats(p, i))
+            continue;
+        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
+        bound[i] = p->draft.bound;
+    }
+    while (result == GCKPT_OK) {
+        size_t next = 0;
+        for (size_t i = 1; i < n; i++)
+            if (bound[i] < bound[next])
+                next = i;
+        if (n == 0 || bound[next] >= least)
+            break;
+        bound[next] = SIZE_MAX;
+        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
+        if (result == GCKPT_OK && p->draft.arena < least) {
+            least = p->draft.arena;
+            gckpti_keep_draft(p);
+        }
+    }
+    if (result != GCKPT_OK || least < SIZE_MAX)
+        return result;
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+}
+
 /* >>plan/encode */
-/* ---- from draft to plan ---- */
+/* ---- from draft to plan; a plan's block ---- */
+
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
 static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
@@ -16214,36 +16344,6 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
         memcpy((char *)gckpti_written(plan, plan->names) + at, name, size);
     plan->name_bytes = at + size;
     return at;
-}
-
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
-static gckpti_node gckpti_node_of(const gckpt_tensor *t)
-{
-    gckpti_node node;
-    memset(&node, 0, sizeof node);
-    node.op = t->op;
-    node.data = t->data;
-    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
-    node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
-    node.base = (gckpti_id)t->base->id;
-    node.kind = (gckpti_byte)t->kind;
-    node.inputs = (gckpti_byte)t->inputs;
-    for (int k = 0; k < t->inputs; k++)
-        node.in[k] = (gckpti_id)t->in[k]->id;
-    node.type = (gckpti_byte)t->type;
-    node.batchless = (gckpti_byte)t->batchless;
-    return node;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
-{
-    const gckpt_store *s = t->graph->store;
-    gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
-                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                            : t->kind == GCKPTI_VIEW ? NULL
-                                                     : t->name);
 }
 
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
@@ -16401,6 +16501,15 @@ GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
     return order;
 }
 
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
+{
+    const char *name = backend ? backend->name : NULL;
+    if (!backend)
+        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
+    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    return 2 + (int)(hash & 0x3fffffff);
+}
+
 /* The numbers of the plan that a draft becomes. */
 static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_plan *plan)
 {
@@ -16529,51 +16638,6 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
-}
-
-GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
-{
-    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
-}
-
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
-{
-    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
-    size_t group = i < ops ? i + 1 : i - ops + 1;
-    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
-}
-
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
-{
-    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
-    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
-    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        bound[i] = SIZE_MAX;
-        if (gckpti_part_repeats(p, i))
-            continue;
-        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
-        bound[i] = p->draft.bound;
-    }
-    while (result == GCKPT_OK) {
-        size_t next = 0;
-        for (size_t i = 1; i < n; i++)
-            if (bound[i] < bound[next])
-                next = i;
-        if (n == 0 || bound[next] >= least)
-            break;
-        bound[next] = SIZE_MAX;
-        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
-        if (result == GCKPT_OK && p->draft.arena < least) {
-            least = p->draft.arena;
-            gckpti_keep_draft(p);
-        }
-    }
-    if (result != GCKPT_OK || least < SIZE_MAX)
-        return result;
-    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
 }
 
 /* =================================================================================================

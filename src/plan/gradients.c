@@ -1,7 +1,40 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
-/* ---- the model's gradients ---- */
+/* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
+/* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
+ * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
+GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
+
+/* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
+ * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
+ * of one op ascending. */
+GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
+{
+    size_t ids = (size_t)p->n * sizeof(int), n = 0;
+    for (int u = 0; u < p->units; u++)
+        n += p->unit[u].rank < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
+    size_t sums =
+        p->leaves > 1 ? n * (size_t)(3 + p->levels) : n; /* REDUCE: what waits, work, shard */
+    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, sums, sizeof *p->gradient);
+    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
+    memset(p->first_use, 0xff, ids);
+    memset(p->whole, 0xff, ids);
+    for (int u = 0; u < p->units && !p->failed; u++) { /* the list begins with the last */
+        const gckpt_tensor *t = p->tensors[p->unit[u].id];
+        if (p->unit[u].rank < 0)
+            continue;
+        p->unit[u].target = p->targets;
+        p->targets += t->inputs;
+        for (int i = t->inputs; i-- > 0;) {
+            int *first = &p->first_use[t->in[i]->base->id];
+            const gckpti_target target = { u, -1, -1, *first };
+            p->target[p->unit[u].target + i] = target;
+            *first = p->unit[u].target + i;
+        }
+    }
+}
+
 static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
 {
     gckpti_gradient *v = &p->gradient[p->gradients];

@@ -1,19 +1,7 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
-/* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
-{
-    for (size_t width = 1; width < n; width *= 2)
-        for (size_t low = 0; low + width < n; low += 2 * width) {
-            size_t middle = low + width, high = middle + width < n ? middle + width : n;
-            if (v[middle - 1].key <= v[middle].key)
-                continue;
-            memcpy(spare, v + low, width * sizeof *v);
-            for (size_t i = 0, j = middle, k = low; i < width; k++)
-                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
-        }
-}
+/* ---- makers: each writes the body of a schedule, p->made ---- */
 
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
@@ -39,8 +27,6 @@ GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
     for (int r = 0; r < p->body_ranks; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
-
-GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
 
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {

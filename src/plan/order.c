@@ -188,7 +188,7 @@ static void gckpti_order_choices(gckpti_ordering *o)
 }
 
 /* Orders the backwards: their ranks. */
-static void gckpti_order_backwards(gckpti_planner *p)
+GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;
     size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
@@ -212,29 +212,4 @@ static void gckpti_order_backwards(gckpti_planner *p)
         gckpti_order_choices(&o);
     for (int r = 0; r < p->ranks; r++)
         p->unit[p->backward[r]].rank = r;
-}
-
-GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
-{
-    unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    size_t links = 0;
-    for (int i = 0; i < p->n; i++)
-        links += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
-    p->links = (int *)gckpti_scratch_take(&p->scratch, links, sizeof(int));
-    if (p->failed)
-        return;
-    gckpti_find_needed(p, needed);
-    memset(p->of, 0xff, (size_t)p->n * sizeof(int));
-    p->sources = 1;
-    gckpti_add_part(p, 1, needed);
-    p->prologue = p->units;
-    gckpti_add_part(p, 0, needed);
-    for (int i = 0; i < p->term_count; i++)
-        p->unit[p->of[p->terms[i].loss->id]].effect = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
-    gckpti_list_uses(p);
-    if (!p->failed)
-        gckpti_order_backwards(p);
 }

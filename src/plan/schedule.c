@@ -1,6 +1,8 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
+/* ---- schedules: what a maker wrote becomes one; its spans ---- */
+
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
