@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1151
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1147
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                786
  *                 arithmetic, math, random, halves, sums, chains
@@ -42,12 +42,12 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2309
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3722
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3704
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
- *     >>search    what no schedule can do without; the least work for every budget            3054
- *                 cuts, bound, search, squeeze, polish, slots, stages, options, chain, offers,
- *                 again, ladder, choose
+ *     >>search    what no schedule can do without; the least work for every budget            3092
+ *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
+ *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1805
  *                 tells, checks, open, request, frontier, fit, pictures
  *     >>run       an executor: runs a plan over one arena, steps, streams                     3843
@@ -2188,7 +2188,6 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
                            const void *context);
-
 typedef struct {
     uint64_t key;
     int item; /* what the key stands for */
@@ -2196,9 +2195,7 @@ typedef struct {
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
-
-/* Lowers *to to a value that is less. */
-GCKPTI_FN void gckpti_lower(int *to, int value);
+GCKPTI_FN void gckpti_lower(int *to, int value); /* to a value that is less */
 
 /* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
@@ -2727,8 +2724,7 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
 }
 
 /* >>base/sort */
-/* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
-
+/* ---- sorting without recursion: a heap, the same on every machine when no two are equal; keys ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char piece[64];
@@ -12922,13 +12918,11 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     what planning knows of one variant of a request (forms of ops, an order of
- *             backwards), made once and then only read: which gradients there are, which share
- *             memory and how long they live, counted in ranks, is known here already.
+ *   model     what is known of one variant of a request (forms of ops, an order of backwards) before
+ *             there is a schedule, gradients, their memory and lives included; then only read
  *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
- *             forward nobody reads, so that a recompute stops by itself at the last value that is
- *             needed.
+ *             forward nobody reads, so that a recompute stops at the last value that is needed.
  *   draft     what a schedule comes to. From its spans: instructions, the buffers they use as
  *             operands, how long each buffer lives, the bytes live at each instruction, the work.
  *             A value may take over the buffer of one that dies where it begins.
@@ -13195,13 +13189,11 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
 /* ---- plan/hash.c ---- */
-/* A hash of a graph goes on with each of its tensors, in their order; then with a plan's leaves,
- * which bits depend on too. */
+/* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
+ * then with leaves, which bits depend on too. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
-GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
-
-/* The same with node i of a plan, as it runs (gckpt_plan.check). */
 GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
 
 /* ---- plan/scratch.c ---- */
 typedef struct gckpti_piece {
@@ -13319,8 +13311,7 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
-    /* least_work: of this schedule without what it repeats (a planner's: of all variants); moved: of
-     * copies to slower memory and back */
+    /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
     uint64_t work, least_work, moved;
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
@@ -13336,10 +13327,9 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t least_work;        /* of a step that computes nothing twice, whatever the variant */
-    int term_count, n, threads; /* n: tensors */
-    int plain;                  /* the processor's fast kernels are not asked: as desc.plain */
-    int looped, inference;      /* the batch has several micro-batches; nothing is trained */
+    uint64_t least_work;          /* of a step that computes nothing twice, whatever the variant */
+    int term_count, n, threads;   /* n: tensors */
+    int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -13358,8 +13348,8 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
-    int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
+    int sources; /* inputs of a unit that it may replace, at most; 1 or more */
+    int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
@@ -13489,10 +13479,9 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 /* All gradients, by rank: targets, sums, what shares bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
 
-/* ---- plan/order.c ---- */
+/* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
 
-/* ---- plan/model.c ---- */
 /* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
  * parameter or on what is picked. Which backwards run: those of which an input gets one. */
 GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
@@ -13554,16 +13543,14 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
 
-/* ---- plan/draft.c ---- */
+/* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
-/* ---- plan/place.c ---- */
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
 
-/* ---- plan/modes.c ---- */
 /* The draft of a mode; of those that compute nothing twice (INFERENCE too) store-all's. group: of
  * SQRT, as gckpti_make_segments has it. STORE_ALL notes p->most. */
 GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group);
@@ -13630,9 +13617,8 @@ enum { GCKPTI_INSTRUCTION_WORK = 16384 }; /* what an instruction costs, however 
 /* By what the first turns go; AREA: size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_PLACINGS };
 
-/* What the head of place.c tells of: a level of the skyline, by its first and last instruction; a
- * node of the tree; a block, as a leaf of it; all of one layout. */
-
+/* See place.c: a level of the skyline, by its first and last instruction; a node of the tree; a
+ * block, a leaf of it; a layout. */
 typedef struct {
     size_t height;  /* at its first instruction */
     int begin, end; /* its last instruction knows the first, the first knows the last */
@@ -13751,7 +13737,6 @@ GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int ran
 /* >>plan/hash */
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
-
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
 GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
                                     const char *name)
@@ -13829,7 +13814,6 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
 /* >>plan/scratch */
 /* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
  * from its beginning ---- */
-
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
     gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
@@ -13912,7 +13896,6 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 
 /* >>plan/tensors */
 /* ---- what planning asks of a tensor ---- */
-
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
 /* A parameter of which other ranks have most values: they are gathered in the arena. */
@@ -13973,10 +13956,8 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 }
 
 /* >>plan/mixed */
-/* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
- * kept narrow unless they are fetched, as floats; and what an instruction has in front of its
- * workspace: f32 copies of these, low parts of sums ---- */
-
+/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
+ * fetched, as floats; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision)
 {
@@ -14200,12 +14181,12 @@ GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
 
 /* >>plan/forms */
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. Forms 1 to 3 of a head
- * compute each logit once, of so many rows at a time; the last computes them twice, in chunks. */
+/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
+ * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
 static int gckpti_form(gckpt_tensor *t, int form)
 {
-    static const int rows[] = { 256, 64, 16 };
+    enum { LAST = GCKPTI_FORMS - 1 };
+    static const int rows[LAST - 1] = { 256, 64, 16 };
     const gckpt_tensor *logits = t->in[0];
     if (t->op == &gckpti_op_cross_entropy) {
         if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
@@ -14217,10 +14198,10 @@ static int gckpti_form(gckpt_tensor *t, int form)
         t->in[1] = logits->in[1];
         t->in[0] = logits->in[0];
         t->inputs = 3;
-    } else if (t->op != &gckpti_op_linear_cross_entropy || form == 4) {
+    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
         return 0;
     }
-    if (form < 4) {
+    if (form < LAST) {
         t->attributes = &rows[form - 1];
         t->attribute_bytes = sizeof *rows;
         t->aux_bytes = 0;
@@ -14356,7 +14337,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
         return;
     memset(p->reduction_of, 0xff, n * sizeof(int));
     for (int pass = 0; pass < 2; pass++)
-        for (int r = 0; r < p->body_ranks; r++) {
+        for (int r = 0; r < p->body_backwards; r++) {
             gckpti_unit *u = &p->unit[p->backward[r]];
             const gckpt_tensor *t = p->tensors[u->id];
             u->reduce = p->reductions;
@@ -14384,7 +14365,7 @@ static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t 
 {
     int v = gckpti_gradient_new(p, t, size, 0);
     p->gradient[v].resident = 1;
-    p->gradient[v].last = p->ranks;
+    p->gradient[v].last = p->backwards;
     return v;
 }
 
@@ -14509,7 +14490,7 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
  * up. gradient_at: at a backward; gradient_between: between it and the one before. */
 static void gckpti_model_bytes(gckpti_planner *p)
 {
-    size_t n = (size_t)p->ranks + 3;
+    size_t n = (size_t)p->backwards + 3;
     p->gradient_at = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient_at);
     p->gradient_between = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof(int64_t));
     for (int v = 0; v < p->gradients && !p->failed; v++) {
@@ -14522,11 +14503,11 @@ static void gckpti_model_bytes(gckpti_planner *p)
         p->gradient_between[q->resident ? q->first : q->first + 1] += size;
         p->gradient_between[q->until + 1] -= size;
     }
-    for (int r = 1; r <= p->ranks && !p->failed; r++) {
+    for (int r = 1; r <= p->backwards && !p->failed; r++) {
         p->gradient_at[r] += p->gradient_at[r - 1];
         p->gradient_between[r] += p->gradient_between[r - 1];
     }
-    for (int r = 0; r < p->ranks && !p->failed; r++)
+    for (int r = 0; r < p->backwards && !p->failed; r++)
         p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
 }
 
@@ -14558,7 +14539,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
 {
     const gckpti_unit *before = NULL;
     int64_t first;
-    for (int r = 0; r < p->body_ranks && p->g->store->ranks > 1; r++) {
+    for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         int work = -1;
         if (u->reduces == 0)
@@ -14576,7 +14557,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
             if (!p->looped && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
                 gckpti_scatters(p, sum->id)) {
                 sum->shard = gckpti_gradient_new(p, t, gckpti_share_bytes(p, t), r);
-                p->gradient[sum->shard].last = p->ranks - 1;
+                p->gradient[sum->shard].last = p->backwards - 1;
             }
         }
         if (before)
@@ -14584,7 +14565,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         before = u;
     }
     if (before)
-        gckpti_end_exchanges(p, before, p->body_ranks);
+        gckpti_end_exchanges(p, before, p->body_backwards);
 }
 
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
@@ -14595,7 +14576,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         return;
     if (p->looped)
         gckpti_add_accumulators(p);
-    for (int r = 0; r < p->ranks; r++) {
+    for (int r = 0; r < p->backwards; r++) {
         gckpti_unit *u = &p->unit[p->backward[r]];
         const gckpt_tensor *t = p->tensors[u->id];
         int whole = p->whole[u->id];
@@ -14606,14 +14587,14 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
         if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
-            p->gradient[p->whole[i]].last = p->ranks - 1;
+            p->gradient[p->whole[i]].last = p->backwards - 1;
     gckpti_add_exchanges(p);
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
-            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->ranks;
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards;
     for (int v = 0; v < p->gradients; v++)
         p->gradient[v].until = p->gradient[v].last;
-    for (int r = 0; r < p->ranks; r++)
+    for (int r = 0; r < p->backwards; r++)
         gckpti_share_targets(p, &p->unit[p->backward[r]]);
     gckpti_model_bytes(p);
 }
@@ -14751,7 +14732,7 @@ static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *ord
     *most = 0;
     o->values = values;
     gckpti_order_begin(o);
-    for (int r = 0; r < o->p->body_ranks; r++) {
+    for (int r = 0; r < o->p->body_backwards; r++) {
         int i = given ? 0 : gckpti_order_choose(o);
         choice = choice || o->count > 1;
         if (!given) {
@@ -14790,7 +14771,7 @@ static void gckpti_order_user(gckpti_ordering *o)
 static void gckpti_order_choices(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
-    size_t n = (size_t)p->body_ranks, bytes = n * sizeof(int);
+    size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
     int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
     if (own && order)
@@ -14821,14 +14802,14 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
     o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
     for (int u = p->units; u-- > 0 && !p->failed;)
         if (p->unit[u].rank >= 0) {
-            p->backward[p->ranks++] = u;
-            p->body_ranks += u >= p->prologue;
+            p->backward[p->backwards++] = u;
+            p->body_backwards += u >= p->prologue;
         }
     if (!p->failed && mode == GCKPT_SCHEDULE)
         gckpti_order_user(&o);
     else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
         gckpti_order_choices(&o);
-    for (int r = 0; r < p->ranks; r++)
+    for (int r = 0; r < p->backwards; r++)
         p->unit[p->backward[r]].rank = r;
 }
 
@@ -15088,7 +15069,6 @@ GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
 
 /* >>plan/makers */
 /* ---- makers: each writes the body of a schedule, p->made ---- */
-
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
     if (p->failed)
@@ -15110,45 +15090,45 @@ static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
-    for (int r = 0; r < p->body_ranks; r++)
+    for (int r = 0; r < p->body_backwards; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
 
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { FAR = 8 };
+    enum { FAR = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
-    int *reader = p->left, *place = p->latest, fixed = 0;
+    int *reader = p->left, *before = p->latest, fixed = 0; /* before[u]: the unit it precedes */
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     for (int u = 0; u < p->units && !p->failed; u++) {
         fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
-        reader[u] = place[u] = u;
+        reader[u] = before[u] = u;
         p->when[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->units && !p->failed; u++) {
+    for (int u = p->prologue; u < p->units && !p->failed; u++) { /* for what backwards read */
         const gckpti_unit *q = &p->unit[u];
         for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
             gckpti_lower(&p->when[p->links[k]], q->rank);
         if (q->rank >= 0 && (q->effect || q->reads_aux))
             gckpti_lower(&p->when[u], q->rank);
     }
-    for (int u = p->units; u-- > p->prologue && !p->failed;) {
+    for (int u = p->units; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
         const gckpti_unit *q = &p->unit[u];
         if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
             p->when[u] = 0;
-        place[u] = fixed || reader[u] - u <= FAR ? u : place[u];
+        before[u] = fixed || reader[u] - u <= FAR ? u : before[u];
         for (int k = q->in; k < q->in + q->inputs; k++) {
             int v = p->links[k];
             gckpti_lower(&p->when[v], p->when[u]);
-            place[v] = place[v] == v ? place[u] : place[v];
-            gckpti_lower(&place[v], place[u]);
+            before[v] = before[v] == v ? before[u] : before[v];
+            gckpti_lower(&before[v], before[u]);
             reader[v] = u;
         }
         key[u].item = u;
-        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)place[u];
+        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)before[u];
     }
     if (p->failed)
         return;
@@ -15168,7 +15148,7 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, before = -1;
-    for (int r = 0; r < p->body_ranks; r++) {
+    for (int r = 0; r < p->body_backwards; r++) {
         int turn = p->turn[p->backward[r]], now = group > 0 ? (turn - p->prologue) / group : r;
         int i = group > 0 ? p->prologue + now * group : p->prologue;
         int end = group > 0 ? i + group : group < 0 ? turn + 1 : 0;
@@ -15297,11 +15277,11 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
         if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
-    for (int r = 0; r < p->body_ranks && seen; r++)
-        if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                                      "schedule: %T needs a forward and a backward",
-                                      p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+    for (int r = 0; r < p->body_backwards && seen; r++)
+        if (seen[p->unit[p->backward[p->body_backwards - 1 - r]].id] != (FORWARD | BACKWARD))
+            return gckpti_graph_error(
+                p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+                p->tensors[p->unit[p->backward[p->body_backwards - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
             return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
@@ -15311,7 +15291,6 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
 
 /* >>plan/schedule */
 /* ---- schedules: what a maker wrote becomes one; its spans ---- */
-
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
@@ -15380,7 +15359,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
         }
         s->item[s->length++] = i;
     }
-    for (int r = p->body_ranks; r < p->ranks; r++)
+    for (int r = p->body_backwards; r < p->backwards; r++)
         s->item[s->length++] = ~p->backward[r];
 }
 
@@ -15423,7 +15402,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s)
 {
-    int most = length + p->pinned + p->prologue + p->ranks - p->body_ranks;
+    int most = length + p->pinned + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
         return 0;
     gckpti_add_pins(p, made, length, s);
@@ -15470,7 +15449,7 @@ GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
                 return x;
             if (u->reads_aux)
                 s->span[latest[self]].aux_end = x;
-            body_end = u->rank == p->body_ranks ? x : body_end;
+            body_end = u->rank == p->body_backwards ? x : body_end;
             continue;
         }
         v->sources = taken - v->source;
@@ -15521,7 +15500,6 @@ GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item)
 
 /* >>plan/live */
 /* ---- live bytes of a draft ---- */
-
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
@@ -15672,7 +15650,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
         const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
-        if (i < 0 && p->unit[u].rank == p->body_ranks)
+        if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
@@ -15702,7 +15680,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         if (early)
             gckpti_update_behind(p, d, x, counted, last);
     }
-    if (p->body_ranks == p->ranks)
+    if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
@@ -15914,7 +15892,8 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
-    gckpti_exchange_buffers(p, d, before, NULL, (int)d->epilogue - (p->body_ranks == p->ranks));
+    gckpti_exchange_buffers(p, d, before, NULL,
+                            (int)d->epilogue - (p->body_backwards == p->backwards));
     for (int i = 0; i < p->desc->fetches; i++) {
         int id = p->desc->fetch[i].tensor->base->id;
         if (p->desc->fetch[i].gradient)
@@ -16296,7 +16275,6 @@ GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 
 /* >>plan/encode */
 /* ---- from draft to plan; a plan's block ---- */
-
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
 static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
@@ -16650,22 +16628,25 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
  * options, chain, offers) that are squeezed below the limit (squeeze) and polished (polish).
  * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
  * is told in search/search and search/cuts.
+ *
+ * Words, beside those of plan:
+ *   instant  a backward at which it is counted what must lie in the arena
+ *   cut      at an instant: which results lie there, which are computed again behind it, or reloaded
+ *   rung     a byte limit, and the best schedule that was found under it
+ *   slot     where a schedule is kept: a rung's, a seed, the winner
+ *   seed     a schedule that was made without regard to a limit
  * ============================================================================================== */
 
 /* ---- search/cuts.c ---- */
 enum {
-    GCKPTI_OPEN = 6,
-    GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
-    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
-    GCKPTI_ALL_CUTS = 16384,
-    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
-    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
+    GCKPTI_INSTANTS = 8, /* of a model, at the most */
+    GCKPTI_CHEAP = 3 /* hulls with copies of 1/2, .. their work; the last: as if they were free */
 };
 
+/* What an instant knows of a unit: bits of values that only repeated forwards read, its inputs' and
+ * its own; GCKPTI_READ, .. */
 typedef struct {
-    unsigned char opens,
-        own; /* bits of values that only repeated forwards read: inputs', its own */
+    unsigned char opens, own;
     unsigned char flags;
 } gckpti_cut_unit;
 
@@ -16682,7 +16663,8 @@ typedef struct {
     int n;
 } gckpti_kept_list;
 
-/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
+/* The cuts of an instant, all or those of the hull; and what each continues, of those behind each
+ * unit, too: of cut k behind unit i from[first[i] + k]. */
 typedef struct {
     gckpti_kept_list last;
     uint32_t *from;
@@ -16714,7 +16696,8 @@ typedef struct gckpti_bound {
 } gckpti_bound;
 
 /* ---- search/bound.c ---- */
-/* The same, and by all cuts of the instant that decides. */
+/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by all
+ * cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
 
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
@@ -16728,26 +16711,9 @@ GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena);
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b);
 
 /* ---- search/search.c ---- */
-enum {
-    GCKPTI_STAGES = 257, /* most stages of the chain programme */
-    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
-    GCKPTI_FINE = 1024,
-    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
-    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
-    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
-    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
-    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
-    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
-    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
-    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
-    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
-    GCKPTI_SHAKES = 4,      /* this often */
-    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
-    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
-    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
-};
+enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
 
+/* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_slot {
     int *item, length;
     int64_t limit, peak;
@@ -16770,10 +16736,11 @@ typedef struct {
 typedef struct {
     uint64_t key; /* the least is tried first */
     int unit, start, from, to;
-    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
-    uint64_t cost;       /* of that */
-    int64_t penalty;     /* excess that keeping its inputs adds */
-    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
+    int set, units;     /* its closure: s->set[set..]. Or what goes with the repeated forward */
+    int truncated;      /* the closure would have been larger */
+    uint64_t cost;      /* of that */
+    int64_t penalty;    /* excess that keeping its inputs adds */
+    int64_t value, aux; /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
 
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
@@ -16805,11 +16772,11 @@ typedef struct {
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
     int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
     int *set, sets;   /* of moves: closures; or what goes too */
-    int cut;          /* one that was used would be larger, or the search ended early */
-    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
-    int leaves;
+    int cut;          /* a closure that was used was truncated, or the search ended early */
+    int64_t *room;    /* polish: a tree of minima, of the bytes left below the limit; */
+    int leaves;       /* it has so many */
     uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
+    int shift;        /* squeeze: 2^shift positions above the limit a chunk; */
     int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
     gckpti_move *move, *sorted;
     uint64_t worst;       /* moves with a greater key are not kept; */
@@ -16820,10 +16787,12 @@ typedef struct {
     int moves;
     gckpti_bound *bound;
     uint64_t enough;             /* so little above the bound is good enough */
-    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
+    unsigned char *fewer, *more; /* what the two cuts around a limit compute again */
     gckpti_known *known[GCKPTI_INSTANTS];
     gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
-    int slots, seeds, hunting, whole;
+    int slots, seeds;
+    int hunting;           /* gckpti_find_least: fewer bytes are better, whatever the work */
+    int whole;             /* a small graph: whatever was found counts for every budget */
     unsigned deciders;     /* bits of instants that decide for some budget */
     int late;              /* some forwards come late: a cut may then repeat less than it says */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
@@ -16834,26 +16803,29 @@ typedef struct {
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Drafts and places a slot's schedule: slot->arena, p->draft. */
+/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
+ * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
 
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
- * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
- * bound is not. */
+ * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts is
+ * the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at is
+ * only what is not proven to have as much work as the best so far. */
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
 
 /* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
- * it is not. */
+ * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
+/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung is
+ * store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
+ * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
 
 /* What the files of search share; no other folder uses it. */
 
 /* ---- search/cuts.c ---- */
-/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
+/* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
 enum {
     GCKPTI_READ = 1,
@@ -16864,24 +16836,32 @@ enum {
     GCKPTI_STAYS = 32
 };
 
+/* What a cut does with a unit's results: computes them again; offloads them, or a part. 0: keeps. */
 enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 
-/* ---- search/search.c ---- */
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
+enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
 
-/* A schedule that is kept: the best found under a rung's limit, or a seed. */
-enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
+/* ---- search/moves.c ---- */
+#define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
+
+/* ---- search/slots.c ---- */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
+
+enum {
+    GCKPTI_LITTLE = 64, /* most units for which all that was found counts for every budget; */
+    GCKPTI_SMALL = 100, /* for which rungs are shaken, and each is a stage, too; */
+    GCKPTI_POOR = 400   /* for memory-poor (a quadratic list) */
+};
 
 /* ---- search/stages.c ---- */
+enum { GCKPTI_STAGES = 257, GCKPTI_LEVELS = 4 }; /* of a chain; of a unit in one: at the most */
+/* Bytes of an option: while the rest of the chain runs; at most, before that and behind it. */
 enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
 #define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
 #define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
-enum { GCKPTI_LEVELS = 4 };
 /* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
 typedef struct {
-    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
+    int64_t bytes[GCKPTI_FIGURES];
     int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
     uint64_t cost;
     int level, flipped; /* where its levels begin; whether others were made of it */
@@ -16920,7 +16900,12 @@ typedef struct {
  * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 
-/* In gradckpt.h they stand in order. */
+/* ---- search/seeds.c ---- */
+/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
+GCKPTI_FN void gckpti_seed(gckpti_search *s);
+
+/* Functions that several files use. Files by themselves (and tests) have them from here; in
+ * gradckpt.h each stands in front of its uses, but for gckpti_seed. */
 
 /* >>search/cuts */
 /* =================================================================================================
@@ -16960,6 +16945,9 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.
  * ============================================================================================== */
+/* OPEN: as above; then cuts behind a unit, at the most, on hulls and in all. */
+enum { GCKPTI_OPEN = 6, GCKPTI_HULL_CUTS = 1024, GCKPTI_ALL_CUTS = 16384 };
+
 /* Marks what an instant knows. */
 GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {
@@ -17188,6 +17176,9 @@ GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, i
 }
 
 /* >>search/bound */
+/* ---- bounds: what is proven, by the cuts of all instants ---- */
+enum { GCKPTI_COUNTED = 256 }; /* most units for lists of all cuts */
+
 /* The least work on an instant's hull for so many bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
 {
@@ -17310,9 +17301,9 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
     b->scratch = scratch;
     gckpti_bound_sums(b);
     b->again = (unsigned char *)gckpti_scratch_take(scratch, n, 1);
-    int *record = (int *)gckpti_scratch_take(scratch, (size_t)p->body_ranks, sizeof(int));
+    int *record = (int *)gckpti_scratch_take(scratch, (size_t)p->body_backwards, sizeof(int));
     int count = 0;
-    for (int r = 0; r < p->body_ranks && record; r++) {
+    for (int r = 0; r < p->body_backwards && record; r++) {
         int64_t held = gckpti_bytes_at(p, ~p->backward[r], NULL);
         if (held > most)
             record[count++] = r;
@@ -17431,7 +17422,7 @@ GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
     const gckpti_planner *p = s->p;
     s->gradient_at = p->gradient_at;
     s->gradient_between = p->gradient_between;
-    for (int r = 0; r <= p->ranks; r++)
+    for (int r = 0; r <= p->backwards; r++)
         s->grain =
             gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
     s->note = (gckpti_note *)gckpti_scratch_take(&s->scratch, (size_t)p->units, sizeof *s->note);
@@ -17513,7 +17504,7 @@ static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     const gckpti_planner *p = s->p;
-    int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
+    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1, count;
     int64_t live = gckpti_begin_pass(s, kept);
     t->peak = t->far = 0;
     t->extra = 0;
@@ -17644,9 +17635,8 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
 }
 
-/* >>search/squeeze */
-/* ---- moves ---- */
-#define GCKPTI_TWICE (UINT64_C(1) << 32)
+/* >>search/moves */
+/* ---- moves, of squeeze and of polish: their list, what they cost ---- */
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
@@ -17670,10 +17660,10 @@ GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
     return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
 }
 
-/* Whether the present schedule may offload some bytes of a unit more. */
-static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
+GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
 {
-    return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
+    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
+        s->move[s->moves++] = *m;
 }
 
 /* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
@@ -17693,6 +17683,37 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     gckpti_move *swap = s->move;
     s->move = s->sorted;
     s->sorted = swap;
+}
+
+GCKPTI_FN void gckpti_accept(gckpti_search *s)
+{
+    gckpti_schedule swap = s->now;
+    s->now = s->next;
+    s->next = swap;
+}
+
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* Whether the search has counted as much as it may; then it ends, wherever it is. */
+GCKPTI_FN int gckpti_spent(gckpti_search *s)
+{
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int spent = s->items > most || s->looked > 4 * most ||
+                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
+    s->cut = s->cut || spent;
+    return spent;
+}
+
+/* >>search/squeeze */
+/* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
+enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
+
+/* Whether the present schedule may offload some bytes of a unit more. */
+static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
+{
+    return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
 }
 
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
@@ -17743,7 +17764,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
     }
     m->set = first;
     m->units = end - first;
-    m->cut = h < end;
+    m->truncated = h < end;
     return choice;
 }
 
@@ -17755,12 +17776,6 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     int64_t sum = s->excess_sum[x] - s->excess_sum[low];
     int64_t most = size * (s->excess_count[x] - s->excess_count[low]);
     return sum < most ? sum : most;
-}
-
-GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
-{
-    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
-        s->move[s->moves++] = *m;
 }
 
 /* The gap of `unit` before position x, where the pass is, if closing it lowers the excess: with its
@@ -17850,7 +17865,7 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
             s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
             s->insert[k].item = s->set[j];
         }
-        s->cut = s->cut || m->cut;
+        s->cut = s->cut || m->truncated;
     }
     gckpti_sort_keys(s->insert, s->insert + most, most);
     int *out = s->next.item, x = 0;
@@ -17865,13 +17880,6 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
     memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
     s->next.length = (int)length + t->length - x;
     gckpti_evaluate(s, &s->next);
-}
-
-GCKPTI_FN void gckpti_accept(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
 }
 
 /* Excess that `size` bytes less take off, of what moves have left over, at those positions above
@@ -17986,16 +17994,6 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
     gckpti_try_inserts(s, &best, 1);
     gckpti_accept(s);
     return !s->p->failed;
-}
-
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->cut = s->cut || spent;
-    return spent;
 }
 
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
@@ -18272,39 +18270,7 @@ GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 }
 
 /* >>search/slots */
-/* ---- slots ---- */
-GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
-{
-    size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
-        return;
-    memcpy(slot->item, t->item, n * sizeof(int));
-    slot->length = t->length;
-    slot->peak = t->peak;
-    slot->extra = t->extra;
-    slot->arena = 0;
-}
-
-GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
-{
-    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
-        return 0;
-    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
-    s->now.length = slot->length;
-    gckpti_evaluate(s, &s->now);
-    return 1;
-}
-
-GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
-{
-    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
-        return NULL;
-    gckpti_slot *slot = &(*slots)[(*count)++];
-    memset(slot, 0, sizeof *slot);
-    return slot;
-}
-
-/* ---- seeds ---- */
+/* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
 GCKPTI_FN int gckpti_take_made(gckpti_search *s)
@@ -18334,43 +18300,129 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
         gckpti_take_made(s);
 }
 
-/* The same, and a seed. */
-GCKPTI_FN void gckpti_seed(gckpti_search *s)
+/* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
+GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+{
+    size_t n = (size_t)t->length;
+    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
+        return;
+    memcpy(slot->item, t->item, n * sizeof(int));
+    slot->length = t->length;
+    slot->peak = t->peak;
+    slot->extra = t->extra;
+    slot->arena = 0;
+}
+
+/* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
+GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+{
+    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
+        return 0;
+    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
+    s->now.length = slot->length;
+    gckpti_evaluate(s, &s->now);
+    return 1;
+}
+
+/* Appends an empty slot to *slots, where those there may move to. NULL: no memory. */
+GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+{
+    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
+        return NULL;
+    gckpti_slot *slot = &(*slots)[(*count)++];
+    memset(slot, 0, sizeof *slot);
+    return slot;
+}
+
+/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
 {
     const gckpti_schedule *t = &s->now;
-    int dominated = 0;
-    if (!gckpti_take_made(s))
+    gckpti_settle(s);
+    int better = slot->length == 0 || t->extra < slot->extra ||
+                 (t->extra == slot->extra && t->peak < slot->peak);
+    if (t->peak <= slot->limit && better && !s->p->failed)
+        gckpti_slot_store(s, slot, t);
+}
+
+/* Whether a slot's schedule is as good as proven, nearly. */
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+{
+    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
+}
+
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
+ * (number by number: as bytes the order would depend on the machine). */
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    int x = 0;
+    (void)context;
+    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
+        x++;
+    return a->arena != b->arena     ? a->arena < b->arena
+           : a->extra != b->extra   ? a->extra < b->extra
+           : a->length != b->length ? a->length < b->length
+                                    : x < a->length && a->item[x] < b->item[x];
+}
+
+/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
+static int gckpti_was_tried(gckpti_search *s, int exact)
+{
+    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
+    for (int x = 0; x < s->now.length; x++)
+        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < s->attempts; i++)
+        if (s->tried[i] == hash)
+            return 1;
+    if (s->attempts < GCKPTI_ATTEMPTS)
+        s->tried[s->attempts++] = hash;
+    return 0;
+}
+
+/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
+ * polished. */
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+{
+    if (s->now.peak / 5 * 4 > slot->limit || gckpti_was_tried(s, exact))
         return;
-    for (int i = 0; i < s->seeds; i++) {
-        const gckpti_slot *q = &s->seed[i];
-        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
-            return;
-        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
+    int above = s->now.peak > slot->limit;
+    s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
+    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
     }
-    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
-    if (!slot)
-        return;
-    gckpti_slot_store(s, slot, &s->now);
-    slot->dominated = dominated;
+    s->attempt = -1;
+}
+
+/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
+ * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
+ * savings, anew after each success. */
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+{
+    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
+        uint64_t before = slot->extra;
+        if (!gckpti_slot_load(s, slot))
+            return;
+        gckpti_find_repeats(s, INT64_MAX);
+        if (i >= s->moves || s->p->failed)
+            return;
+        s->barred = s->move[i].unit;
+        gckpti_try_without(s, &i, 1);
+        gckpti_accept(s);
+        int fits = gckpti_squeeze(s, slot->limit, exact);
+        s->barred = -1;
+        if (!fits)
+            continue;
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
+        i = slot->extra < before ? -1 : i;
+    }
 }
 
 /* >>search/stages */
-/* ---- the chain programme ----
- * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
- * to keeping nothing: each of its units has a level, which says behind how many of its runs its
- * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
- * 1: they are held when they have run again; .. Options are looked for once for all stages that are
- * the same: among those that differ in one level from an option that no other beats.
- *
- * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
- * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
- * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
- * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
- * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
- * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
- * evaluated like all others. */
-GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2,
-                                                                       255 }; /* are tried */
+/* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
+GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
@@ -18378,7 +18430,7 @@ GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
-    int count, last = -1, ranks = 0;
+    int count, last = -1, backwards = 0;
     gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
     if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
         return 0;
@@ -18397,8 +18449,8 @@ GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
         s->enters[u] += s->enters[u - 1];
     for (int u = p->units; u-- > p->prologue;) {
         last = p->unit[u].rank > last ? p->unit[u].rank : last;
-        ranks += p->unit[u].rank >= 0;
-        s->enters[u] = last + 1 == ranks ? s->enters[u] : INT64_MAX;
+        backwards += p->unit[u].rank >= 0;
+        s->enters[u] = last + 1 == backwards ? s->enters[u] : INT64_MAX;
     }
     return 1;
 }
@@ -18448,7 +18500,7 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
         gckpti_stage *q = &c->stage[k];
         q->end = k + 1 < c->n ? c->stage[k + 1].first : p->units;
         q->back = back;
-        while (back < p->body_ranks && p->backward[back] >= q->first)
+        while (back < p->body_backwards && p->backward[back] >= q->first)
             back++;
         q->back_end = back;
         q->waits = s->gradient_between[q->back] - s->gradient_between[0];
@@ -18527,7 +18579,9 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 }
 
 /* >>search/options */
-/* ---- options of a stage ---- */
+/* ---- options of a stage of the chain programme (search/chain) ---- */
+enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
+
 /* Finds what the list of a stage takes: from its end, with what is read from there on. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
 {
@@ -18736,7 +18790,29 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
 }
 
 /* >>search/chain */
-/* ---- the table ---- */
+/* ---- the chain programme ----
+ * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
+ * to keeping nothing: each of its units has a level, which says behind how many of its runs its
+ * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
+ * 1: they are held when they have run again; .. Options are looked for once for all stages that are
+ * the same: among those that differ in one level from an option that no other beats.
+ *
+ * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
+ * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
+ * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
+ * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
+ * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
+ * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
+ * evaluated like all others. */
+enum {
+    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_FINE = 1024,
+    GCKPTI_TRIALS = 300000, /* items of lists looked at to find options, for all stages */
+    GCKPTI_SEEDS = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
+};
+
+/* ---- its table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
 static int gckpti_steps(const gckpti_chain *c, int64_t bytes)
 {
@@ -18987,32 +19063,27 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     return 1;
 }
 
-/* >>search/offers */
-/* ---- offers and seeds ---- */
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
- * (number by number: as bytes the order would depend on the machine). */
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
-    int x = 0;
-    (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
-    return a->arena != b->arena     ? a->arena < b->arena
-           : a->extra != b->extra   ? a->extra < b->extra
-           : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
-}
+/* >>search/seeds */
+/* ---- seeds: schedules that know no limit, made once (search/search) ---- */
+enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 
-/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+GCKPTI_FN void gckpti_seed(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
-    gckpti_settle(s);
-    int better = slot->length == 0 || t->extra < slot->extra ||
-                 (t->extra == slot->extra && t->peak < slot->peak);
-    if (t->peak <= slot->limit && better && !s->p->failed)
-        gckpti_slot_store(s, slot, t);
+    int dominated = 0;
+    if (!gckpti_take_made(s))
+        return;
+    for (int i = 0; i < s->seeds; i++) {
+        const gckpti_slot *q = &s->seed[i];
+        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+            return;
+        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
+    }
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
+    if (!slot)
+        return;
+    gckpti_slot_store(s, slot, &s->now);
+    slot->dominated = dominated;
 }
 
 /* Orders seeds: by live bytes, then work. */
@@ -19080,33 +19151,8 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_sink_seeds(s);
 }
 
-/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
- * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
- * savings, anew after each success. */
-GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
-{
-    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
-        uint64_t before = slot->extra;
-        if (!gckpti_slot_load(s, slot))
-            return;
-        gckpti_find_repeats(s, INT64_MAX);
-        if (i >= s->moves || s->p->failed)
-            return;
-        s->barred = s->move[i].unit;
-        gckpti_try_without(s, &i, 1);
-        gckpti_accept(s);
-        int fits = gckpti_squeeze(s, slot->limit, exact);
-        s->barred = -1;
-        if (!fits)
-            continue;
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-        i = slot->extra < before ? -1 : i;
-    }
-}
-
 /* >>search/again */
-/* ---- cuts as schedules ---- */
+/* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
 static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
@@ -19116,7 +19162,7 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
     p->made_length = 0;
     for (int u = 0; u < p->units; u++)
         there[u] = !again[u] || p->when[u] > 0;
-    for (int r = 0; r < p->body_ranks; r++) {
+    for (int r = 0; r < p->body_backwards; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         gckpti_emit_late(p, &next, r);
         for (int k = 0; k < u->reads + u->reads_aux; k++) {
@@ -19169,48 +19215,13 @@ static void gckpti_limit_far(gckpti_search *s, unsigned char *again)
     }
 }
 
-/* Makes the present schedule of such a body. */
+/* Makes the present schedule of what a cut marks. Returns its peak; INT64_MAX: out of memory. */
 GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
 {
     gckpti_planner *p = s->p;
     gckpti_limit_far(s, again);
     gckpti_make_again(p, again);
     return gckpti_take_made(s) ? s->now.peak : INT64_MAX;
-}
-
-/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
-static int gckpti_again(gckpti_search *s, int exact)
-{
-    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
-    for (int x = 0; x < s->now.length; x++)
-        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
-    for (int i = 0; i < s->attempts; i++)
-        if (s->tried[i] == hash)
-            return 1;
-    if (s->attempts < GCKPTI_ATTEMPTS)
-        s->tried[s->attempts++] = hash;
-    return 0;
-}
-
-/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
- * polished. */
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
-{
-    if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
-        return;
-    int above = s->now.peak > slot->limit;
-    s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_again(s, exact))) {
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-    }
-    s->attempt = -1;
-}
-
-/* Whether a slot's schedule is as good as proven, nearly. */
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
-{
-    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
 }
 
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
@@ -19301,7 +19312,11 @@ GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckp
 }
 
 /* >>search/ladder */
-/* ---- the ladder ---- */
+/* ---- the ladder: its rungs, and what is done to solve one ---- */
+/* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
+ * is shaken; rungs that depend on one another, at the most. */
+enum { GCKPTI_EXACT = 32, GCKPTI_TRIED = 12, GCKPTI_SHAKES = 4, GCKPTI_GROUP = 4 };
+
 /* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
  * one above. Rungs never depend on a budget. */
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
@@ -19413,7 +19428,7 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 }
 
 /* >>search/choose */
-/* ---- exact bytes ---- */
+/* ---- exact bytes of a schedule ---- */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
@@ -19426,6 +19441,7 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     return large ? GCKPT_OK : result;
 }
 
+/* ---- what counts for a budget, and what is found; how a search begins ---- */
 /* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)

@@ -1,7 +1,6 @@
 #include "base/own.h"
 
-/* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
-
+/* ---- sorting without recursion: a heap, the same on every machine when no two are equal; keys ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char piece[64];

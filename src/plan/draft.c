@@ -86,7 +86,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
         const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
-        if (i < 0 && p->unit[u].rank == p->body_ranks)
+        if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
@@ -116,7 +116,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         if (early)
             gckpti_update_behind(p, d, x, counted, last);
     }
-    if (p->body_ranks == p->ranks)
+    if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
@@ -328,7 +328,8 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
-    gckpti_exchange_buffers(p, d, before, NULL, (int)d->epilogue - (p->body_ranks == p->ranks));
+    gckpti_exchange_buffers(p, d, before, NULL,
+                            (int)d->epilogue - (p->body_backwards == p->backwards));
     for (int i = 0; i < p->desc->fetches; i++) {
         int id = p->desc->fetch[i].tensor->base->id;
         if (p->desc->fetch[i].gradient)

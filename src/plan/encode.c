@@ -4,7 +4,6 @@
 #include "ops/ops.h"
 
 /* ---- from draft to plan; a plan's block ---- */
-
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
 static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)

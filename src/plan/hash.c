@@ -4,7 +4,6 @@
 
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
-
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
 GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
                                     const char *name)

@@ -2,7 +2,6 @@
 #include "graph/graph.h"
 
 /* ---- live bytes of a draft ---- */
-
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE

@@ -2,10 +2,8 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-/* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
- * kept narrow unless they are fetched, as floats; and what an instruction has in front of its
- * workspace: f32 copies of these, low parts of sums ---- */
-
+/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
+ * fetched, as floats; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision)
 {

@@ -14,9 +14,8 @@ enum { GCKPTI_INSTRUCTION_WORK = 16384 }; /* what an instruction costs, however 
 /* By what the first turns go; AREA: size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_PLACINGS };
 
-/* What the head of place.c tells of: a level of the skyline, by its first and last instruction; a
- * node of the tree; a block, as a leaf of it; all of one layout. */
-
+/* See place.c: a level of the skyline, by its first and last instruction; a node of the tree; a
+ * block, a leaf of it; a layout. */
 typedef struct {
     size_t height;  /* at its first instruction */
     int begin, end; /* its last instruction knows the first, the first knows the last */

@@ -6,13 +6,11 @@
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     what planning knows of one variant of a request (forms of ops, an order of
- *             backwards), made once and then only read: which gradients there are, which share
- *             memory and how long they live, counted in ranks, is known here already.
+ *   model     what is known of one variant of a request (forms of ops, an order of backwards) before
+ *             there is a schedule, gradients, their memory and lives included; then only read
  *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
- *             forward nobody reads, so that a recompute stops by itself at the last value that is
- *             needed.
+ *             forward nobody reads, so that a recompute stops at the last value that is needed.
  *   draft     what a schedule comes to. From its spans: instructions, the buffers they use as
  *             operands, how long each buffer lives, the bytes live at each instruction, the work.
  *             A value may take over the buffer of one that dies where it begins.
@@ -279,13 +277,11 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
 /* ---- plan/hash.c ---- */
-/* A hash of a graph goes on with each of its tensors, in their order; then with a plan's leaves,
- * which bits depend on too. */
+/* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
+ * then with leaves, which bits depend on too. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
-GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
-
-/* The same with node i of a plan, as it runs (gckpt_plan.check). */
 GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
 
 /* ---- plan/scratch.c ---- */
 typedef struct gckpti_piece {
@@ -403,8 +399,7 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
-    /* least_work: of this schedule without what it repeats (a planner's: of all variants); moved: of
-     * copies to slower memory and back */
+    /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
     uint64_t work, least_work, moved;
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
@@ -420,10 +415,9 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t least_work;        /* of a step that computes nothing twice, whatever the variant */
-    int term_count, n, threads; /* n: tensors */
-    int plain;                  /* the processor's fast kernels are not asked: as desc.plain */
-    int looped, inference;      /* the batch has several micro-batches; nothing is trained */
+    uint64_t least_work;          /* of a step that computes nothing twice, whatever the variant */
+    int term_count, n, threads;   /* n: tensors */
+    int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -442,8 +436,8 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
-    int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
+    int sources; /* inputs of a unit that it may replace, at most; 1 or more */
+    int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
@@ -573,10 +567,9 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
 /* All gradients, by rank: targets, sums, what shares bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
 
-/* ---- plan/order.c ---- */
+/* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
 
-/* ---- plan/model.c ---- */
 /* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
  * parameter or on what is picked. Which backwards run: those of which an input gets one. */
 GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
@@ -638,16 +631,14 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
 
-/* ---- plan/draft.c ---- */
+/* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
-/* ---- plan/place.c ---- */
 /* Places the draft's buffers: p->draft.arena. Results as above. */
 GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
 
-/* ---- plan/modes.c ---- */
 /* The draft of a mode; of those that compute nothing twice (INFERENCE too) store-all's. group: of
  * SQRT, as gckpti_make_segments has it. STORE_ALL notes p->most. */
 GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group);

@@ -2,7 +2,6 @@
 #include "graph/graph.h"
 
 /* ---- schedules: what a maker wrote becomes one; its spans ---- */
-
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
@@ -71,7 +70,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
         }
         s->item[s->length++] = i;
     }
-    for (int r = p->body_ranks; r < p->ranks; r++)
+    for (int r = p->body_backwards; r < p->backwards; r++)
         s->item[s->length++] = ~p->backward[r];
 }
 
@@ -114,7 +113,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s)
 {
-    int most = length + p->pinned + p->prologue + p->ranks - p->body_ranks;
+    int most = length + p->pinned + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
         return 0;
     gckpti_add_pins(p, made, length, s);
@@ -161,7 +160,7 @@ GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
                 return x;
             if (u->reads_aux)
                 s->span[latest[self]].aux_end = x;
-            body_end = u->rank == p->body_ranks ? x : body_end;
+            body_end = u->rank == p->body_backwards ? x : body_end;
             continue;
         }
         v->sources = taken - v->source;

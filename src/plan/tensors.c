@@ -2,7 +2,6 @@
 #include "graph/graph.h"
 
 /* ---- what planning asks of a tensor ---- */
-
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
 /* A parameter of which other ranks have most values: they are gathered in the arena. */

@@ -66,7 +66,7 @@ GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
     const gckpti_planner *p = s->p;
     s->gradient_at = p->gradient_at;
     s->gradient_between = p->gradient_between;
-    for (int r = 0; r <= p->ranks; r++)
+    for (int r = 0; r <= p->backwards; r++)
         s->grain =
             gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
     s->note = (gckpti_note *)gckpti_scratch_take(&s->scratch, (size_t)p->units, sizeof *s->note);
@@ -148,7 +148,7 @@ static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     const gckpti_planner *p = s->p;
-    int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
+    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1, count;
     int64_t live = gckpti_begin_pass(s, kept);
     t->peak = t->far = 0;
     t->extra = 0;
