@@ -2724,7 +2724,7 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
 }
 
 /* >>base/sort */
-/* ---- sorting without recursion: a heap, the same on every machine when no two are equal; keys ---- */
+/* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char piece[64];
@@ -6199,7 +6199,7 @@ typedef struct {
 } gckpti_axis_split;
 
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                            int axis) /* negative: from the last*/;
+                                            int axis); /* negative: from the last */
 
 /* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
 GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
@@ -6280,7 +6280,7 @@ typedef struct {
     int64_t matrices, m, n, k;
 } gckpti_sizes;
 
-GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */;
+GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
@@ -6302,7 +6302,7 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next);
-GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */;
+GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a and b. */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
@@ -12918,8 +12918,8 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     what is known of one variant of a request (forms of ops, an order of backwards) before
- *             there is a schedule, gradients, their memory and lives included; then only read
+ *   model     what is known of one variant of a request (forms of ops, an order of backwards)
+ *             before there is a schedule: gradients, their memory and lives, too; then only read
  *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
  *             forward nobody reads, so that a recompute stops at the last value that is needed.
@@ -13363,8 +13363,8 @@ typedef struct gckpti_planner {
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    /* by unit, for whoever passes over a schedule, nothing from one pass to the next: forwards still
-     * to come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
+    /* by unit, for one pass over a schedule, nothing from one to the next: forwards still to
+     * come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
      * (gckpti_add_pins): the latest forward, was there one, is its result let go, what to compute
      * again */
     int *left, *latest, *queue;
@@ -13511,7 +13511,7 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 /* Emits those of p->late from number *next on that the backward of rank r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
-/* Late forwards (gckpti_find_late), each kept till its last use (group 0), or computed anew with every backward (less
+/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
  * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
  * any order of backwards. */
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
@@ -15096,7 +15096,7 @@ GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
 
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { FAR = 8 }; /* units between it and its first reader (reader[]) */
+    enum { APART = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
     int *reader = p->left, *before = p->latest, fixed = 0; /* before[u]: the unit it precedes */
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
@@ -15119,7 +15119,7 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         const gckpti_unit *q = &p->unit[u];
         if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
             p->when[u] = 0;
-        before[u] = fixed || reader[u] - u <= FAR ? u : before[u];
+        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
         for (int k = q->in; k < q->in + q->inputs; k++) {
             int v = p->links[k];
             gckpti_lower(&p->when[v], p->when[u]);
@@ -15336,7 +15336,7 @@ static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
  * lets go is there again when it has run anew behind all that runs for the first time. */
 static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckpti_schedule *s)
 {
-    int backward_seen = 0, turn = 0;
+    int backward_seen = 0, firsts = 0;
     memset(p->stale, 0, (size_t)p->units);
     memset(p->computed, 0, (size_t)p->units);
     s->length = 0;
@@ -15348,12 +15348,12 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
-                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < turn);
+                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < firsts);
         if (backward_seen)
             gckpti_refresh(p, i, s);
         if (i >= 0) {
             p->latest[u] = s->length;
-            turn = p->computed[u] ? turn : s->length + 1;
+            firsts = p->computed[u] ? firsts : s->length + 1;
             p->computed[u] = 1;
             p->stale[u] = 0;
         }
@@ -15368,7 +15368,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
  * Returns the new length. */
 static int gckpti_drop(gckpti_planner *p, int *item, int length)
 {
-    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, FAR = 4 }; /* FAR: a reload brings it back */
+    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, BACK = 4 }; /* BACK: a reload brings it back */
     int kept = length;
     memset(p->left, 0, (size_t)p->units * sizeof *p->left);
     for (int x = 0; x < length; x++)
@@ -15384,7 +15384,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
         } else if (gckpti_reloads(p, i)) {
             if (!(p->behind[i - p->units] & (VALUE | AUX)))
                 continue;
-            p->behind[i - p->units] = FAR;
+            p->behind[i - p->units] = BACK;
         } else {
             p->left[i]--;
             if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))
@@ -16631,7 +16631,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
  *
  * Words, beside those of plan:
  *   instant  a backward at which it is counted what must lie in the arena
- *   cut      at an instant: which results lie there, which are computed again behind it, or reloaded
+ *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
  *   rung     a byte limit, and the best schedule that was found under it
  *   slot     where a schedule is kept: a rung's, a seed, the winner
  *   seed     a schedule that was made without regard to a limit
@@ -16696,8 +16696,8 @@ typedef struct gckpti_bound {
 } gckpti_bound;
 
 /* ---- search/bound.c ---- */
-/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by all
- * cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
+/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
+ * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
 
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
@@ -16766,7 +16766,7 @@ typedef struct {
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
     int first_backward;  /* its position in the present schedule; */
-    int turn;            /* behind the last forward before it that is no repeated one */
+    int firsts;          /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -16808,17 +16808,17 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
 
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts is
- * the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at is
- * only what is not proven to have as much work as the best so far. */
+ * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts
+ * is the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at
+ * is only what is not proven to have as much work as the best so far. */
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
 
 /* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung is
- * store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
+/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung
+ * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
  * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
 
@@ -16836,7 +16836,7 @@ enum {
     GCKPTI_STAYS = 32
 };
 
-/* What a cut does with a unit's results: computes them again; offloads them, or a part. 0: keeps. */
+/* What a cut does with a unit's results: computes them again; offloads some or all. 0: keeps. */
 enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 
 enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
@@ -17404,7 +17404,7 @@ GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int lengt
            gckpti_want(&s->scratch, &t->live, n, sizeof *t->live);
 }
 
-/* ---- what gradients take, and what a pass notes of units ---- */
+/* ---- sizes of a model ---- */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -17620,10 +17620,10 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
     gckpti_begin_pass(s, -1);
-    s->turn = 0;
+    s->firsts = 0;
     for (int x = 0; x < s->first_backward && s->p->pinned > 0; x++)
         if (s->note[gckpti_unit_of(s->p, t->item[x])].runs++ == 0)
-            s->turn = x + 1;
+            s->firsts = x + 1;
     gckpti_begin_pass(s, -1);
     return 1;
 }
@@ -17632,7 +17632,7 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
  * before is from before the backwards, as gckpti_add_pins sees it. */
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
+    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
 
 /* >>search/moves */
@@ -18023,8 +18023,8 @@ GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 }
 
 /* >>search/polish */
-/* ---- room below the limit by position: a tree of minima. What a node holds is relative to its
- * parent; leaf size + 1 + x is position x ---- */
+/* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
+ * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;

@@ -1,6 +1,6 @@
 #include "base/own.h"
 
-/* ---- sorting without recursion: a heap, the same on every machine when no two are equal; keys ---- */
+/* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char piece[64];

@@ -29,7 +29,7 @@ GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
 
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { FAR = 8 }; /* units between it and its first reader (reader[]) */
+    enum { APART = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
     int *reader = p->left, *before = p->latest, fixed = 0; /* before[u]: the unit it precedes */
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
@@ -52,7 +52,7 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         const gckpti_unit *q = &p->unit[u];
         if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
             p->when[u] = 0;
-        before[u] = fixed || reader[u] - u <= FAR ? u : before[u];
+        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
         for (int k = q->in; k < q->in + q->inputs; k++) {
             int v = p->links[k];
             gckpti_lower(&p->when[v], p->when[u]);

@@ -6,8 +6,8 @@
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     what is known of one variant of a request (forms of ops, an order of backwards) before
- *             there is a schedule, gradients, their memory and lives included; then only read
+ *   model     what is known of one variant of a request (forms of ops, an order of backwards)
+ *             before there is a schedule: gradients, their memory and lives, too; then only read
  *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
  *             forward nobody reads, so that a recompute stops at the last value that is needed.
@@ -451,8 +451,8 @@ typedef struct gckpti_planner {
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    /* by unit, for whoever passes over a schedule, nothing from one pass to the next: forwards still
-     * to come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
+    /* by unit, for one pass over a schedule, nothing from one to the next: forwards still to
+     * come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
      * (gckpti_add_pins): the latest forward, was there one, is its result let go, what to compute
      * again */
     int *left, *latest, *queue;
@@ -599,7 +599,7 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 /* Emits those of p->late from number *next on that the backward of rank r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
-/* Late forwards (gckpti_find_late), each kept till its last use (group 0), or computed anew with every backward (less
+/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
  * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
  * any order of backwards. */
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);

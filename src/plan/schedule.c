@@ -47,7 +47,7 @@ static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
  * lets go is there again when it has run anew behind all that runs for the first time. */
 static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckpti_schedule *s)
 {
-    int backward_seen = 0, turn = 0;
+    int backward_seen = 0, firsts = 0;
     memset(p->stale, 0, (size_t)p->units);
     memset(p->computed, 0, (size_t)p->units);
     s->length = 0;
@@ -59,12 +59,12 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
-                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < turn);
+                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < firsts);
         if (backward_seen)
             gckpti_refresh(p, i, s);
         if (i >= 0) {
             p->latest[u] = s->length;
-            turn = p->computed[u] ? turn : s->length + 1;
+            firsts = p->computed[u] ? firsts : s->length + 1;
             p->computed[u] = 1;
             p->stale[u] = 0;
         }
@@ -79,7 +79,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
  * Returns the new length. */
 static int gckpti_drop(gckpti_planner *p, int *item, int length)
 {
-    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, FAR = 4 }; /* FAR: a reload brings it back */
+    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, BACK = 4 }; /* BACK: a reload brings it back */
     int kept = length;
     memset(p->left, 0, (size_t)p->units * sizeof *p->left);
     for (int x = 0; x < length; x++)
@@ -95,7 +95,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
         } else if (gckpti_reloads(p, i)) {
             if (!(p->behind[i - p->units] & (VALUE | AUX)))
                 continue;
-            p->behind[i - p->units] = FAR;
+            p->behind[i - p->units] = BACK;
         } else {
             p->left[i]--;
             if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))

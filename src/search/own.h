@@ -16,7 +16,7 @@ enum {
     GCKPTI_STAYS = 32
 };
 
-/* What a cut does with a unit's results: computes them again; offloads them, or a part. 0: keeps. */
+/* What a cut does with a unit's results: computes them again; offloads some or all. 0: keeps. */
 enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 
 enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */

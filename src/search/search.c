@@ -48,7 +48,7 @@ GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int lengt
            gckpti_want(&s->scratch, &t->live, n, sizeof *t->live);
 }
 
-/* ---- what gradients take, and what a pass notes of units ---- */
+/* ---- sizes of a model ---- */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -264,10 +264,10 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
     gckpti_begin_pass(s, -1);
-    s->turn = 0;
+    s->firsts = 0;
     for (int x = 0; x < s->first_backward && s->p->pinned > 0; x++)
         if (s->note[gckpti_unit_of(s->p, t->item[x])].runs++ == 0)
-            s->turn = x + 1;
+            s->firsts = x + 1;
     gckpti_begin_pass(s, -1);
     return 1;
 }
@@ -276,5 +276,5 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
  * before is from before the backwards, as gckpti_add_pins sees it. */
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
+    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }

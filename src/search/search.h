@@ -15,7 +15,7 @@
  *
  * Words, beside those of plan:
  *   instant  a backward at which it is counted what must lie in the arena
- *   cut      at an instant: which results lie there, which are computed again behind it, or reloaded
+ *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
  *   rung     a byte limit, and the best schedule that was found under it
  *   slot     where a schedule is kept: a rung's, a seed, the winner
  *   seed     a schedule that was made without regard to a limit
@@ -80,8 +80,8 @@ typedef struct gckpti_bound {
 } gckpti_bound;
 
 /* ---- search/bound.c ---- */
-/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by all
- * cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
+/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
+ * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
 
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
@@ -150,7 +150,7 @@ typedef struct {
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
     int first_backward;  /* its position in the present schedule; */
-    int turn;            /* behind the last forward before it that is no repeated one */
+    int firsts;          /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
@@ -192,16 +192,16 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
 
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts is
- * the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at is
- * only what is not proven to have as much work as the best so far. */
+ * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts
+ * is the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at
+ * is only what is not proven to have as much work as the best so far. */
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
 
 /* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
  * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung is
- * store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
+/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung
+ * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
  * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
