@@ -27,8 +27,8 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1120
- *                 error, text, sink, memory, shape, threads
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1145
+ *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                786
  *                 arithmetic, math, random, halves, sums, chains
  *     >>store     parameters and optimiser state, however they are stored                     1505
@@ -42,12 +42,12 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3759
- *                 types, leaves, scratch, planner, mixed, forms, model, order, gradients,
- *                 makers, schedule, draft, live, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            3052
- *                 cuts, bound, search, squeeze, polish, slots, stages, options, chain, offers,
- *                 again, ladder, choose
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
+ *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
+ *                 model, makers, schedule, live, draft, place, modes, encode
+ *     >>search    what no schedule can do without; the least work for every budget            3089
+ *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
+ *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
  *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
@@ -2184,10 +2184,20 @@ GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* ---- base/shape.c ---- */
+/* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
                            const void *context);
+typedef struct {
+    uint64_t key;
+    int item; /* what the key stands for */
+} gckpti_keyed;
+
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+GCKPTI_FN void gckpti_lower(int *to, int value); /* to a value that is less */
+
+/* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
@@ -2711,9 +2721,8 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
     return 1;
 }
 
-/* >>base/shape */
-/* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
-
+/* >>base/sort */
+/* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char piece[64];
@@ -2745,6 +2754,22 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before bef
     }
 }
 
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+{
+    for (size_t width = 1; width < n; width *= 2)
+        for (size_t low = 0; low + width < n; low += 2 * width) {
+            size_t middle = low + width, high = middle + width < n ? middle + width : n;
+            if (v[middle - 1].key <= v[middle].key)
+                continue;
+            memcpy(spare, v + low, width * sizeof *v);
+            for (size_t i = 0, j = middle, k = low; i < width; k++)
+                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
+        }
+}
+
+GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
+
+/* >>base/shape */
 /* ---- shapes ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {
@@ -6168,7 +6193,7 @@ typedef struct {
 } gckpti_axis_split;
 
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                            int axis) /* negative: from the last*/;
+                                            int axis); /* negative: from the last */
 
 /* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
 GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
@@ -6249,7 +6274,7 @@ typedef struct {
     int64_t matrices, m, n, k;
 } gckpti_sizes;
 
-GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */;
+GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
@@ -6271,7 +6296,7 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next);
-GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */;
+GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a and b. */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
@@ -12884,24 +12909,24 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     (gckpti_make_model) what planning knows of one variant of a request (forms of ops,
- *             an order of backwards), made once and then only read. A unit is an op that every plan
- *             runs (or a parameter that is staged: copied into the arena); links say which units
- *             its forward and its backward read. A backward's place in the order is its rank. So
- *             which gradients there are, which share memory and how long they live, counted in
- *             ranks, is known here already.
- *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
- *             backward. Makers (store-all, memory-poor, segments, the user, a file, search)
+ *   model     what is known of one variant of a request (forms of ops, an order of backwards)
+ *             before there is a schedule: gradients, their memory and lives, too; then only read
+ *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
- *             forward nobody reads, so that a recompute stops by itself at the last value that is
- *             needed.
- *   draft     (gckpti_make_draft) what a schedule comes to. Each forward makes a new version of its
- *             unit's results, and each use reads the latest: a version and its uses are a span.
- *             From these: instructions, the buffers they use as operands, how long each buffer
- *             lives, the bytes live at each instruction (the greatest is the bound), the work.
+ *             forward nobody reads, so that a recompute stops at the last value that is needed.
+ *   draft     what a schedule comes to. From its spans: instructions, the buffers they use as
+ *             operands, how long each buffer lives, the bytes live at each instruction, the work.
  *             A value may take over the buffer of one that dies where it begins.
- *   place     (gckpti_place) an offset for each buffer.
- *   encode    (gckpti_encode) the plan: constant data that points to no graph.
+ *   place     an offset for each buffer.
+ *   encode    the plan: constant data that points to no graph.
+ * The calls, in their order; each needs those above it:
+ *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
+ *     gckpti_mark_rounding, gckpti_find_active, of another form gckpti_take_form and
+ *     gckpti_find_active again, gckpti_ask_op of each op, gckpti_model_units,
+ *     gckpti_model_gradients, gckpti_find_late, gckpti_check_work
+ *   gckpti_place_mode or gckpti_find_sqrt (ask/request.c): a maker, gckpti_make_draft,
+ *     gckpti_place_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_keep_draft (find_sqrt calls it), gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
  *
@@ -12910,15 +12935,27 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
+ *
+ * Words, here and in search:
+ *   request  graph, terms and desc of a gckpt_plan_new
+ *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
+ *   rank     of a backward: its place in the order of backwards. ranks of a plan: its processes
+ *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
+ *            u + units a reload
+ *   span     a version of a unit's results: a forward makes it, uses up to the next one read it
+ *   turn     of a unit: its place in p->late; of a block: when it is placed
+ *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
+ *   far      in slower memory: offloaded
+ *   pins     gckpt_keep, gckpt_recompute: what a user asks of a tensor's schedule
  * ============================================================================================== */
 
 /* ---- plan/types.c ---- */
+/* Numbers that plans store: flags, ids, places in arrays; small where only compiled plans run. */
 #if GCKPTI_LEAN
 typedef unsigned char gckpti_byte;
 typedef int16_t gckpti_id;
 typedef uint16_t gckpti_nth;
-#endif
-#if !(GCKPTI_LEAN)
+#else
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
@@ -12937,11 +12974,11 @@ typedef struct {
     gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
 } gckpti_node;
 
-/* What else is known of a node; nothing of it runs, but for offloading. */
+/* What else is known of a node. To run a plan, only where it offloads to is read. */
 typedef struct {
     gckpt_cost cost;
     size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
-    uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
+    uint64_t hash; /* of the graph up to it as it was built; the node has the form that runs */
 } gckpti_told;
 
 typedef struct {
@@ -12950,13 +12987,14 @@ typedef struct {
     uint32_t momentum; /* of a gckpt_running, bits */
     gckpti_nth name;
     gckpti_id node;
-    gckpti_id place;    /* in the store it was planned with */
+    gckpti_id place;    /* its number in the store it was planned with */
     gckpti_id measured; /* not trained but measured by so many ops; 0: neither */
     gckpti_byte trained;
     gckpti_byte external; /* its values are the program's */
     gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
 
+/* Whether a step changes it: it is trained, or measured. */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q);
 
 typedef struct {
@@ -13197,13 +13235,12 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
-/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
-enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
-GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
-
-/* Leaves are part of what bits depend on. */
-GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
+/* ---- plan/hash.c ---- */
+/* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
+ * then with leaves, which bits depend on too. */
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
 
 /* ---- plan/scratch.c ---- */
 typedef struct gckpti_piece {
@@ -13232,9 +13269,8 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
  * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
 
-/* ---- plan/planner.c ---- */
-/* What brings a value into the arena: an op whose results somebody reads, or a staged parameter. In
- * an order in which inputs come before users, those of the prologue first. */
+/* ---- the model, schedules, drafts, and the planner that has them ---- */
+/* A unit. Units are numbered so that inputs come before users, those of the prologue first. */
 typedef struct {
     int id;
     int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
@@ -13310,7 +13346,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* the instruction of each item of the schedule, and of its end */
+    int *place; /* by item of the schedule: its instruction; of its end, too */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
@@ -13322,14 +13358,10 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
-    uint64_t work, least_work, moved; /* moved: of copies to slower memory and back */
+    /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
+    uint64_t work, least_work, moved;
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
-
-typedef struct {
-    uint64_t key;
-    int item; /* what the key stands for */
-} gckpti_keyed;
 
 typedef struct {
     int segment, low, at; /* entries low to at of the body, yet to be written */
@@ -13342,8 +13374,9 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t least_work; /* of a step that computes nothing twice, whatever the variant */
-    int term_count, n, threads, plain, looped, inference;
+    uint64_t least_work;          /* of a step that computes nothing twice, whatever the variant */
+    int term_count, n, threads;   /* n: tensors */
+    int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -13362,8 +13395,8 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
-    int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
+    int sources; /* inputs of a unit that it may replace, at most; 1 or more */
+    int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
@@ -13375,27 +13408,31 @@ typedef struct gckpti_planner {
     struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
-    int offered;    /* some op has this form */
-    /* what passes over a schedule note of units: forwards still to come and what is read behind
-     * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
-     * result let go, what to compute again */
+    int offered;    /* some op has the variant's form */
+    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
+    /* by unit, for one pass over a schedule, nothing from one to the next: forwards still to
+     * come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
+     * (gckpti_add_pins): the latest forward, was there one, is its result let go, what to compute
+     * again */
     int *left, *latest, *queue;
     unsigned char *behind, *computed, *stale;
-    /* what a maker writes: the body of a schedule */
-    gckpti_segment_part *inside; /* gckpti_make_segments: the segments it is in */
-    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    int *made;
-    size_t made_length, made_capacity;
-    gckpti_draft draft, best; /* the latest; the one to keep */
-    gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
-    double most;              /* of store-all; 0: not drafted yet */
+    gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
+    int *made;                         /* what a maker writes: the body of a schedule, */
+    size_t made_length, made_capacity; /* which begins with made_length = 0 */
+    gckpti_draft draft, best;          /* the latest; the one to keep */
+    gckpti_scratch pass; /* for one pass over a draft, cleared by the next that needs it */
+    double most;         /* of store-all; 0: not drafted yet */
 } gckpti_planner;
 
-GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
+/* ---- plan/tensors.c ---- */
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t); /* its op is one */
 
 /* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
  * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
+
+/* A parameter that is updated: trained or measured. */
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* ---- plan/mixed.c ---- */
 enum {
@@ -13410,6 +13447,8 @@ enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision);
+
+/* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
@@ -13432,6 +13471,7 @@ enum {
     GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
 };
 
+/* Adds room for so many floats behind what c has: at *at. */
 GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
@@ -13450,10 +13490,12 @@ enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
 GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
                               int batchless_in, const gckpt_shape *in, int looped);
 
+/* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
 
-/* Parts of what a forward leaves, as they are read and offloaded. */
+/* Parts of what a forward leaves, as they are read and offloaded: those that have a last use (not
+ * -1), and their bytes. */
 enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int aux_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts);
@@ -13480,13 +13522,16 @@ GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/model.c ---- */
+/* ---- plan/gradients.c ---- */
+/* All gradients, by rank: targets, sums, what shares bytes. */
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+
+/* ---- plan/order.c, plan/model.c ---- */
+enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
+
 /* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
  * parameter or on what is picked. Which backwards run: those of which an input gets one. */
 GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
-
-/* A parameter that is updated: trained or measured. */
-GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* Asks op t for its workspace at this thread count and its work. */
 GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
@@ -13494,22 +13539,15 @@ GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
 /* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
 #define GCKPTI_SEARCHED 17592186044416.0
 
-/* ---- plan/order.c ---- */
-enum { GCKPTI_ORDER_COUNT = 3 };
-
 /* All units; what losses and fetches ask of them; the ranks of their backwards. */
 GCKPTI_FN void gckpti_model_units(gckpti_planner *p);
 
-/* ---- plan/gradients.c ---- */
-/* All gradients, by rank: targets, sums, what shares bytes. */
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
-
 /* ---- plan/makers.c ---- */
-/* Merge sort by key, bottom up, stable; `spare` has room for n. */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+/* Appends an item to p->made; p->failed where there is no memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
+
+/* Each forward once, as they were created, then the backwards. */
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
-GCKPTI_FN void gckpti_lower(int *to, int value);
 
 /* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
  * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
@@ -13517,7 +13555,7 @@ GCKPTI_FN void gckpti_lower(int *to, int value);
  * effects stay where they are, and losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 
-/* Those from number *next on that the backward of rank r needs. */
+/* Emits those of p->late from number *next on that the backward of rank r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
 /* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
@@ -13526,8 +13564,9 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
 
 /* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. group as
- * for gckpti_child, for order 0; or n > 0: uniform. */
+ * segments in turn. A segment at the very end of what was just computed is still there. group 0:
+ * the user's segments, -n: of n of the outermost ones each (both for order 0); n > 0: uniform, of n
+ * units (gckpti_make_late). */
 GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
@@ -13547,36 +13586,56 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
     return p->links + (item < 0 ? u->read : u->in);
 }
 
-/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
+/* Makes a schedule of a body: with pins, without what nobody reads. 0: out of memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
 
-/* ---- plan/live.c ---- */
-/* Drafts the body of a schedule: p->draft, all but offsets. */
+/* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
+/* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
+ * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
-/* The draft of one mode. */
+/* Places the draft's buffers: p->draft.arena. Results as above. */
+GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+
+/* The draft of a mode; of those that compute nothing twice (INFERENCE too) store-all's. group: of
+ * SQRT, as gckpti_make_segments has it. STORE_ALL notes p->most. */
 GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+/* Whether that result says only that this machine cannot address so much: a schedule with fewer
+ * bytes may be a plan. */
 GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* ---- plan/place.c ---- */
-/* Places the draft's buffers. */
-GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+/* The same draft, placed. */
 GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* Makes the draft the best one; what that was may be overwritten. */
+/* Makes p->draft the best one, p->best; what that was is p->draft, to be overwritten. */
 GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
+
+/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
+ * segments. */
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
+
+/* Whether it may be left out: of long graphs one group is tried for each number of segments, and
+ * the one before has as many. */
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
+
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
  * its bytes. What is one block already may overlap it, further back. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
+
+/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
+enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
- * is added to what there is. Returns their sum. */
+ * is added to what kind_bytes has of it. Returns their sum, without padding. */
 GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -13586,43 +13645,34 @@ GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan);
  * without memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d);
 
-/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+/* Which input's elements a loss counts; of an i32 input those that are not ignored. */
 GCKPTI_FN int gckpti_counted(const gckpt_op *op);
 
 /* The plan of a draft that is placed, written where it stays; NULL without memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode);
 
-/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. */
-GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
-
-/* Long graphs try one group for each number of segments. */
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
-
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
-
 /* What the files of plan share; no other folder uses it. */
 
-/* ---- plan/planner.c ---- */
-/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+/* ---- plan/model.c ---- */
+/* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
-/* ---- plan/mixed.c ---- */
-enum { GCKPTI_INSTRUCTION_WORK = 16384 };
+/* ---- plan/work.c ---- */
+enum { GCKPTI_INSTRUCTION_WORK = 16384 }; /* what an instruction costs, however small it is */
 
 /* ---- plan/place.c ---- */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
+/* By what the first turns go; AREA: size x lifetime. */
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_PLACINGS };
 
+/* See place.c: a level of the skyline, by its first and last instruction; a node of the tree; a
+ * block, a leaf of it; a layout. */
 typedef struct {
     size_t height;  /* at its first instruction */
     int begin, end; /* its last instruction knows the first, the first knows the last */
 } gckpti_level;
 
 typedef struct {
-    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    int start, end; /* of the blocks below it that have no offset yet: the latest start, the */
     uint32_t turn;  /* earliest end, the first turn */
 } gckpti_branch;
 
@@ -13746,17 +13796,9 @@ GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int ran
     return plan ? end - begin : 0;
 }
 
-GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
-{
-    const char *name = backend ? backend->name : NULL;
-    if (!backend)
-        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
-    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
-    return 2 + (int)(hash & 0x3fffffff);
-}
-
-/* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
- * all machines share ---- */
+/* >>plan/hash */
+/* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
+ * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
 GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
                                     const char *name)
@@ -13784,6 +13826,36 @@ GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const v
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
+/* A node without what lies elsewhere in its plan: name, attributes, index. */
+GCKPTI_FN gckpti_node gckpti_node_of(const gckpt_tensor *t)
+{
+    gckpti_node node;
+    memset(&node, 0, sizeof node);
+    node.op = t->op;
+    node.data = t->data;
+    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
+    node.aux_bytes = t->aux_bytes;
+    node.shape = t->shape;
+    node.base = (gckpti_id)t->base->id;
+    node.kind = (gckpti_byte)t->kind;
+    node.inputs = (gckpti_byte)t->inputs;
+    for (int k = 0; k < t->inputs; k++)
+        node.in[k] = (gckpti_id)t->in[k]->id;
+    node.type = (gckpti_byte)t->type;
+    node.batchless = (gckpti_byte)t->batchless;
+    return node;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+{
+    const gckpt_store *s = t->graph->store;
+    gckpti_node node = gckpti_node_of(t);
+    return gckpti_hash_node(hash, &node, t->attributes,
+                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
+                            : t->kind == GCKPTI_VIEW ? NULL
+                                                     : t->name);
+}
+
 GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
 {
     return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
@@ -13804,7 +13876,6 @@ GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_
 /* >>plan/scratch */
 /* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
  * from its beginning ---- */
-
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
     gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
@@ -13885,9 +13956,8 @@ GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
     return 1;
 }
 
-/* >>plan/planner */
-/* ---- the model of a request, made once and then only read; and the planner that holds it ---- */
-
+/* >>plan/tensors */
+/* ---- what planning asks of a tensor ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
 /* A parameter of which other ranks have most values: they are gathered in the arena. */
@@ -13914,10 +13984,42 @@ GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor 
            (size_t)gckpti_share(gckpti_elements(&t->shape), 0, p->g->store->ranks, &first);
 }
 
-/* >>plan/mixed */
-/* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
- * kept narrow unless they are fetched, as floats ---- */
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
+{
+    const gckpt_tensor *t = p->tensors[id];
+    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
+}
 
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
+GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    unsigned mask = 0;
+    for (int i = 0; i < t->inputs; i++)
+        if (p->active[t->in[i]->base->id])
+            mask |= t->op->needs[i];
+    return mask;
+}
+
+/* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
+GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (t->in[k]->base == t->in[i]->base)
+            return 1;
+    return 0;
+}
+
+/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
+ * whole numbers. */
+GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
+{
+    const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
+    return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
+}
+
+/* >>plan/mixed */
+/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
+ * fetched, as floats; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision)
 {
@@ -13957,16 +14059,6 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
         if (pick->tensor && pick->tensor->graph == p->g)
             p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
     }
-}
-
-/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
-GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    unsigned mask = 0;
-    for (int i = 0; i < t->inputs; i++)
-        if (p->active[t->in[i]->base->id])
-            mask |= t->op->needs[i];
-    return mask;
 }
 
 /* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
@@ -14042,15 +14134,6 @@ GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
     return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
 }
 
-/* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
-GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i)
-{
-    for (int k = 0; k < i; k++)
-        if (t->in[k]->base == t->in[i]->base)
-            return 1;
-    return 0;
-}
-
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
 GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
@@ -14076,6 +14159,8 @@ GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *
     return c.bytes;
 }
 
+/* >>plan/work */
+/* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
 /* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
  * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
  * integers, so that a plan is the same on every machine. A backward does the forward's flops for
@@ -14119,6 +14204,7 @@ GCKPTI_FN int gckpti_parts(int value_end, int aux_end)
 {
     return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
 }
+
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
 {
     return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
@@ -14157,12 +14243,12 @@ GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
 
 /* >>plan/forms */
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. Forms 1 to 3 of a head
- * compute each logit once, of so many rows at a time; the last computes them twice, in chunks. */
+/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
+ * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
 static int gckpti_form(gckpt_tensor *t, int form)
 {
-    static const int rows[] = { 256, 64, 16 };
+    enum { LAST = GCKPTI_FORMS - 1 };
+    static const int rows[LAST - 1] = { 256, 64, 16 };
     const gckpt_tensor *logits = t->in[0];
     if (t->op == &gckpti_op_cross_entropy) {
         if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
@@ -14174,10 +14260,10 @@ static int gckpti_form(gckpt_tensor *t, int form)
         t->in[1] = logits->in[1];
         t->in[0] = logits->in[0];
         t->inputs = 3;
-    } else if (t->op != &gckpti_op_linear_cross_entropy || form == 4) {
+    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
         return 0;
     }
-    if (form < 4) {
+    if (form < LAST) {
         t->attributes = &rows[form - 1];
         t->attribute_bytes = sizeof *rows;
         t->aux_bytes = 0;
@@ -14244,252 +14330,11 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
     return better;
 }
 
-/* >>plan/model */
-/* ---- the model ---- */
-GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
-{
-    const gckpt_plan_desc *d = p->desc;
-    unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    memset(p->active, 0, (size_t)p->n);
-    for (int i = 0; i < p->term_count && reach; i++)
-        reach[p->terms[i].loss->id] = 1;
-    for (int i = p->n; i-- > 0 && reach;) {
-        const gckpt_tensor *t = p->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
-            if (reach[i] && t->op->backward)
-                reach[t->in[k]->base->id] = 1;
-    }
-    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
-        const gckpt_tensor *t = d->fetch[i].tensor;
-        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
-            p->active[t->base->id] = reach[t->base->id] ? GCKPTI_WANTED : 0;
-    }
-    for (int i = 0; i < p->n && reach; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind == GCKPTI_PARAM && !p->inference && !p->g->store->params[t->index].p.frozen)
-            p->active[i] = reach[i] ? GCKPTI_WANTED : 0;
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
-            if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
-                p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
-    }
-}
-
-GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
-{
-    const gckpt_tensor *t = p->tensors[id];
-    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
-}
-
-/* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
-static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
-{
-    for (; a >> 31 || b >> 31; a /= 2)
-        b = b / 2 + (b < 2);
-    return x / b * a + x % b * a / b;
-}
-
-/* What op t, a form, would cost by desc.costs, which are of the graph as it was built: as much as
- * what it runs in place of, in proportion to the model's. */
-static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_tensor *gone = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs, *model = p->built_model, *own = &p->model[t->id];
-    uint64_t before = model[t->id].forward + model[t->id].backward;
-    uint64_t cost = gckpti_add_work(given[t->id].forward, given[t->id].backward);
-    if (gone != t->in[0]->base) {
-        before += model[gone->id].forward + model[gone->id].backward;
-        cost = gckpti_add_work(cost,
-                               gckpti_add_work(given[gone->id].forward, given[gone->id].backward));
-    }
-    gckpt_cost c = { gckpti_in_proportion(cost, own->forward, before),
-                     gckpti_in_proportion(cost, own->backward, before) };
-    return c;
-}
-
-GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
-{
-    int i = t->id, mixes;
-    uint16_t narrow;
-    gckpt_call call;
-    gckpt_result result;
-    const gckpt_backend *b = p->desc->backend;
-    gckpt_precision precision;
-    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
-        p->rounding[i] |= GCKPTI_FAST_OP;
-    do { /* once more where the backend declines it */
-        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
-        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                                   precision, NULL, &call);
-        mixes = call.mixes_rows;
-        for (int k = 0; k < t->inputs; k++)
-            if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
-                call.in[k].bf16 = &narrow;
-        call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
-        call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
-        if (result == GCKPT_OK && b && b->workspace)
-            result = b->workspace(b->context, t->op, &call);
-        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
-    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
-    if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
-                                  p->desc->backend->name);
-    if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
-        call.work_backward > PTRDIFF_MAX / 4)
-        return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
-                                  p->threads);
-    if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
-        p->rounding[i] |= GCKPTI_MIXES;
-    p->work_forward[i] = call.work_forward;
-    p->work_backward[i] = call.work_backward;
-    size_t forward = gckpti_copy_bytes(p, t, 0);
-    size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
-    p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
-    p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
-    call.shape = t->shape;
-    p->model[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs                           ? p->model[i]
-                 : p->built_model && t != p->g->tensors[i] ? gckpti_form_cost(p, t)
-                                                           : p->desc->costs[i];
-    return GCKPT_OK;
-}
-
-/* Whether an op finds a tensor in the arena, since a unit makes it. */
-static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
-}
-
+/* >>plan/gradients */
+/* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
  * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
 GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
-
-/* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
- * and what that reads in turn. */
-GCKPTI_FN void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
-{
-    for (int i = 0; i < p->term_count; i++)
-        needed[p->terms[i].loss->id] = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            needed[p->desc->fetch[i].tensor->base->id] = 1;
-    for (int i = p->n; i-- > 0;) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_OP)
-            continue;
-        unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
-        if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
-            needed[i] = 1;
-        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
-        for (int k = 0; k < t->inputs; k++)
-            needed[t->in[k]->base->id] |= needed[i] || mask & GCKPT_IN(k);
-    }
-}
-
-/* Adds a link to a unit, unless it is among those from `first` on. Returns its place there. */
-static int gckpti_add_link(gckpti_planner *p, int first, int unit)
-{
-    int at = first;
-    while (at < p->link_count && p->links[at] != unit)
-        at++;
-    if (at == p->link_count)
-        p->links[p->link_count++] = unit;
-    return at - first;
-}
-
-/* What unit u, an op, reads: its forward, its backward; what it may replace. */
-static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
-{
-    unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
-    int sources = 0;
-    u->in = p->link_count;
-    for (int k = 0; k < t->inputs; k++) {
-        const gckpt_tensor *q = t->in[k]->base;
-        if (!gckpti_in_arena(p, q))
-            continue;
-        int at = gckpti_add_link(p, u->in, p->of[q->id]);
-        if (t->op->flags & GCKPT_INPLACE(k) &&
-            gckpti_value_bytes(p, q) == gckpti_value_bytes(p, t) &&
-            gckpti_elements(&q->shape) == gckpti_elements(&t->shape))
-            u->in_place |= (unsigned char)(1u << at);
-    }
-    u->inputs = p->link_count - u->in;
-    for (unsigned bits = u->in_place; bits; bits &= bits - 1)
-        sources++;
-    p->sources = sources > p->sources ? sources : p->sources;
-    u->read = p->link_count;
-    for (int k = 0; k < t->inputs; k++)
-        if (mask & GCKPT_IN(k) && gckpti_in_arena(p, t->in[k]->base))
-            gckpti_add_link(p, u->read, p->of[t->in[k]->base->id]);
-    if (mask & GCKPT_OUT)
-        gckpti_add_link(p, u->read, p->of[u->id]);
-    u->reads = p->link_count - u->read;
-    u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
-}
-
-/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
- * whole numbers. */
-GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
-{
-    const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
-    return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
-}
-
-/* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
-static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
-{
-    gckpti_unit *u = &p->unit[p->units];
-    int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
-    u->id = t->id;
-    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
-    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
-                 ? 0
-                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
-    u->aux = gckpti_model_size(p, t->aux_bytes);
-    u->work = gckpti_model_size(p, p->work_forward[t->id]);
-    u->cost = p->cost[t->id].forward;
-    u->fixed = prologue || t->keep || effect;
-    u->recompute = (unsigned char)(t->recompute && !u->fixed);
-    p->pinned += u->recompute;
-    u->effect = (unsigned char)effect;
-    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
-    p->offloads = p->offloads || u->offloads;
-    p->of[t->id] = p->units++;
-    if (t->kind == GCKPTI_OP)
-        gckpti_link_unit(p, u, t);
-}
-
-/* The units of one part: of the prologue, which depends on parameters only and is computed once a
- * step, or of the body. A staged parameter stands before its first reader, and belongs to the
- * prologue if that does. */
-GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
-{
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        if (t->kind != GCKPTI_OP || t->batchless != prologue)
-            continue;
-        for (int k = 0; k < t->inputs && needed[i]; k++) {
-            const gckpt_tensor *q = t->in[k]->base;
-            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
-                continue;
-            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
-            const uint64_t moved = (uint64_t)gckpti_values_bytes(stored) + gckpti_value_bytes(p, q);
-            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
-            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
-            if (gckpti_is_gathered(p, q)) {
-                size_t bytes = gckpti_value_bytes(p, q) - gckpti_share_bytes(p, q);
-                p->cost[q->id].forward = gckpti_add_work(
-                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_work, (int64_t)bytes));
-            }
-            gckpti_add_unit(p, q, prologue);
-            if (!prologue)
-                p->body[p->body_count++] = q->id;
-        }
-        if (needed[i])
-            gckpti_add_unit(p, t, prologue);
-        if (!prologue)
-            p->body[p->body_count++] = i;
-    }
-}
 
 /* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
  * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
@@ -14518,6 +14363,302 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
             *first = p->unit[u].target + i;
         }
     }
+}
+
+static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
+{
+    gckpti_gradient *v = &p->gradient[p->gradients];
+    v->id = t->id;
+    v->owner = v->sharer = -1;
+    v->first = v->last = rank;
+    v->storage = v->tail = v->alive = p->gradients;
+    v->kind = gckpti_sums_uses(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
+    v->size = size;
+    return p->gradients++;
+}
+
+/* Whether a target is the body's. */
+GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target)
+{
+    return p->target[target].unit >= p->prologue;
+}
+
+static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
+{
+    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
+}
+
+/* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
+static void gckpti_list_reductions(gckpti_planner *p)
+{
+    size_t n = (size_t)p->n;
+    int *last = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* ranks, by id */
+    p->reduction = (gckpti_reduction *)gckpti_scratch_take(&p->scratch, n, sizeof *p->reduction);
+    p->reduction_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    if (p->failed)
+        return;
+    memset(p->reduction_of, 0xff, n * sizeof(int));
+    for (int pass = 0; pass < 2; pass++)
+        for (int r = 0; r < p->body_backwards; r++) {
+            gckpti_unit *u = &p->unit[p->backward[r]];
+            const gckpt_tensor *t = p->tensors[u->id];
+            u->reduce = p->reductions;
+            for (int i = 0; i < t->inputs; i++) {
+                int id = t->in[i]->base->id;
+                const gckpti_reduction sum = { id, -1, -1, -1 };
+                if (pass == 0)
+                    last[id] = r;
+                else if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && last[id] == r &&
+                         !gckpti_repeats(t, i)) {
+                    int k = p->reductions++; /* the largest last, to go on beside backwards */
+                    for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, id); k--)
+                        p->reduction[k] = p->reduction[k - 1];
+                    p->reduction[k] = sum;
+                }
+            }
+            u->reduces = p->reductions - u->reduce;
+            for (int k = u->reduce; k < p->reductions; k++)
+                p->reduction_of[p->reduction[k].id] = k;
+        }
+}
+
+/* A sum that waits all through the step. */
+static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size)
+{
+    int v = gckpti_gradient_new(p, t, size, 0);
+    p->gradient[v].resident = 1;
+    p->gradient[v].last = p->backwards;
+    return v;
+}
+
+/* The accumulators of a looped plan: one for each use, all through the step; and what waits in the
+ * binary counters of leaves. */
+static void gckpti_add_accumulators(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        for (int k = 0; p->active[i] & GCKPTI_RUNS && k < t->inputs; k++) {
+            const gckpt_tensor *q = t->in[k]->base;
+            if (!p->active[q->id] || !gckpti_sums_uses(q))
+                continue;
+            size_t low = gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1;
+            p->target[p->unit[p->of[i]].target + k].gradient =
+                gckpti_add_resident(p, q, low * gckpti_bytes(p, q, 0));
+        }
+    }
+    for (int k = 0; k < p->levels * p->reductions; k++) {
+        gckpti_reduction *sum = &p->reduction[k / p->levels];
+        const gckpt_tensor *t = p->tensors[sum->id];
+        int v = gckpti_add_resident(p, t, gckpti_bytes(p, t, 0));
+        p->gradient[v].kind = GCKPT_BUFFER_TREE;
+        sum->waits = k % p->levels ? sum->waits : v;
+    }
+    for (int id = 0; id < p->n; id++)
+        if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && p->first_use[id] >= 0)
+            p->whole[id] = p->target[p->first_use[id]].gradient;
+}
+
+/* Where unit u's backward puts the gradient of input i of its op t. A looped sum has its
+ * accumulator already. Else the first use makes the gradient (cleared if it is a sum over uses) and
+ * a later one adds to it in place; but one of a sum over uses, or of an input that occurs twice, is
+ * scratch that is added to it (total). */
+static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t, int i)
+{
+    const gckpt_tensor *q = t->in[i]->base;
+    gckpti_target *target = &p->target[u->target + i];
+    int sums = gckpti_sums_uses(q), *whole = &p->whole[q->id], so_far = *whole;
+    unsigned char bit = (unsigned char)(1u << i);
+    if (!p->active[q->id])
+        return;
+    if (sums && p->looped) {
+        u->accumulate |= bit;
+        return;
+    }
+    if (so_far >= 0 && !sums && !gckpti_repeats(t, i)) {
+        target->gradient = so_far;
+        u->accumulate |= bit;
+    } else {
+        target->total = so_far;
+        target->gradient = gckpti_gradient_new(
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->rank);
+        if (sums) {
+            u->accumulate |= bit;
+            u->zero |= bit;
+        }
+    }
+    if (so_far < 0) {
+        *whole = target->gradient;
+        p->gradient[*whole].owner = sums ? -1 : q->id;
+    }
+    p->gradient[*whole].last = u->rank;
+}
+
+/* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
+ * INT32_MAX; id -1: nobody does. */
+static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
+{
+    for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
+        if (p->unit[p->target[k].unit].rank > rank)
+            return p->unit[p->target[k].unit].rank;
+    return INT32_MAX;
+}
+
+/* Gives gradient v, which begins at `rank`, the bytes of w, which ends or is passed on there, when
+ * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
+ * until one of them is written again; by then the others must be dead. Else all must end there. */
+static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int copy)
+{
+    gckpti_gradient *all = p->gradient;
+    if (v < 0 || w < 0 || all[v].size != all[w].size ||
+        gckpti_elements(&p->tensors[all[v].id]->shape) !=
+            gckpti_elements(&p->tensors[all[w].id]->shape))
+        return;
+    gckpti_gradient *root = &all[all[w].storage];
+    if (!copy && root->until != rank)
+        return;
+    while (copy && all[root->alive].last < rank) /* nobody writes to it any more; w lives */
+        root->alive = all[root->alive].sharer;
+    for (int m = root->alive; copy && m >= 0; m = all[m].sharer)
+        if (all[v].last >= gckpti_next_write(p, all[m].owner, rank) ||
+            all[m].last >= gckpti_next_write(p, all[v].owner, rank))
+            return;
+    all[root->tail].sharer = v;
+    root->tail = v;
+    root->until = all[v].last > root->until ? all[v].last : root->until;
+    all[v].storage = all[w].storage;
+}
+
+/* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
+static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
+{
+    const gckpt_tensor *t = p->tensors[u->id];
+    int comes_in = p->whole[u->id];
+    for (int i = 0; i < t->inputs && !gckpti_sums_uses(t); i++) {
+        const gckpt_tensor *q = t->in[i]->base;
+        int repeated = 0;
+        for (int k = 0; k < t->inputs; k++)
+            repeated = repeated || (k != i && t->in[k]->base == q);
+        if (gckpti_sums_uses(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
+            continue;
+        int v = p->target[u->target + i].gradient;
+        if (t->op->flags & GCKPT_PASSES(i))
+            gckpti_share_gradient(p, v, comes_in, u->rank, 1);
+        else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
+            gckpti_share_gradient(p, v, comes_in, u->rank, 0);
+    }
+}
+
+/* What gradients and workspaces of backwards take depends on the backwards alone: by rank, rounded
+ * up. gradient_at: at a backward; gradient_between: between it and the one before. */
+static void gckpti_model_bytes(gckpti_planner *p)
+{
+    size_t n = (size_t)p->backwards + 3;
+    p->gradient_at = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient_at);
+    p->gradient_between = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof(int64_t));
+    for (int v = 0; v < p->gradients && !p->failed; v++) {
+        const gckpti_gradient *q = &p->gradient[v];
+        int64_t size = gckpti_model_size(p, q->size);
+        if (q->storage != v)
+            continue;
+        p->gradient_at[q->first] += size;
+        p->gradient_at[q->until + 1] -= size;
+        p->gradient_between[q->resident ? q->first : q->first + 1] += size;
+        p->gradient_between[q->until + 1] -= size;
+    }
+    for (int r = 1; r <= p->backwards && !p->failed; r++) {
+        p->gradient_at[r] += p->gradient_at[r - 1];
+        p->gradient_between[r] += p->gradient_between[r - 1];
+    }
+    for (int r = 0; r < p->backwards && !p->failed; r++)
+        p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
+}
+
+/* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
+GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
+{
+    int use = p->first_use[id];
+    while (use >= 0 && gckpti_in_body(p, use))
+        use = p->target[use].next;
+    return use < 0 && gckpti_is_updated(p, id) &&
+           gckpti_is_cut(p->g->store, gckpti_elements(&p->tensors[id]->shape));
+}
+
+/* What the REDUCEs behind the backward of unit u exchange may be under way until the backward of
+ * rank `until` has run, which has the next ones behind it. */
+static void gckpti_end_exchanges(gckpti_planner *p, const gckpti_unit *u, int until)
+{
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
+        const gckpti_reduction *sum = &p->reduction[k];
+        if (sum->work >= 0)
+            p->gradient[sum->work].last = until;
+        if (sum->shard >= 0)
+            p->gradient[p->whole[sum->id]].last = until;
+    }
+}
+
+/* Room for what other ranks send, and for shares where sums do not stay. */
+static void gckpti_add_exchanges(gckpti_planner *p)
+{
+    const gckpti_unit *before = NULL;
+    int64_t first;
+    for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
+        const gckpti_unit *u = &p->unit[p->backward[r]];
+        int work = -1;
+        if (u->reduces == 0)
+            continue;
+        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
+            gckpti_reduction *sum = &p->reduction[k];
+            const gckpt_tensor *t = p->tensors[sum->id];
+            size_t half = (size_t)gckpti_share(gckpti_elements(&t->shape), 0, 2, &first) * 4;
+            work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
+            gckpti_gradient *room = &p->gradient[work];
+            room->kind = GCKPT_BUFFER_TREE;
+            room->id = half > room->size ? sum->id : room->id;
+            room->size = half > room->size ? half : room->size;
+            sum->work = work;
+            if (!p->looped && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
+                gckpti_scatters(p, sum->id)) {
+                sum->shard = gckpti_gradient_new(p, t, gckpti_share_bytes(p, t), r);
+                p->gradient[sum->shard].last = p->backwards - 1;
+            }
+        }
+        if (before)
+            gckpti_end_exchanges(p, before, r);
+        before = u;
+    }
+    if (before)
+        gckpti_end_exchanges(p, before, p->body_backwards);
+}
+
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
+{
+    if (p->leaves > 1)
+        gckpti_list_reductions(p);
+    if (p->failed)
+        return;
+    if (p->looped)
+        gckpti_add_accumulators(p);
+    for (int r = 0; r < p->backwards; r++) {
+        gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->tensors[u->id];
+        int whole = p->whole[u->id];
+        if (whole >= 0 && !p->gradient[whole].resident)
+            p->gradient[whole].last = r;
+        for (int i = 0; i < t->inputs; i++)
+            gckpti_find_target(p, u, t, i);
+    }
+    for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
+        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
+            p->gradient[p->whole[i]].last = p->backwards - 1;
+    gckpti_add_exchanges(p);
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].gradient)
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards;
+    for (int v = 0; v < p->gradients; v++)
+        p->gradient[v].until = p->gradient[v].last;
+    for (int r = 0; r < p->backwards; r++)
+        gckpti_share_targets(p, &p->unit[p->backward[r]]);
+    gckpti_model_bytes(p);
 }
 
 /* >>plan/order */
@@ -14653,7 +14794,7 @@ static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *ord
     *most = 0;
     o->values = values;
     gckpti_order_begin(o);
-    for (int r = 0; r < o->p->body_ranks; r++) {
+    for (int r = 0; r < o->p->body_backwards; r++) {
         int i = given ? 0 : gckpti_order_choose(o);
         choice = choice || o->count > 1;
         if (!given) {
@@ -14692,7 +14833,7 @@ static void gckpti_order_user(gckpti_ordering *o)
 static void gckpti_order_choices(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
-    size_t n = (size_t)p->body_ranks, bytes = n * sizeof(int);
+    size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
     int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
     if (own && order)
@@ -14708,7 +14849,7 @@ static void gckpti_order_choices(gckpti_ordering *o)
 }
 
 /* Orders the backwards: their ranks. */
-static void gckpti_order_backwards(gckpti_planner *p)
+GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;
     size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
@@ -14723,15 +14864,244 @@ static void gckpti_order_backwards(gckpti_planner *p)
     o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
     for (int u = p->units; u-- > 0 && !p->failed;)
         if (p->unit[u].rank >= 0) {
-            p->backward[p->ranks++] = u;
-            p->body_ranks += u >= p->prologue;
+            p->backward[p->backwards++] = u;
+            p->body_backwards += u >= p->prologue;
         }
     if (!p->failed && mode == GCKPT_SCHEDULE)
         gckpti_order_user(&o);
     else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
         gckpti_order_choices(&o);
-    for (int r = 0; r < p->ranks; r++)
+    for (int r = 0; r < p->backwards; r++)
         p->unit[p->backward[r]].rank = r;
+}
+
+/* >>plan/model */
+/* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
+{
+    const gckpt_plan_desc *d = p->desc;
+    unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    memset(p->active, 0, (size_t)p->n);
+    for (int i = 0; i < p->term_count && reach; i++)
+        reach[p->terms[i].loss->id] = 1;
+    for (int i = p->n; i-- > 0 && reach;) {
+        const gckpt_tensor *t = p->tensors[i];
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            if (reach[i] && t->op->backward)
+                reach[t->in[k]->base->id] = 1;
+    }
+    for (int i = 0; i < d->fetches && reach && !p->inference; i++) {
+        const gckpt_tensor *t = d->fetch[i].tensor;
+        if (t && t->graph == p->g && d->fetch[i].gradient && t->type == GCKPT_F32)
+            p->active[t->base->id] = reach[t->base->id] ? GCKPTI_WANTED : 0;
+    }
+    for (int i = 0; i < p->n && reach; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind == GCKPTI_PARAM && !p->inference && !p->g->store->params[t->index].p.frozen)
+            p->active[i] = reach[i] ? GCKPTI_WANTED : 0;
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
+                p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
+    }
+}
+
+/* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
+static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
+{
+    for (; a >> 31 || b >> 31; a /= 2)
+        b = b / 2 + (b < 2);
+    return x / b * a + x % b * a / b;
+}
+
+/* What op t, a form, would cost by desc.costs, which are of the graph as it was built: as much as
+ * what it runs in place of, in proportion to the model's. */
+static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_tensor *gone = p->g->tensors[t->id]->in[0]->base;
+    const gckpt_cost *given = p->desc->costs, *model = p->built_model, *own = &p->model[t->id];
+    uint64_t before = model[t->id].forward + model[t->id].backward;
+    uint64_t cost = gckpti_add_work(given[t->id].forward, given[t->id].backward);
+    if (gone != t->in[0]->base) {
+        before += model[gone->id].forward + model[gone->id].backward;
+        cost = gckpti_add_work(cost,
+                               gckpti_add_work(given[gone->id].forward, given[gone->id].backward));
+    }
+    gckpt_cost c = { gckpti_in_proportion(cost, own->forward, before),
+                     gckpti_in_proportion(cost, own->backward, before) };
+    return c;
+}
+
+GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
+{
+    int i = t->id, mixes;
+    uint16_t narrow;
+    gckpt_call call;
+    gckpt_result result;
+    const gckpt_backend *b = p->desc->backend;
+    gckpt_precision precision;
+    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
+        p->rounding[i] |= GCKPTI_FAST_OP;
+    do { /* once more where the backend declines it */
+        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
+        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
+                                   precision, NULL, &call);
+        mixes = call.mixes_rows;
+        for (int k = 0; k < t->inputs; k++)
+            if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
+                call.in[k].bf16 = &narrow;
+        call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
+        call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
+        if (result == GCKPT_OK && b && b->workspace)
+            result = b->workspace(b->context, t->op, &call);
+        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
+    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
+    if (result != GCKPT_OK && p->desc->backend)
+        return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
+                                  p->desc->backend->name);
+    if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+        call.work_backward > PTRDIFF_MAX / 4)
+        return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+                                  p->threads);
+    if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
+        p->rounding[i] |= GCKPTI_MIXES;
+    p->work_forward[i] = call.work_forward;
+    p->work_backward[i] = call.work_backward;
+    size_t forward = gckpti_copy_bytes(p, t, 0);
+    size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
+    p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
+    p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
+    call.shape = t->shape;
+    p->model[i] = gckpti_model_cost(p, t, &call);
+    p->cost[i] = !p->desc->costs                           ? p->model[i]
+                 : p->built_model && t != p->g->tensors[i] ? gckpti_form_cost(p, t)
+                                                           : p->desc->costs[i];
+    return GCKPT_OK;
+}
+
+/* Whether an op finds a tensor in the arena, since a unit makes it. */
+static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
+}
+
+/* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
+ * and what that reads in turn. */
+static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
+{
+    for (int i = 0; i < p->term_count; i++)
+        needed[p->terms[i].loss->id] = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            needed[p->desc->fetch[i].tensor->base->id] = 1;
+    for (int i = p->n; i-- > 0;) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind != GCKPTI_OP)
+            continue;
+        unsigned mask = p->active[i] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
+        if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
+            needed[i] = 1;
+        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
+        for (int k = 0; k < t->inputs; k++)
+            needed[t->in[k]->base->id] |= needed[i] || mask & GCKPT_IN(k);
+    }
+}
+
+/* Adds a link to a unit, unless it is among those from `first` on. Returns its place there. */
+static int gckpti_add_link(gckpti_planner *p, int first, int unit)
+{
+    int at = first;
+    while (at < p->link_count && p->links[at] != unit)
+        at++;
+    if (at == p->link_count)
+        p->links[p->link_count++] = unit;
+    return at - first;
+}
+
+/* What unit u, an op, reads: its forward, its backward; what it may replace. */
+static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
+{
+    unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
+    int sources = 0;
+    u->in = p->link_count;
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k]->base;
+        if (!gckpti_in_arena(p, q))
+            continue;
+        int at = gckpti_add_link(p, u->in, p->of[q->id]);
+        if (t->op->flags & GCKPT_INPLACE(k) &&
+            gckpti_value_bytes(p, q) == gckpti_value_bytes(p, t) &&
+            gckpti_elements(&q->shape) == gckpti_elements(&t->shape))
+            u->in_place |= (unsigned char)(1u << at);
+    }
+    u->inputs = p->link_count - u->in;
+    for (unsigned bits = u->in_place; bits; bits &= bits - 1)
+        sources++;
+    p->sources = sources > p->sources ? sources : p->sources;
+    u->read = p->link_count;
+    for (int k = 0; k < t->inputs; k++)
+        if (mask & GCKPT_IN(k) && gckpti_in_arena(p, t->in[k]->base))
+            gckpti_add_link(p, u->read, p->of[t->in[k]->base->id]);
+    if (mask & GCKPT_OUT)
+        gckpti_add_link(p, u->read, p->of[u->id]);
+    u->reads = p->link_count - u->read;
+    u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
+}
+
+/* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
+static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
+{
+    gckpti_unit *u = &p->unit[p->units];
+    int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
+    u->id = t->id;
+    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
+    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+                 ? 0
+                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->aux = gckpti_model_size(p, t->aux_bytes);
+    u->work = gckpti_model_size(p, p->work_forward[t->id]);
+    u->cost = p->cost[t->id].forward;
+    u->fixed = prologue || t->keep || effect;
+    u->recompute = (unsigned char)(t->recompute && !u->fixed);
+    p->pinned += u->recompute;
+    u->effect = (unsigned char)effect;
+    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
+    p->offloads = p->offloads || u->offloads;
+    p->of[t->id] = p->units++;
+    if (t->kind == GCKPTI_OP)
+        gckpti_link_unit(p, u, t);
+}
+
+/* The units of one part: of the prologue, which depends on parameters only and is computed once a
+ * step, or of the body. A staged parameter stands before its first reader, and belongs to the
+ * prologue if that does. */
+static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
+{
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind != GCKPTI_OP || t->batchless != prologue)
+            continue;
+        for (int k = 0; k < t->inputs && needed[i]; k++) {
+            const gckpt_tensor *q = t->in[k]->base;
+            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
+                continue;
+            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
+            const uint64_t moved = (uint64_t)gckpti_values_bytes(stored) + gckpti_value_bytes(p, q);
+            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
+            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
+            if (gckpti_is_gathered(p, q)) {
+                size_t bytes = gckpti_value_bytes(p, q) - gckpti_share_bytes(p, q);
+                p->cost[q->id].forward = gckpti_add_work(
+                    p->cost[q->id].forward, gckpti_copy_work(p->desc->link_work, (int64_t)bytes));
+            }
+            gckpti_add_unit(p, q, prologue);
+            if (!prologue)
+                p->body[p->body_count++] = q->id;
+        }
+        if (needed[i])
+            gckpti_add_unit(p, t, prologue);
+        if (!prologue)
+            p->body[p->body_count++] = i;
+    }
 }
 
 GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
@@ -14759,319 +15129,8 @@ GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
         gckpti_order_backwards(p);
 }
 
-/* >>plan/gradients */
-/* ---- the model's gradients ---- */
-static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
-{
-    gckpti_gradient *v = &p->gradient[p->gradients];
-    v->id = t->id;
-    v->owner = v->sharer = -1;
-    v->first = v->last = rank;
-    v->storage = v->tail = v->alive = p->gradients;
-    v->kind = gckpti_sums_uses(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
-    v->size = size;
-    return p->gradients++;
-}
-
-/* Whether a target is the body's. */
-GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target)
-{
-    return p->target[target].unit >= p->prologue;
-}
-
-static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
-{
-    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
-}
-
-/* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
-static void gckpti_list_reductions(gckpti_planner *p)
-{
-    size_t n = (size_t)p->n;
-    int *last = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* ranks, by id */
-    p->reduction = (gckpti_reduction *)gckpti_scratch_take(&p->scratch, n, sizeof *p->reduction);
-    p->reduction_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    if (p->failed)
-        return;
-    memset(p->reduction_of, 0xff, n * sizeof(int));
-    for (int pass = 0; pass < 2; pass++)
-        for (int r = 0; r < p->body_ranks; r++) {
-            gckpti_unit *u = &p->unit[p->backward[r]];
-            const gckpt_tensor *t = p->tensors[u->id];
-            u->reduce = p->reductions;
-            for (int i = 0; i < t->inputs; i++) {
-                int id = t->in[i]->base->id;
-                const gckpti_reduction sum = { id, -1, -1, -1 };
-                if (pass == 0)
-                    last[id] = r;
-                else if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && last[id] == r &&
-                         !gckpti_repeats(t, i)) {
-                    int k = p->reductions++; /* the largest last, to go on beside backwards */
-                    for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, id); k--)
-                        p->reduction[k] = p->reduction[k - 1];
-                    p->reduction[k] = sum;
-                }
-            }
-            u->reduces = p->reductions - u->reduce;
-            for (int k = u->reduce; k < p->reductions; k++)
-                p->reduction_of[p->reduction[k].id] = k;
-        }
-}
-
-/* A sum that waits all through the step. */
-static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size)
-{
-    int v = gckpti_gradient_new(p, t, size, 0);
-    p->gradient[v].resident = 1;
-    p->gradient[v].last = p->ranks;
-    return v;
-}
-
-/* The accumulators of a looped plan: one for each use, all through the step; and what waits in the
- * binary counters of leaves. */
-static void gckpti_add_accumulators(gckpti_planner *p)
-{
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        for (int k = 0; p->active[i] & GCKPTI_RUNS && k < t->inputs; k++) {
-            const gckpt_tensor *q = t->in[k]->base;
-            if (!p->active[q->id] || !gckpti_sums_uses(q))
-                continue;
-            size_t low = gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1;
-            p->target[p->unit[p->of[i]].target + k].gradient =
-                gckpti_add_resident(p, q, low * gckpti_bytes(p, q, 0));
-        }
-    }
-    for (int k = 0; k < p->levels * p->reductions; k++) {
-        gckpti_reduction *sum = &p->reduction[k / p->levels];
-        const gckpt_tensor *t = p->tensors[sum->id];
-        int v = gckpti_add_resident(p, t, gckpti_bytes(p, t, 0));
-        p->gradient[v].kind = GCKPT_BUFFER_TREE;
-        sum->waits = k % p->levels ? sum->waits : v;
-    }
-    for (int id = 0; id < p->n; id++)
-        if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && p->first_use[id] >= 0)
-            p->whole[id] = p->target[p->first_use[id]].gradient;
-}
-
-/* Where unit u's backward puts the gradient of input i of its op t. A looped sum has its
- * accumulator already. Else the first use makes the gradient (cleared if it is a sum over uses) and
- * a later one adds to it in place; but one of a sum over uses, or of an input that occurs twice, is
- * scratch that is added to it (total). */
-static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t, int i)
-{
-    const gckpt_tensor *q = t->in[i]->base;
-    gckpti_target *target = &p->target[u->target + i];
-    int sums = gckpti_sums_uses(q), *whole = &p->whole[q->id], so_far = *whole;
-    unsigned char bit = (unsigned char)(1u << i);
-    if (!p->active[q->id])
-        return;
-    if (sums && p->looped) {
-        u->accumulate |= bit;
-        return;
-    }
-    if (so_far >= 0 && !sums && !gckpti_repeats(t, i)) {
-        target->gradient = so_far;
-        u->accumulate |= bit;
-    } else {
-        target->total = so_far;
-        target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->rank);
-        if (sums) {
-            u->accumulate |= bit;
-            u->zero |= bit;
-        }
-    }
-    if (so_far < 0) {
-        *whole = target->gradient;
-        p->gradient[*whole].owner = sums ? -1 : q->id;
-    }
-    p->gradient[*whole].last = u->rank;
-}
-
-/* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
- * INT32_MAX; id -1: nobody does. */
-static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
-{
-    for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
-        if (p->unit[p->target[k].unit].rank > rank)
-            return p->unit[p->target[k].unit].rank;
-    return INT32_MAX;
-}
-
-/* Gives gradient v, which begins at `rank`, the bytes of w, which ends or is passed on there, when
- * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
- * until one of them is written again; by then the others must be dead. Else all must end there. */
-static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int copy)
-{
-    gckpti_gradient *all = p->gradient;
-    if (v < 0 || w < 0 || all[v].size != all[w].size ||
-        gckpti_elements(&p->tensors[all[v].id]->shape) !=
-            gckpti_elements(&p->tensors[all[w].id]->shape))
-        return;
-    gckpti_gradient *root = &all[all[w].storage];
-    if (!copy && root->until != rank)
-        return;
-    while (copy && all[root->alive].last < rank) /* nobody writes to it any more; w lives */
-        root->alive = all[root->alive].sharer;
-    for (int m = root->alive; copy && m >= 0; m = all[m].sharer)
-        if (all[v].last >= gckpti_next_write(p, all[m].owner, rank) ||
-            all[m].last >= gckpti_next_write(p, all[v].owner, rank))
-            return;
-    all[root->tail].sharer = v;
-    root->tail = v;
-    root->until = all[v].last > root->until ? all[v].last : root->until;
-    all[v].storage = all[w].storage;
-}
-
-/* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
-static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
-{
-    const gckpt_tensor *t = p->tensors[u->id];
-    int comes_in = p->whole[u->id];
-    for (int i = 0; i < t->inputs && !gckpti_sums_uses(t); i++) {
-        const gckpt_tensor *q = t->in[i]->base;
-        int repeated = 0;
-        for (int k = 0; k < t->inputs; k++)
-            repeated = repeated || (k != i && t->in[k]->base == q);
-        if (gckpti_sums_uses(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
-            continue;
-        int v = p->target[u->target + i].gradient;
-        if (t->op->flags & GCKPT_PASSES(i))
-            gckpti_share_gradient(p, v, comes_in, u->rank, 1);
-        else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
-            gckpti_share_gradient(p, v, comes_in, u->rank, 0);
-    }
-}
-
-/* What gradients and workspaces of backwards take depends on the backwards alone: by rank, rounded
- * up. gradient_at: at a backward; gradient_between: between it and the one before. */
-static void gckpti_model_bytes(gckpti_planner *p)
-{
-    size_t n = (size_t)p->ranks + 3;
-    p->gradient_at = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient_at);
-    p->gradient_between = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof(int64_t));
-    for (int v = 0; v < p->gradients && !p->failed; v++) {
-        const gckpti_gradient *q = &p->gradient[v];
-        int64_t size = gckpti_model_size(p, q->size);
-        if (q->storage != v)
-            continue;
-        p->gradient_at[q->first] += size;
-        p->gradient_at[q->until + 1] -= size;
-        p->gradient_between[q->resident ? q->first : q->first + 1] += size;
-        p->gradient_between[q->until + 1] -= size;
-    }
-    for (int r = 1; r <= p->ranks && !p->failed; r++) {
-        p->gradient_at[r] += p->gradient_at[r - 1];
-        p->gradient_between[r] += p->gradient_between[r - 1];
-    }
-    for (int r = 0; r < p->ranks && !p->failed; r++)
-        p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
-}
-
-/* Whether the ranks need no more than their shares of a parameter's gradient behind its REDUCE. */
-GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
-{
-    int use = p->first_use[id];
-    while (use >= 0 && gckpti_in_body(p, use))
-        use = p->target[use].next;
-    return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_cut(p->g->store, gckpti_elements(&p->tensors[id]->shape));
-}
-
-/* What the REDUCEs behind the backward of unit u exchange may be under way until the backward of
- * rank `until` has run, which has the next ones behind it. */
-static void gckpti_end_exchanges(gckpti_planner *p, const gckpti_unit *u, int until)
-{
-    for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
-        const gckpti_reduction *sum = &p->reduction[k];
-        if (sum->work >= 0)
-            p->gradient[sum->work].last = until;
-        if (sum->shard >= 0)
-            p->gradient[p->whole[sum->id]].last = until;
-    }
-}
-
-/* Room for what other ranks send, and for shares where sums do not stay. */
-static void gckpti_add_exchanges(gckpti_planner *p)
-{
-    const gckpti_unit *before = NULL;
-    int64_t first;
-    for (int r = 0; r < p->body_ranks && p->g->store->ranks > 1; r++) {
-        const gckpti_unit *u = &p->unit[p->backward[r]];
-        int work = -1;
-        if (u->reduces == 0)
-            continue;
-        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
-            gckpti_reduction *sum = &p->reduction[k];
-            const gckpt_tensor *t = p->tensors[sum->id];
-            size_t half = (size_t)gckpti_share(gckpti_elements(&t->shape), 0, 2, &first) * 4;
-            work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
-            gckpti_gradient *room = &p->gradient[work];
-            room->kind = GCKPT_BUFFER_TREE;
-            room->id = half > room->size ? sum->id : room->id;
-            room->size = half > room->size ? half : room->size;
-            sum->work = work;
-            if (!p->looped && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
-                gckpti_scatters(p, sum->id)) {
-                sum->shard = gckpti_gradient_new(p, t, gckpti_share_bytes(p, t), r);
-                p->gradient[sum->shard].last = p->ranks - 1;
-            }
-        }
-        if (before)
-            gckpti_end_exchanges(p, before, r);
-        before = u;
-    }
-    if (before)
-        gckpti_end_exchanges(p, before, p->body_ranks);
-}
-
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
-{
-    if (p->leaves > 1)
-        gckpti_list_reductions(p);
-    if (p->failed)
-        return;
-    if (p->looped)
-        gckpti_add_accumulators(p);
-    for (int r = 0; r < p->ranks; r++) {
-        gckpti_unit *u = &p->unit[p->backward[r]];
-        const gckpt_tensor *t = p->tensors[u->id];
-        int whole = p->whole[u->id];
-        if (whole >= 0 && !p->gradient[whole].resident)
-            p->gradient[whole].last = r;
-        for (int i = 0; i < t->inputs; i++)
-            gckpti_find_target(p, u, t, i);
-    }
-    for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
-            p->gradient[p->whole[i]].last = p->ranks - 1;
-    gckpti_add_exchanges(p);
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].gradient)
-            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->ranks;
-    for (int v = 0; v < p->gradients; v++)
-        p->gradient[v].until = p->gradient[v].last;
-    for (int r = 0; r < p->ranks; r++)
-        gckpti_share_targets(p, &p->unit[p->backward[r]]);
-    gckpti_model_bytes(p);
-}
-
 /* >>plan/makers */
-/* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
-{
-    for (size_t width = 1; width < n; width *= 2)
-        for (size_t low = 0; low + width < n; low += 2 * width) {
-            size_t middle = low + width, high = middle + width < n ? middle + width : n;
-            if (v[middle - 1].key <= v[middle].key)
-                continue;
-            memcpy(spare, v + low, width * sizeof *v);
-            for (size_t i = 0, j = middle, k = low; i < width; k++)
-                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
-        }
-}
-
+/* ---- makers: each writes the body of a schedule, p->made ---- */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
     if (p->failed)
@@ -15093,47 +15152,45 @@ static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
-    for (int r = 0; r < p->body_ranks; r++)
+    for (int r = 0; r < p->body_backwards; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
 
-GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
-
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { FAR = 8 };
+    enum { APART = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
-    int *reader = p->left, *place = p->latest, fixed = 0;
+    int *reader = p->left, *before = p->latest, fixed = 0; /* before[u]: the unit it precedes */
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     for (int u = 0; u < p->units && !p->failed; u++) {
         fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
-        reader[u] = place[u] = u;
+        reader[u] = before[u] = u;
         p->when[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->units && !p->failed; u++) {
+    for (int u = p->prologue; u < p->units && !p->failed; u++) { /* for what backwards read */
         const gckpti_unit *q = &p->unit[u];
         for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
             gckpti_lower(&p->when[p->links[k]], q->rank);
         if (q->rank >= 0 && (q->effect || q->reads_aux))
             gckpti_lower(&p->when[u], q->rank);
     }
-    for (int u = p->units; u-- > p->prologue && !p->failed;) {
+    for (int u = p->units; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
         const gckpti_unit *q = &p->unit[u];
         if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
             p->when[u] = 0;
-        place[u] = fixed || reader[u] - u <= FAR ? u : place[u];
+        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
         for (int k = q->in; k < q->in + q->inputs; k++) {
             int v = p->links[k];
             gckpti_lower(&p->when[v], p->when[u]);
-            place[v] = place[v] == v ? place[u] : place[v];
-            gckpti_lower(&place[v], place[u]);
+            before[v] = before[v] == v ? before[u] : before[v];
+            gckpti_lower(&before[v], before[u]);
             reader[v] = u;
         }
         key[u].item = u;
-        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)place[u];
+        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)before[u];
     }
     if (p->failed)
         return;
@@ -15153,7 +15210,7 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, before = -1;
-    for (int r = 0; r < p->body_ranks; r++) {
+    for (int r = 0; r < p->body_backwards; r++) {
         int turn = p->turn[p->backward[r]], now = group > 0 ? (turn - p->prologue) / group : r;
         int i = group > 0 ? p->prologue + now * group : p->prologue;
         int end = group > 0 ? i + group : group < 0 ? turn + 1 : 0;
@@ -15282,11 +15339,11 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
         if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
-    for (int r = 0; r < p->body_ranks && seen; r++)
-        if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                                      "schedule: %T needs a forward and a backward",
-                                      p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+    for (int r = 0; r < p->body_backwards && seen; r++)
+        if (seen[p->unit[p->backward[p->body_backwards - 1 - r]].id] != (FORWARD | BACKWARD))
+            return gckpti_graph_error(
+                p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+                p->tensors[p->unit[p->backward[p->body_backwards - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
             return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
@@ -15295,6 +15352,7 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
 }
 
 /* >>plan/schedule */
+/* ---- schedules: what a maker wrote becomes one; its spans ---- */
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
@@ -15340,7 +15398,7 @@ static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
  * lets go is there again when it has run anew behind all that runs for the first time. */
 static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckpti_schedule *s)
 {
-    int backward_seen = 0, turn = 0;
+    int backward_seen = 0, firsts = 0;
     memset(p->stale, 0, (size_t)p->units);
     memset(p->computed, 0, (size_t)p->units);
     s->length = 0;
@@ -15352,18 +15410,18 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
-                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < turn);
+                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < firsts);
         if (backward_seen)
             gckpti_refresh(p, i, s);
         if (i >= 0) {
             p->latest[u] = s->length;
-            turn = p->computed[u] ? turn : s->length + 1;
+            firsts = p->computed[u] ? firsts : s->length + 1;
             p->computed[u] = 1;
             p->stale[u] = 0;
         }
         s->item[s->length++] = i;
     }
-    for (int r = p->body_ranks; r < p->ranks; r++)
+    for (int r = p->body_backwards; r < p->backwards; r++)
         s->item[s->length++] = ~p->backward[r];
 }
 
@@ -15372,7 +15430,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
  * Returns the new length. */
 static int gckpti_drop(gckpti_planner *p, int *item, int length)
 {
-    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, FAR = 4 }; /* FAR: a reload brings it back */
+    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, BACK = 4 }; /* BACK: a reload brings it back */
     int kept = length;
     memset(p->left, 0, (size_t)p->units * sizeof *p->left);
     for (int x = 0; x < length; x++)
@@ -15388,7 +15446,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
         } else if (gckpti_reloads(p, i)) {
             if (!(p->behind[i - p->units] & (VALUE | AUX)))
                 continue;
-            p->behind[i - p->units] = FAR;
+            p->behind[i - p->units] = BACK;
         } else {
             p->left[i]--;
             if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))
@@ -15406,7 +15464,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s)
 {
-    int most = length + p->pinned + p->prologue + p->ranks - p->body_ranks;
+    int most = length + p->pinned + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
         return 0;
     gckpti_add_pins(p, made, length, s);
@@ -15453,7 +15511,7 @@ GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
                 return x;
             if (u->reads_aux)
                 s->span[latest[self]].aux_end = x;
-            body_end = u->rank == p->body_ranks ? x : body_end;
+            body_end = u->rank == p->body_backwards ? x : body_end;
             continue;
         }
         v->sources = taken - v->source;
@@ -15502,9 +15560,75 @@ GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item)
                               t, p->tensors[p->unit[missing].id]);
 }
 
+/* >>plan/live */
+/* ---- live bytes of a draft ---- */
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
+{
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+                                                     : GCKPT_BYTES_ACTIVATIONS;
+}
+
+/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
+GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+{
+    return held - bytes / (size_t)p->g->store->ranks;
+}
+
+/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
+ * From a difference array, by kind; exact in double below 2^53. */
+GCKPTI_FN gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
+{
+    typedef double kinds[GCKPT_BYTES_KINDS];
+    size_t slots = d->length + 2;
+    gckpti_scratch_clear(&p->pass);
+    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
+    if (!change)
+        return GCKPT_E_MEMORY;
+    for (size_t i = 0; i < d->buffer_count; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const gckpt_tensor *t = p->tensors[b->id];
+        size_t whole = gckpti_bytes(p, t, 0);
+        int kind = gckpti_bytes_kind(b->kind),
+            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
+        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
+            kind = GCKPT_BYTES_GATHERED;
+        change[b->start][kind] += (double)b->size;
+        change[b->end + 1][kind] -= (double)b->size;
+        change[b->start][GCKPT_BYTES_PADDING] += padding;
+        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
+    }
+    memset(live, 0, sizeof live);
+    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
+    d->most = 0;
+    for (size_t x = 0; x < slots; x++) {
+        double sum = 0, before = d->most;
+        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
+            live[k] += change[x][k];
+            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
+        }
+        d->most = sum > d->most ? sum : d->most;
+        if (d->most > (double)GCKPTI_ADDRESSABLE)
+            continue;
+        if (x < d->length)
+            d->live[x] = (size_t)sum;
+        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
+            d->kind_bytes[k] = (size_t)live[k];
+    }
+    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    if (d->bound < SIZE_MAX)
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: the step arena would need %g bytes, more than "
+                        "this machine can address; use fewer rows or another mode",
+                        d->most);
+}
+
 /* >>plan/draft */
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
-GCKPTI_FN int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
+static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
@@ -15575,7 +15699,7 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
 }
 
 /* The instructions of a schedule, updates included; which forwards are first; the work. */
-GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
+static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
 {
     uint64_t once = 0, again = 0, backward = 0;
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
@@ -15588,7 +15712,7 @@ GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
         const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
-        if (i < 0 && p->unit[u].rank == p->body_ranks)
+        if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
@@ -15618,7 +15742,7 @@ GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         if (early)
             gckpti_update_behind(p, d, x, counted, last);
     }
-    if (p->body_ranks == p->ranks)
+    if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
@@ -15783,7 +15907,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
-GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
+static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 {
     size_t at = 0;
     for (int v = 0; v < d->s.spans; v++)
@@ -15801,7 +15925,7 @@ GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 }
 
 /* Buffers and operands of all instructions, in their order. */
-GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
+static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
     const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
@@ -15830,77 +15954,13 @@ GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
-    gckpti_exchange_buffers(p, d, before, NULL, (int)d->epilogue - (p->body_ranks == p->ranks));
+    gckpti_exchange_buffers(p, d, before, NULL,
+                            (int)d->epilogue - (p->body_backwards == p->backwards));
     for (int i = 0; i < p->desc->fetches; i++) {
         int id = p->desc->fetch[i].tensor->base->id;
         if (p->desc->fetch[i].gradient)
             d->buffers[d->gradient[p->whole[id]]].end = end;
     }
-}
-
-/* >>plan/live */
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
-{
-    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
-                                                     : GCKPT_BYTES_ACTIVATIONS;
-}
-
-/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
-GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
-{
-    return held - bytes / (size_t)p->g->store->ranks;
-}
-
-/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
- * From a difference array, by kind; exact in double below 2^53. */
-static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
-{
-    typedef double kinds[GCKPT_BYTES_KINDS];
-    size_t slots = d->length + 2;
-    gckpti_scratch_clear(&p->pass);
-    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
-    if (!change)
-        return GCKPT_E_MEMORY;
-    for (size_t i = 0; i < d->buffer_count; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        const gckpt_tensor *t = p->tensors[b->id];
-        size_t whole = gckpti_bytes(p, t, 0);
-        int kind = gckpti_bytes_kind(b->kind),
-            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
-        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
-        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
-            kind = GCKPT_BYTES_GATHERED;
-        change[b->start][kind] += (double)b->size;
-        change[b->end + 1][kind] -= (double)b->size;
-        change[b->start][GCKPT_BYTES_PADDING] += padding;
-        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
-    }
-    memset(live, 0, sizeof live);
-    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
-    d->most = 0;
-    for (size_t x = 0; x < slots; x++) {
-        double sum = 0, before = d->most;
-        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
-            live[k] += change[x][k];
-            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
-        }
-        d->most = sum > d->most ? sum : d->most;
-        if (d->most > (double)GCKPTI_ADDRESSABLE)
-            continue;
-        if (x < d->length)
-            d->live[x] = (size_t)sum;
-        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
-            d->kind_bytes[k] = (size_t)live[k];
-    }
-    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
-    if (d->bound < SIZE_MAX)
-        return GCKPT_OK;
-    return gckpti_error(p->g, GCKPT_E_MEMORY,
-                        "plan: the step arena would need %g bytes, more than "
-                        "this machine can address; use fewer rows or another mode",
-                        d->most);
 }
 
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
@@ -15929,31 +15989,6 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     return gckpti_sum_live(p, d);
 }
 
-GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
-{
-    gckpt_result result = GCKPT_OK;
-    p->made_length = 0;
-    switch (mode) {
-    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
-    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
-    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
-    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
-    default: gckpti_make_store_all(p); break;
-    }
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    if (result == GCKPT_OK)
-        result = gckpti_make_draft(p, p->made, (int)p->made_length);
-    if (mode == GCKPT_STORE_ALL)
-        p->most = p->draft.most;
-    return result;
-}
-
-GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
-{
-    return result == GCKPT_E_MEMORY && !p->failed;
-}
-
 /* >>plan/place */
 /* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
@@ -15975,7 +16010,7 @@ GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
  *
  * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
  */
-enum { GCKPTI_FEW = 128 };
+enum { GCKPTI_FEW = 128 }; /* blocks that are looked at one by one, at the most */
 
 static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -16181,7 +16216,7 @@ GCKPTI_FN size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, si
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.under, alignment);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal; order++) {
+    for (int order = 0; order < GCKPTI_PLACINGS && best > s.goal; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -16215,6 +16250,33 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
                         d->bound);
 }
 
+/* >>plan/modes */
+/* ---- modes: the drafts of all but a search, and of SQRT the best of many ---- */
+GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = GCKPT_OK;
+    p->made_length = 0;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
+    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
+    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
+    default: gckpti_make_store_all(p); break;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (result == GCKPT_OK)
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    if (mode == GCKPT_STORE_ALL)
+        p->most = p->draft.most;
+    return result;
+}
+
+GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
 GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_draft_mode(p, mode, group);
@@ -16228,8 +16290,53 @@ GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
     p->draft = swap;
 }
 
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
+{
+    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
+}
+
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
+{
+    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
+    size_t group = i < ops ? i + 1 : i - ops + 1;
+    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
+}
+
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+{
+    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
+    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
+    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        bound[i] = SIZE_MAX;
+        if (gckpti_part_repeats(p, i))
+            continue;
+        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
+        bound[i] = p->draft.bound;
+    }
+    while (result == GCKPT_OK) {
+        size_t next = 0;
+        for (size_t i = 1; i < n; i++)
+            if (bound[i] < bound[next])
+                next = i;
+        if (n == 0 || bound[next] >= least)
+            break;
+        bound[next] = SIZE_MAX;
+        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
+        if (result == GCKPT_OK && p->draft.arena < least) {
+            least = p->draft.arena;
+            gckpti_keep_draft(p);
+        }
+    }
+    if (result != GCKPT_OK || least < SIZE_MAX)
+        return result;
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+}
+
 /* >>plan/encode */
-/* ---- from draft to plan ---- */
+/* ---- from draft to plan; a plan's block ---- */
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
 static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
@@ -16277,36 +16384,6 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
         memcpy((char *)gckpti_written(plan, plan->names) + at, name, size);
     plan->name_bytes = at + size;
     return at;
-}
-
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
-static gckpti_node gckpti_node_of(const gckpt_tensor *t)
-{
-    gckpti_node node;
-    memset(&node, 0, sizeof node);
-    node.op = t->op;
-    node.data = t->data;
-    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
-    node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
-    node.base = (gckpti_id)t->base->id;
-    node.kind = (gckpti_byte)t->kind;
-    node.inputs = (gckpti_byte)t->inputs;
-    for (int k = 0; k < t->inputs; k++)
-        node.in[k] = (gckpti_id)t->in[k]->id;
-    node.type = (gckpti_byte)t->type;
-    node.batchless = (gckpti_byte)t->batchless;
-    return node;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
-{
-    const gckpt_store *s = t->graph->store;
-    gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
-                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                            : t->kind == GCKPTI_VIEW ? NULL
-                                                     : t->name);
 }
 
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
@@ -16464,6 +16541,15 @@ GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
     return order;
 }
 
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
+{
+    const char *name = backend ? backend->name : NULL;
+    if (!backend)
+        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
+    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    return 2 + (int)(hash & 0x3fffffff);
+}
+
 /* The numbers of the plan that a draft becomes. */
 static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_plan *plan)
 {
@@ -16594,51 +16680,6 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
-GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
-{
-    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
-}
-
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
-{
-    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
-    size_t group = i < ops ? i + 1 : i - ops + 1;
-    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
-}
-
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
-{
-    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
-    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
-    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        bound[i] = SIZE_MAX;
-        if (gckpti_part_repeats(p, i))
-            continue;
-        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
-        bound[i] = p->draft.bound;
-    }
-    while (result == GCKPT_OK) {
-        size_t next = 0;
-        for (size_t i = 1; i < n; i++)
-            if (bound[i] < bound[next])
-                next = i;
-        if (n == 0 || bound[next] >= least)
-            break;
-        bound[next] = SIZE_MAX;
-        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
-        if (result == GCKPT_OK && p->draft.arena < least) {
-            least = p->draft.arena;
-            gckpti_keep_draft(p);
-        }
-    }
-    if (result != GCKPT_OK || least < SIZE_MAX)
-        return result;
-    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
-}
-
 /* =================================================================================================
  * >>search: what no schedule can do without; the least work for every budget
  *
@@ -16649,22 +16690,25 @@ GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
  * options, chain, offers) that are squeezed below the limit (squeeze) and polished (polish).
  * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
  * is told in search/search and search/cuts.
+ *
+ * Words, beside those of plan:
+ *   instant  a backward at which it is counted what must lie in the arena
+ *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
+ *   rung     a byte limit, and the best schedule that was found under it
+ *   slot     where a schedule is kept: a rung's, a seed, the winner
+ *   seed     a schedule that was made without regard to a limit
  * ============================================================================================== */
 
 /* ---- search/cuts.c ---- */
 enum {
-    GCKPTI_OPEN = 6,
-    GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
-    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
-    GCKPTI_ALL_CUTS = 16384,
-    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
-    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
+    GCKPTI_INSTANTS = 8, /* of a model, at the most */
+    GCKPTI_CHEAP = 3 /* hulls with copies of 1/2, .. their work; the last: as if they were free */
 };
 
+/* What an instant knows of a unit: bits of values that only repeated forwards read, its inputs' and
+ * its own; GCKPTI_READ, .. */
 typedef struct {
-    unsigned char opens,
-        own; /* bits of values that only repeated forwards read: inputs', its own */
+    unsigned char opens, own;
     unsigned char flags;
 } gckpti_cut_unit;
 
@@ -16681,7 +16725,8 @@ typedef struct {
     int n;
 } gckpti_kept_list;
 
-/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
+/* The cuts of an instant, all or those of the hull; and what each continues, of those behind each
+ * unit, too: of cut k behind unit i from[first[i] + k]. */
 typedef struct {
     gckpti_kept_list last;
     uint32_t *from;
@@ -16713,7 +16758,8 @@ typedef struct gckpti_bound {
 } gckpti_bound;
 
 /* ---- search/bound.c ---- */
-/* The same, and by all cuts of the instant that decides. */
+/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
+ * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
 
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
@@ -16727,26 +16773,9 @@ GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena);
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b);
 
 /* ---- search/search.c ---- */
-enum {
-    GCKPTI_STAGES = 257, /* most stages of the chain programme */
-    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
-    GCKPTI_FINE = 1024,
-    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
-    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
-    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
-    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
-    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
-    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
-    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
-    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
-    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
-    GCKPTI_SHAKES = 4,      /* this often */
-    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
-    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
-    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
-};
+enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
 
+/* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_slot {
     int *item, length;
     int64_t limit, peak;
@@ -16769,10 +16798,11 @@ typedef struct {
 typedef struct {
     uint64_t key; /* the least is tried first */
     int unit, start, from, to;
-    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
-    uint64_t cost;       /* of that */
-    int64_t penalty;     /* excess that keeping its inputs adds */
-    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
+    int set, units;     /* its closure: s->set[set..]. Or what goes with the repeated forward */
+    int truncated;      /* the closure would have been larger */
+    uint64_t cost;      /* of that */
+    int64_t penalty;    /* excess that keeping its inputs adds */
+    int64_t value, aux; /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
 
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
@@ -16798,17 +16828,17 @@ typedef struct {
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
     int first_backward;  /* its position in the present schedule; */
-    int turn;            /* behind the last forward before it that is no repeated one */
+    int firsts;          /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
     int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
     int *set, sets;   /* of moves: closures; or what goes too */
-    int cut;          /* one that was used would be larger, or the search ended early */
-    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
-    int leaves;
+    int cut;          /* a closure that was used was truncated, or the search ended early */
+    int64_t *room;    /* polish: a tree of minima, of the bytes left below the limit; */
+    int leaves;       /* it has so many */
     uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
+    int shift;        /* squeeze: 2^shift positions above the limit a chunk; */
     int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
     gckpti_move *move, *sorted;
     uint64_t worst;       /* moves with a greater key are not kept; */
@@ -16819,10 +16849,12 @@ typedef struct {
     int moves;
     gckpti_bound *bound;
     uint64_t enough;             /* so little above the bound is good enough */
-    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
+    unsigned char *fewer, *more; /* what the two cuts around a limit compute again */
     gckpti_known *known[GCKPTI_INSTANTS];
     gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
-    int slots, seeds, hunting, whole;
+    int slots, seeds;
+    int hunting;           /* gckpti_find_least: fewer bytes are better, whatever the work */
+    int whole;             /* a small graph: whatever was found counts for every budget */
     unsigned deciders;     /* bits of instants that decide for some budget */
     int late;              /* some forwards come late: a cut may then repeat less than it says */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
@@ -16833,26 +16865,29 @@ typedef struct {
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Drafts and places a slot's schedule: slot->arena, p->draft. */
+/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
+ * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
 
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
- * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
- * bound is not. */
+ * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts
+ * is the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at
+ * is only what is not proven to have as much work as the best so far. */
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
 
 /* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
- * it is not. */
+ * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
+/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung
+ * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
+ * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
 
 /* What the files of search share; no other folder uses it. */
 
 /* ---- search/cuts.c ---- */
-/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
+/* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
 enum {
     GCKPTI_READ = 1,
@@ -16863,24 +16898,32 @@ enum {
     GCKPTI_STAYS = 32
 };
 
+/* What a cut does with a unit's results: computes them again; offloads some or all. 0: keeps. */
 enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 
-/* ---- search/search.c ---- */
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
+enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
 
-/* A schedule that is kept: the best found under a rung's limit, or a seed. */
-enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
+/* ---- search/moves.c ---- */
+#define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
+
+/* ---- search/slots.c ---- */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
+
+enum {
+    GCKPTI_LITTLE = 64, /* most units for which all that was found counts for every budget; */
+    GCKPTI_SMALL = 100, /* for which rungs are shaken, and each is a stage, too; */
+    GCKPTI_POOR = 400   /* for memory-poor (a quadratic list) */
+};
 
 /* ---- search/stages.c ---- */
+enum { GCKPTI_STAGES = 257, GCKPTI_LEVELS = 4 }; /* of a chain; of a unit in one: at the most */
+/* Bytes of an option: while the rest of the chain runs; at most, before that and behind it. */
 enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
 #define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
 #define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
-enum { GCKPTI_LEVELS = 4 };
 /* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
 typedef struct {
-    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
+    int64_t bytes[GCKPTI_FIGURES];
     int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
     uint64_t cost;
     int level, flipped; /* where its levels begin; whether others were made of it */
@@ -16918,6 +16961,10 @@ typedef struct {
 /* Whether a border of stages may be before unit u: where the user's outermost segments have one;
  * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
+
+/* ---- search/seeds.c ---- */
+/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
+GCKPTI_FN void gckpti_seed(gckpti_search *s);
 
 /* >>search/cuts */
 /* =================================================================================================
@@ -16957,6 +17004,9 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.
  * ============================================================================================== */
+/* OPEN: as above; then cuts behind a unit, at the most, on hulls and in all. */
+enum { GCKPTI_OPEN = 6, GCKPTI_HULL_CUTS = 1024, GCKPTI_ALL_CUTS = 16384 };
+
 /* Marks what an instant knows. */
 GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {
@@ -17185,6 +17235,9 @@ GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, i
 }
 
 /* >>search/bound */
+/* ---- bounds: what is proven, by the cuts of all instants ---- */
+enum { GCKPTI_COUNTED = 256 }; /* most units for lists of all cuts */
+
 /* The least work on an instant's hull for so many bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
 {
@@ -17307,9 +17360,9 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
     b->scratch = scratch;
     gckpti_bound_sums(b);
     b->again = (unsigned char *)gckpti_scratch_take(scratch, n, 1);
-    int *record = (int *)gckpti_scratch_take(scratch, (size_t)p->body_ranks, sizeof(int));
+    int *record = (int *)gckpti_scratch_take(scratch, (size_t)p->body_backwards, sizeof(int));
     int count = 0;
-    for (int r = 0; r < p->body_ranks && record; r++) {
+    for (int r = 0; r < p->body_backwards && record; r++) {
         int64_t held = gckpti_bytes_at(p, ~p->backward[r], NULL);
         if (held > most)
             record[count++] = r;
@@ -17410,7 +17463,7 @@ GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int lengt
            gckpti_want(&s->scratch, &t->live, n, sizeof *t->live);
 }
 
-/* ---- what gradients take, and what a pass notes of units ---- */
+/* ---- sizes of a model ---- */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -17428,7 +17481,7 @@ GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
     const gckpti_planner *p = s->p;
     s->gradient_at = p->gradient_at;
     s->gradient_between = p->gradient_between;
-    for (int r = 0; r <= p->ranks; r++)
+    for (int r = 0; r <= p->backwards; r++)
         s->grain =
             gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
     s->note = (gckpti_note *)gckpti_scratch_take(&s->scratch, (size_t)p->units, sizeof *s->note);
@@ -17510,7 +17563,7 @@ static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     const gckpti_planner *p = s->p;
-    int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
+    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1, count;
     int64_t live = gckpti_begin_pass(s, kept);
     t->peak = t->far = 0;
     t->extra = 0;
@@ -17626,10 +17679,10 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
     gckpti_begin_pass(s, -1);
-    s->turn = 0;
+    s->firsts = 0;
     for (int x = 0; x < s->first_backward && s->p->pinned > 0; x++)
         if (s->note[gckpti_unit_of(s->p, t->item[x])].runs++ == 0)
-            s->turn = x + 1;
+            s->firsts = x + 1;
     gckpti_begin_pass(s, -1);
     return 1;
 }
@@ -17638,12 +17691,11 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
  * before is from before the backwards, as gckpti_add_pins sees it. */
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
+    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
 
-/* >>search/squeeze */
-/* ---- moves ---- */
-#define GCKPTI_TWICE (UINT64_C(1) << 32)
+/* >>search/moves */
+/* ---- moves, of squeeze and of polish: their list, what they cost ---- */
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
@@ -17667,10 +17719,10 @@ GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
     return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
 }
 
-/* Whether the present schedule may offload some bytes of a unit more. */
-static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
+GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
 {
-    return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
+    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
+        s->move[s->moves++] = *m;
 }
 
 /* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
@@ -17690,6 +17742,37 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     gckpti_move *swap = s->move;
     s->move = s->sorted;
     s->sorted = swap;
+}
+
+GCKPTI_FN void gckpti_accept(gckpti_search *s)
+{
+    gckpti_schedule swap = s->now;
+    s->now = s->next;
+    s->next = swap;
+}
+
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
+
+/* Whether the search has counted as much as it may; then it ends, wherever it is. */
+GCKPTI_FN int gckpti_spent(gckpti_search *s)
+{
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int spent = s->items > most || s->looked > 4 * most ||
+                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
+    s->cut = s->cut || spent;
+    return spent;
+}
+
+/* >>search/squeeze */
+/* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
+enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
+
+/* Whether the present schedule may offload some bytes of a unit more. */
+static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
+{
+    return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
 }
 
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
@@ -17740,7 +17823,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
     }
     m->set = first;
     m->units = end - first;
-    m->cut = h < end;
+    m->truncated = h < end;
     return choice;
 }
 
@@ -17752,12 +17835,6 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     int64_t sum = s->excess_sum[x] - s->excess_sum[low];
     int64_t most = size * (s->excess_count[x] - s->excess_count[low]);
     return sum < most ? sum : most;
-}
-
-GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
-{
-    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
-        s->move[s->moves++] = *m;
 }
 
 /* The gap of `unit` before position x, where the pass is, if closing it lowers the excess: with its
@@ -17847,7 +17924,7 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
             s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
             s->insert[k].item = s->set[j];
         }
-        s->cut = s->cut || m->cut;
+        s->cut = s->cut || m->truncated;
     }
     gckpti_sort_keys(s->insert, s->insert + most, most);
     int *out = s->next.item, x = 0;
@@ -17862,13 +17939,6 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
     memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
     s->next.length = (int)length + t->length - x;
     gckpti_evaluate(s, &s->next);
-}
-
-GCKPTI_FN void gckpti_accept(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
 }
 
 /* Excess that `size` bytes less take off, of what moves have left over, at those positions above
@@ -17985,16 +18055,6 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
     return !s->p->failed;
 }
 
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->cut = s->cut || spent;
-    return spent;
-}
-
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
@@ -18022,8 +18082,8 @@ GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 }
 
 /* >>search/polish */
-/* ---- room below the limit by position: a tree of minima. What a node holds is relative to its
- * parent; leaf size + 1 + x is position x ---- */
+/* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
+ * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
@@ -18269,39 +18329,7 @@ GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 }
 
 /* >>search/slots */
-/* ---- slots ---- */
-GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
-{
-    size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
-        return;
-    memcpy(slot->item, t->item, n * sizeof(int));
-    slot->length = t->length;
-    slot->peak = t->peak;
-    slot->extra = t->extra;
-    slot->arena = 0;
-}
-
-GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
-{
-    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
-        return 0;
-    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
-    s->now.length = slot->length;
-    gckpti_evaluate(s, &s->now);
-    return 1;
-}
-
-GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
-{
-    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
-        return NULL;
-    gckpti_slot *slot = &(*slots)[(*count)++];
-    memset(slot, 0, sizeof *slot);
-    return slot;
-}
-
-/* ---- seeds ---- */
+/* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
 GCKPTI_FN int gckpti_take_made(gckpti_search *s)
@@ -18331,43 +18359,129 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
         gckpti_take_made(s);
 }
 
-/* The same, and a seed. */
-GCKPTI_FN void gckpti_seed(gckpti_search *s)
+/* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
+GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+{
+    size_t n = (size_t)t->length;
+    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
+        return;
+    memcpy(slot->item, t->item, n * sizeof(int));
+    slot->length = t->length;
+    slot->peak = t->peak;
+    slot->extra = t->extra;
+    slot->arena = 0;
+}
+
+/* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
+GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+{
+    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
+        return 0;
+    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
+    s->now.length = slot->length;
+    gckpti_evaluate(s, &s->now);
+    return 1;
+}
+
+/* Appends an empty slot to *slots, where those there may move to. NULL: no memory. */
+GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+{
+    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
+        return NULL;
+    gckpti_slot *slot = &(*slots)[(*count)++];
+    memset(slot, 0, sizeof *slot);
+    return slot;
+}
+
+/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
 {
     const gckpti_schedule *t = &s->now;
-    int dominated = 0;
-    if (!gckpti_take_made(s))
+    gckpti_settle(s);
+    int better = slot->length == 0 || t->extra < slot->extra ||
+                 (t->extra == slot->extra && t->peak < slot->peak);
+    if (t->peak <= slot->limit && better && !s->p->failed)
+        gckpti_slot_store(s, slot, t);
+}
+
+/* Whether a slot's schedule is as good as proven, nearly. */
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+{
+    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
+}
+
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
+ * (number by number: as bytes the order would depend on the machine). */
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    int x = 0;
+    (void)context;
+    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
+        x++;
+    return a->arena != b->arena     ? a->arena < b->arena
+           : a->extra != b->extra   ? a->extra < b->extra
+           : a->length != b->length ? a->length < b->length
+                                    : x < a->length && a->item[x] < b->item[x];
+}
+
+/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
+static int gckpti_was_tried(gckpti_search *s, int exact)
+{
+    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
+    for (int x = 0; x < s->now.length; x++)
+        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < s->attempts; i++)
+        if (s->tried[i] == hash)
+            return 1;
+    if (s->attempts < GCKPTI_ATTEMPTS)
+        s->tried[s->attempts++] = hash;
+    return 0;
+}
+
+/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
+ * polished. */
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+{
+    if (s->now.peak / 5 * 4 > slot->limit || gckpti_was_tried(s, exact))
         return;
-    for (int i = 0; i < s->seeds; i++) {
-        const gckpti_slot *q = &s->seed[i];
-        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
-            return;
-        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
+    int above = s->now.peak > slot->limit;
+    s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
+    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
     }
-    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
-    if (!slot)
-        return;
-    gckpti_slot_store(s, slot, &s->now);
-    slot->dominated = dominated;
+    s->attempt = -1;
+}
+
+/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
+ * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
+ * savings, anew after each success. */
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+{
+    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
+        uint64_t before = slot->extra;
+        if (!gckpti_slot_load(s, slot))
+            return;
+        gckpti_find_repeats(s, INT64_MAX);
+        if (i >= s->moves || s->p->failed)
+            return;
+        s->barred = s->move[i].unit;
+        gckpti_try_without(s, &i, 1);
+        gckpti_accept(s);
+        int fits = gckpti_squeeze(s, slot->limit, exact);
+        s->barred = -1;
+        if (!fits)
+            continue;
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
+        i = slot->extra < before ? -1 : i;
+    }
 }
 
 /* >>search/stages */
-/* ---- the chain programme ----
- * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
- * to keeping nothing: each of its units has a level, which says behind how many of its runs its
- * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
- * 1: they are held when they have run again; .. Options are looked for once for all stages that are
- * the same: among those that differ in one level from an option that no other beats.
- *
- * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
- * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
- * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
- * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
- * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
- * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
- * evaluated like all others. */
-GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2,
-                                                                       255 }; /* are tried */
+/* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
+GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
@@ -18375,7 +18489,7 @@ GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
-    int count, last = -1, ranks = 0;
+    int count, last = -1, backwards = 0;
     gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
     if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
         return 0;
@@ -18394,8 +18508,8 @@ GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
         s->enters[u] += s->enters[u - 1];
     for (int u = p->units; u-- > p->prologue;) {
         last = p->unit[u].rank > last ? p->unit[u].rank : last;
-        ranks += p->unit[u].rank >= 0;
-        s->enters[u] = last + 1 == ranks ? s->enters[u] : INT64_MAX;
+        backwards += p->unit[u].rank >= 0;
+        s->enters[u] = last + 1 == backwards ? s->enters[u] : INT64_MAX;
     }
     return 1;
 }
@@ -18445,7 +18559,7 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
         gckpti_stage *q = &c->stage[k];
         q->end = k + 1 < c->n ? c->stage[k + 1].first : p->units;
         q->back = back;
-        while (back < p->body_ranks && p->backward[back] >= q->first)
+        while (back < p->body_backwards && p->backward[back] >= q->first)
             back++;
         q->back_end = back;
         q->waits = s->gradient_between[q->back] - s->gradient_between[0];
@@ -18524,7 +18638,9 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 }
 
 /* >>search/options */
-/* ---- options of a stage ---- */
+/* ---- options of a stage of the chain programme (search/chain) ---- */
+enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
+
 /* Finds what the list of a stage takes: from its end, with what is read from there on. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
 {
@@ -18733,7 +18849,29 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
 }
 
 /* >>search/chain */
-/* ---- the table ---- */
+/* ---- the chain programme ----
+ * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
+ * to keeping nothing: each of its units has a level, which says behind how many of its runs its
+ * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
+ * 1: they are held when they have run again; .. Options are looked for once for all stages that are
+ * the same: among those that differ in one level from an option that no other beats.
+ *
+ * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
+ * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
+ * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
+ * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
+ * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
+ * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
+ * evaluated like all others. */
+enum {
+    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_FINE = 1024,
+    GCKPTI_TRIALS = 300000, /* items of lists looked at to find options, for all stages */
+    GCKPTI_SEEDS = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
+};
+
+/* ---- its table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
 static int gckpti_steps(const gckpti_chain *c, int64_t bytes)
 {
@@ -18984,32 +19122,27 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     return 1;
 }
 
-/* >>search/offers */
-/* ---- offers and seeds ---- */
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
- * (number by number: as bytes the order would depend on the machine). */
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
-    int x = 0;
-    (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
-    return a->arena != b->arena     ? a->arena < b->arena
-           : a->extra != b->extra   ? a->extra < b->extra
-           : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
-}
+/* >>search/seeds */
+/* ---- seeds: schedules that know no limit, made once (search/search) ---- */
+enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 
-/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+GCKPTI_FN void gckpti_seed(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
-    gckpti_settle(s);
-    int better = slot->length == 0 || t->extra < slot->extra ||
-                 (t->extra == slot->extra && t->peak < slot->peak);
-    if (t->peak <= slot->limit && better && !s->p->failed)
-        gckpti_slot_store(s, slot, t);
+    int dominated = 0;
+    if (!gckpti_take_made(s))
+        return;
+    for (int i = 0; i < s->seeds; i++) {
+        const gckpti_slot *q = &s->seed[i];
+        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+            return;
+        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
+    }
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
+    if (!slot)
+        return;
+    gckpti_slot_store(s, slot, &s->now);
+    slot->dominated = dominated;
 }
 
 /* Orders seeds: by live bytes, then work. */
@@ -19077,33 +19210,8 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_sink_seeds(s);
 }
 
-/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
- * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
- * savings, anew after each success. */
-GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
-{
-    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
-        uint64_t before = slot->extra;
-        if (!gckpti_slot_load(s, slot))
-            return;
-        gckpti_find_repeats(s, INT64_MAX);
-        if (i >= s->moves || s->p->failed)
-            return;
-        s->barred = s->move[i].unit;
-        gckpti_try_without(s, &i, 1);
-        gckpti_accept(s);
-        int fits = gckpti_squeeze(s, slot->limit, exact);
-        s->barred = -1;
-        if (!fits)
-            continue;
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-        i = slot->extra < before ? -1 : i;
-    }
-}
-
 /* >>search/again */
-/* ---- cuts as schedules ---- */
+/* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
 static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
@@ -19113,7 +19221,7 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
     p->made_length = 0;
     for (int u = 0; u < p->units; u++)
         there[u] = !again[u] || p->when[u] > 0;
-    for (int r = 0; r < p->body_ranks; r++) {
+    for (int r = 0; r < p->body_backwards; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         gckpti_emit_late(p, &next, r);
         for (int k = 0; k < u->reads + u->reads_aux; k++) {
@@ -19166,48 +19274,13 @@ static void gckpti_limit_far(gckpti_search *s, unsigned char *again)
     }
 }
 
-/* Makes the present schedule of such a body. */
+/* Makes the present schedule of what a cut marks. Returns its peak; INT64_MAX: out of memory. */
 GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
 {
     gckpti_planner *p = s->p;
     gckpti_limit_far(s, again);
     gckpti_make_again(p, again);
     return gckpti_take_made(s) ? s->now.peak : INT64_MAX;
-}
-
-/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
-static int gckpti_again(gckpti_search *s, int exact)
-{
-    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
-    for (int x = 0; x < s->now.length; x++)
-        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
-    for (int i = 0; i < s->attempts; i++)
-        if (s->tried[i] == hash)
-            return 1;
-    if (s->attempts < GCKPTI_ATTEMPTS)
-        s->tried[s->attempts++] = hash;
-    return 0;
-}
-
-/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
- * polished. */
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
-{
-    if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
-        return;
-    int above = s->now.peak > slot->limit;
-    s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_again(s, exact))) {
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-    }
-    s->attempt = -1;
-}
-
-/* Whether a slot's schedule is as good as proven, nearly. */
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
-{
-    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
 }
 
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
@@ -19298,7 +19371,11 @@ GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckp
 }
 
 /* >>search/ladder */
-/* ---- the ladder ---- */
+/* ---- the ladder: its rungs, and what is done to solve one ---- */
+/* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
+ * is shaken; rungs that depend on one another, at the most. */
+enum { GCKPTI_EXACT = 32, GCKPTI_TRIED = 12, GCKPTI_SHAKES = 4, GCKPTI_GROUP = 4 };
+
 /* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
  * one above. Rungs never depend on a budget. */
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
@@ -19410,7 +19487,7 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 }
 
 /* >>search/choose */
-/* ---- exact bytes ---- */
+/* ---- exact bytes of a schedule ---- */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
@@ -19423,6 +19500,7 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     return large ? GCKPT_OK : result;
 }
 
+/* ---- what counts for a budget, and what is found; how a search begins ---- */
 /* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)

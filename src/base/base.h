@@ -138,10 +138,20 @@ GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* ---- base/shape.c ---- */
+/* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
                            const void *context);
+typedef struct {
+    uint64_t key;
+    int item; /* what the key stands for */
+} gckpti_keyed;
+
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+GCKPTI_FN void gckpti_lower(int *to, int value); /* to a value that is less */
+
+/* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */

@@ -1,38 +1,5 @@
 #include "base/own.h"
 
-/* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
-
-static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
-{
-    unsigned char piece[64];
-    for (size_t n; size > 0; a += n, b += n, size -= n) {
-        n = size < sizeof piece ? size : sizeof piece;
-        memcpy(piece, a, n);
-        memcpy(a, b, n);
-        memcpy(b, piece, n);
-    }
-}
-
-GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
-                           const void *context)
-{
-    unsigned char *v = (unsigned char *)items;
-    for (size_t built = n / 2, end = n; end > 1;) {
-        size_t at = 0;
-        if (built > 0)
-            at = --built; /* still making the heap */
-        else
-            gckpti_swap(v, v + --end * size, size);
-        for (size_t child; end > 1 && (child = 2 * at + 1) < end; at = child) {
-            if (child + 1 < end && before(v + child * size, v + (child + 1) * size, context))
-                child++;
-            if (!before(v + at * size, v + child * size, context))
-                break;
-            gckpti_swap(v + at * size, v + child * size, size);
-        }
-    }
-}
-
 /* ---- shapes ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
 {

@@ -212,7 +212,7 @@ typedef struct {
 } gckpti_axis_split;
 
 GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                            int axis) /* negative: from the last*/;
+                                            int axis); /* negative: from the last */
 
 /* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
 GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
@@ -293,7 +293,7 @@ typedef struct {
     int64_t matrices, m, n, k;
 } gckpti_sizes;
 
-GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */;
+GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
@@ -315,7 +315,7 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next);
-GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */;
+GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a and b. */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,

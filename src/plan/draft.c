@@ -2,7 +2,7 @@
 #include "graph/graph.h"
 
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
-GCKPTI_FN int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
+static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
@@ -73,7 +73,7 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
 }
 
 /* The instructions of a schedule, updates included; which forwards are first; the work. */
-GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
+static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
 {
     uint64_t once = 0, again = 0, backward = 0;
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
@@ -86,7 +86,7 @@ GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
         const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
-        if (i < 0 && p->unit[u].rank == p->body_ranks)
+        if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
@@ -116,7 +116,7 @@ GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         if (early)
             gckpti_update_behind(p, d, x, counted, last);
     }
-    if (p->body_ranks == p->ranks)
+    if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
@@ -281,7 +281,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
-GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
+static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 {
     size_t at = 0;
     for (int v = 0; v < d->s.spans; v++)
@@ -299,7 +299,7 @@ GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 }
 
 /* Buffers and operands of all instructions, in their order. */
-GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
+static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
     const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
@@ -328,10 +328,37 @@ GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
-    gckpti_exchange_buffers(p, d, before, NULL, (int)d->epilogue - (p->body_ranks == p->ranks));
+    gckpti_exchange_buffers(p, d, before, NULL,
+                            (int)d->epilogue - (p->body_backwards == p->backwards));
     for (int i = 0; i < p->desc->fetches; i++) {
         int id = p->desc->fetch[i].tensor->base->id;
         if (p->desc->fetch[i].gradient)
             d->buffers[d->gradient[p->whole[id]]].end = end;
     }
+}
+
+GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
+{
+    gckpti_draft *d = &p->draft;
+    gckpti_scratch scratch = d->scratch;
+    memset(d, 0, sizeof *d);
+    d->scratch = scratch;
+    gckpti_scratch_clear(&d->scratch);
+    if (!gckpti_finish(p, made, length, &d->scratch, &d->s))
+        return GCKPT_E_MEMORY;
+    int bad = gckpti_find_spans(p, &d->s);
+    if (bad >= 0)
+        return gckpti_missing(p, d->s.item[bad]);
+    if (!gckpti_draft_room(p, d))
+        return GCKPT_E_MEMORY;
+    gckpti_list_instructions(p, d);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpti_place_far(p, d);
+    gckpti_list_buffers(p, d);
+    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
+        return gckpti_error(p->g, GCKPT_E_BUDGET,
+                            "schedule: it offloads %z bytes; desc.offload_bytes is %z",
+                            d->offloaded, p->desc->offload_bytes);
+    return gckpti_sum_live(p, d);
 }

@@ -3,7 +3,7 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-/* ---- from draft to plan ---- */
+/* ---- from draft to plan; a plan's block ---- */
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
 static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
@@ -51,36 +51,6 @@ static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
         memcpy((char *)gckpti_written(plan, plan->names) + at, name, size);
     plan->name_bytes = at + size;
     return at;
-}
-
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
-static gckpti_node gckpti_node_of(const gckpt_tensor *t)
-{
-    gckpti_node node;
-    memset(&node, 0, sizeof node);
-    node.op = t->op;
-    node.data = t->data;
-    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
-    node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
-    node.base = (gckpti_id)t->base->id;
-    node.kind = (gckpti_byte)t->kind;
-    node.inputs = (gckpti_byte)t->inputs;
-    for (int k = 0; k < t->inputs; k++)
-        node.in[k] = (gckpti_id)t->in[k]->id;
-    node.type = (gckpti_byte)t->type;
-    node.batchless = (gckpti_byte)t->batchless;
-    return node;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
-{
-    const gckpt_store *s = t->graph->store;
-    gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
-                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                            : t->kind == GCKPTI_VIEW ? NULL
-                                                     : t->name);
 }
 
 /* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
@@ -238,6 +208,15 @@ GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
     return order;
 }
 
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain)
+{
+    const char *name = backend ? backend->name : NULL;
+    if (!backend)
+        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
+    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    return 2 + (int)(hash & 0x3fffffff);
+}
+
 /* The numbers of the plan that a draft becomes. */
 static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_plan *plan)
 {
@@ -366,49 +345,4 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
-}
-
-GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
-{
-    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
-}
-
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
-{
-    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
-    size_t group = i < ops ? i + 1 : i - ops + 1;
-    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
-}
-
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
-{
-    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
-    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
-    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        bound[i] = SIZE_MAX;
-        if (gckpti_part_repeats(p, i))
-            continue;
-        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
-        bound[i] = p->draft.bound;
-    }
-    while (result == GCKPT_OK) {
-        size_t next = 0;
-        for (size_t i = 1; i < n; i++)
-            if (bound[i] < bound[next])
-                next = i;
-        if (n == 0 || bound[next] >= least)
-            break;
-        bound[next] = SIZE_MAX;
-        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
-        if (result == GCKPT_OK && p->draft.arena < least) {
-            least = p->draft.arena;
-            gckpti_keep_draft(p);
-        }
-    }
-    if (result != GCKPT_OK || least < SIZE_MAX)
-        return result;
-    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
 }

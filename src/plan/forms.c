@@ -3,12 +3,12 @@
 #include "ops/ops.h"
 
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. Forms 1 to 3 of a head
- * compute each logit once, of so many rows at a time; the last computes them twice, in chunks. */
+/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
+ * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
 static int gckpti_form(gckpt_tensor *t, int form)
 {
-    static const int rows[] = { 256, 64, 16 };
+    enum { LAST = GCKPTI_FORMS - 1 };
+    static const int rows[LAST - 1] = { 256, 64, 16 };
     const gckpt_tensor *logits = t->in[0];
     if (t->op == &gckpti_op_cross_entropy) {
         if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
@@ -20,10 +20,10 @@ static int gckpti_form(gckpt_tensor *t, int form)
         t->in[1] = logits->in[1];
         t->in[0] = logits->in[0];
         t->inputs = 3;
-    } else if (t->op != &gckpti_op_linear_cross_entropy || form == 4) {
+    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
         return 0;
     }
-    if (form < 4) {
+    if (form < LAST) {
         t->attributes = &rows[form - 1];
         t->attribute_bytes = sizeof *rows;
         t->aux_bytes = 0;

@@ -1,7 +1,40 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
-/* ---- the model's gradients ---- */
+/* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
+/* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
+ * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
+GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
+
+/* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
+ * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
+ * of one op ascending. */
+GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
+{
+    size_t ids = (size_t)p->n * sizeof(int), n = 0;
+    for (int u = 0; u < p->units; u++)
+        n += p->unit[u].rank < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
+    size_t sums =
+        p->leaves > 1 ? n * (size_t)(3 + p->levels) : n; /* REDUCE: what waits, work, shard */
+    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, sums, sizeof *p->gradient);
+    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
+    memset(p->first_use, 0xff, ids);
+    memset(p->whole, 0xff, ids);
+    for (int u = 0; u < p->units && !p->failed; u++) { /* the list begins with the last */
+        const gckpt_tensor *t = p->tensors[p->unit[u].id];
+        if (p->unit[u].rank < 0)
+            continue;
+        p->unit[u].target = p->targets;
+        p->targets += t->inputs;
+        for (int i = t->inputs; i-- > 0;) {
+            int *first = &p->first_use[t->in[i]->base->id];
+            const gckpti_target target = { u, -1, -1, *first };
+            p->target[p->unit[u].target + i] = target;
+            *first = p->unit[u].target + i;
+        }
+    }
+}
+
 static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
 {
     gckpti_gradient *v = &p->gradient[p->gradients];
@@ -36,7 +69,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
         return;
     memset(p->reduction_of, 0xff, n * sizeof(int));
     for (int pass = 0; pass < 2; pass++)
-        for (int r = 0; r < p->body_ranks; r++) {
+        for (int r = 0; r < p->body_backwards; r++) {
             gckpti_unit *u = &p->unit[p->backward[r]];
             const gckpt_tensor *t = p->tensors[u->id];
             u->reduce = p->reductions;
@@ -64,7 +97,7 @@ static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t 
 {
     int v = gckpti_gradient_new(p, t, size, 0);
     p->gradient[v].resident = 1;
-    p->gradient[v].last = p->ranks;
+    p->gradient[v].last = p->backwards;
     return v;
 }
 
@@ -189,7 +222,7 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
  * up. gradient_at: at a backward; gradient_between: between it and the one before. */
 static void gckpti_model_bytes(gckpti_planner *p)
 {
-    size_t n = (size_t)p->ranks + 3;
+    size_t n = (size_t)p->backwards + 3;
     p->gradient_at = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient_at);
     p->gradient_between = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof(int64_t));
     for (int v = 0; v < p->gradients && !p->failed; v++) {
@@ -202,11 +235,11 @@ static void gckpti_model_bytes(gckpti_planner *p)
         p->gradient_between[q->resident ? q->first : q->first + 1] += size;
         p->gradient_between[q->until + 1] -= size;
     }
-    for (int r = 1; r <= p->ranks && !p->failed; r++) {
+    for (int r = 1; r <= p->backwards && !p->failed; r++) {
         p->gradient_at[r] += p->gradient_at[r - 1];
         p->gradient_between[r] += p->gradient_between[r - 1];
     }
-    for (int r = 0; r < p->ranks && !p->failed; r++)
+    for (int r = 0; r < p->backwards && !p->failed; r++)
         p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
 }
 
@@ -238,7 +271,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
 {
     const gckpti_unit *before = NULL;
     int64_t first;
-    for (int r = 0; r < p->body_ranks && p->g->store->ranks > 1; r++) {
+    for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         int work = -1;
         if (u->reduces == 0)
@@ -256,7 +289,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
             if (!p->looped && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
                 gckpti_scatters(p, sum->id)) {
                 sum->shard = gckpti_gradient_new(p, t, gckpti_share_bytes(p, t), r);
-                p->gradient[sum->shard].last = p->ranks - 1;
+                p->gradient[sum->shard].last = p->backwards - 1;
             }
         }
         if (before)
@@ -264,7 +297,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         before = u;
     }
     if (before)
-        gckpti_end_exchanges(p, before, p->body_ranks);
+        gckpti_end_exchanges(p, before, p->body_backwards);
 }
 
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
@@ -275,7 +308,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
         return;
     if (p->looped)
         gckpti_add_accumulators(p);
-    for (int r = 0; r < p->ranks; r++) {
+    for (int r = 0; r < p->backwards; r++) {
         gckpti_unit *u = &p->unit[p->backward[r]];
         const gckpt_tensor *t = p->tensors[u->id];
         int whole = p->whole[u->id];
@@ -286,14 +319,14 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
         if (gckpti_is_updated(p, i) && !p->looped && !p->desc->update_in_backward)
-            p->gradient[p->whole[i]].last = p->ranks - 1;
+            p->gradient[p->whole[i]].last = p->backwards - 1;
     gckpti_add_exchanges(p);
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
-            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->ranks;
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards;
     for (int v = 0; v < p->gradients; v++)
         p->gradient[v].until = p->gradient[v].last;
-    for (int r = 0; r < p->ranks; r++)
+    for (int r = 0; r < p->backwards; r++)
         gckpti_share_targets(p, &p->unit[p->backward[r]]);
     gckpti_model_bytes(p);
 }

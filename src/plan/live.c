@@ -1,6 +1,7 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
+/* ---- live bytes of a draft ---- */
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 {
     return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
@@ -17,7 +18,7 @@ GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t byt
 
 /* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
  * From a difference array, by kind; exact in double below 2^53. */
-static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
+GCKPTI_FN gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
 {
     typedef double kinds[GCKPT_BYTES_KINDS];
     size_t slots = d->length + 2;
@@ -63,55 +64,4 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
                         "plan: the step arena would need %g bytes, more than "
                         "this machine can address; use fewer rows or another mode",
                         d->most);
-}
-
-GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
-{
-    gckpti_draft *d = &p->draft;
-    gckpti_scratch scratch = d->scratch;
-    memset(d, 0, sizeof *d);
-    d->scratch = scratch;
-    gckpti_scratch_clear(&d->scratch);
-    if (!gckpti_finish(p, made, length, &d->scratch, &d->s))
-        return GCKPT_E_MEMORY;
-    int bad = gckpti_find_spans(p, &d->s);
-    if (bad >= 0)
-        return gckpti_missing(p, d->s.item[bad]);
-    if (!gckpti_draft_room(p, d))
-        return GCKPT_E_MEMORY;
-    gckpti_list_instructions(p, d);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    gckpti_place_far(p, d);
-    gckpti_list_buffers(p, d);
-    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
-        return gckpti_error(p->g, GCKPT_E_BUDGET,
-                            "schedule: it offloads %z bytes; desc.offload_bytes is %z",
-                            d->offloaded, p->desc->offload_bytes);
-    return gckpti_sum_live(p, d);
-}
-
-GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
-{
-    gckpt_result result = GCKPT_OK;
-    p->made_length = 0;
-    switch (mode) {
-    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
-    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
-    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
-    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
-    default: gckpti_make_store_all(p); break;
-    }
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    if (result == GCKPT_OK)
-        result = gckpti_make_draft(p, p->made, (int)p->made_length);
-    if (mode == GCKPT_STORE_ALL)
-        p->most = p->draft.most;
-    return result;
-}
-
-GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
-{
-    return result == GCKPT_E_MEMORY && !p->failed;
 }

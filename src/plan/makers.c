@@ -1,20 +1,7 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
-/* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
-{
-    for (size_t width = 1; width < n; width *= 2)
-        for (size_t low = 0; low + width < n; low += 2 * width) {
-            size_t middle = low + width, high = middle + width < n ? middle + width : n;
-            if (v[middle - 1].key <= v[middle].key)
-                continue;
-            memcpy(spare, v + low, width * sizeof *v);
-            for (size_t i = 0, j = middle, k = low; i < width; k++)
-                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
-        }
-}
-
+/* ---- makers: each writes the body of a schedule, p->made ---- */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
     if (p->failed)
@@ -36,47 +23,45 @@ static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
-    for (int r = 0; r < p->body_ranks; r++)
+    for (int r = 0; r < p->body_backwards; r++)
         gckpti_emit(p, ~p->backward[r]);
 }
 
-GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
-
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
-    enum { FAR = 8 };
+    enum { APART = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
-    int *reader = p->left, *place = p->latest, fixed = 0;
+    int *reader = p->left, *before = p->latest, fixed = 0; /* before[u]: the unit it precedes */
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     for (int u = 0; u < p->units && !p->failed; u++) {
         fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
-        reader[u] = place[u] = u;
+        reader[u] = before[u] = u;
         p->when[u] = INT32_MAX;
     }
-    for (int u = p->prologue; u < p->units && !p->failed; u++) {
+    for (int u = p->prologue; u < p->units && !p->failed; u++) { /* for what backwards read */
         const gckpti_unit *q = &p->unit[u];
         for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
             gckpti_lower(&p->when[p->links[k]], q->rank);
         if (q->rank >= 0 && (q->effect || q->reads_aux))
             gckpti_lower(&p->when[u], q->rank);
     }
-    for (int u = p->units; u-- > p->prologue && !p->failed;) {
+    for (int u = p->units; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
         const gckpti_unit *q = &p->unit[u];
         if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
             p->when[u] = 0;
-        place[u] = fixed || reader[u] - u <= FAR ? u : place[u];
+        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
         for (int k = q->in; k < q->in + q->inputs; k++) {
             int v = p->links[k];
             gckpti_lower(&p->when[v], p->when[u]);
-            place[v] = place[v] == v ? place[u] : place[v];
-            gckpti_lower(&place[v], place[u]);
+            before[v] = before[v] == v ? before[u] : before[v];
+            gckpti_lower(&before[v], before[u]);
             reader[v] = u;
         }
         key[u].item = u;
-        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)place[u];
+        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)before[u];
     }
     if (p->failed)
         return;
@@ -96,7 +81,7 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, before = -1;
-    for (int r = 0; r < p->body_ranks; r++) {
+    for (int r = 0; r < p->body_backwards; r++) {
         int turn = p->turn[p->backward[r]], now = group > 0 ? (turn - p->prologue) / group : r;
         int i = group > 0 ? p->prologue + now * group : p->prologue;
         int end = group > 0 ? i + group : group < 0 ? turn + 1 : 0;
@@ -225,11 +210,11 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
         if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
-    for (int r = 0; r < p->body_ranks && seen; r++)
-        if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                                      "schedule: %T needs a forward and a backward",
-                                      p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+    for (int r = 0; r < p->body_backwards && seen; r++)
+        if (seen[p->unit[p->backward[p->body_backwards - 1 - r]].id] != (FORWARD | BACKWARD))
+            return gckpti_graph_error(
+                p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+                p->tensors[p->unit[p->backward[p->body_backwards - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
             return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",

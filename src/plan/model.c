@@ -1,7 +1,7 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
-/* ---- the model ---- */
+/* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
 GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -28,12 +28,6 @@ GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
                 p->active[i] = GCKPTI_WANTED | GCKPTI_RUNS;
     }
-}
-
-GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
-{
-    const gckpt_tensor *t = p->tensors[id];
-    return t->kind == GCKPTI_PARAM && p->active[id] && !p->g->store->params[t->index].p.frozen;
 }
 
 /* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
@@ -115,13 +109,9 @@ static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
     return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
-/* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
- * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
-GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
-
 /* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
  * and what that reads in turn. */
-GCKPTI_FN void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
+static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
 {
     for (int i = 0; i < p->term_count; i++)
         needed[p->terms[i].loss->id] = 1;
@@ -182,14 +172,6 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
     u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
 }
 
-/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
- * whole numbers. */
-GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
-{
-    const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
-    return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
-}
-
 /* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
 static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
 {
@@ -217,7 +199,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
 /* The units of one part: of the prologue, which depends on parameters only and is computed once a
  * step, or of the body. A staged parameter stands before its first reader, and belongs to the
  * prologue if that does. */
-GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
+static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
 {
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
@@ -247,31 +229,27 @@ GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned c
     }
 }
 
-/* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
- * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
- * of one op ascending. */
-GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
+GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
 {
-    size_t ids = (size_t)p->n * sizeof(int), n = 0;
-    for (int u = 0; u < p->units; u++)
-        n += p->unit[u].rank < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
-    size_t sums =
-        p->leaves > 1 ? n * (size_t)(3 + p->levels) : n; /* REDUCE: what waits, work, shard */
-    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, sums, sizeof *p->gradient);
-    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
-    memset(p->first_use, 0xff, ids);
-    memset(p->whole, 0xff, ids);
-    for (int u = 0; u < p->units && !p->failed; u++) { /* the list begins with the last */
-        const gckpt_tensor *t = p->tensors[p->unit[u].id];
-        if (p->unit[u].rank < 0)
-            continue;
-        p->unit[u].target = p->targets;
-        p->targets += t->inputs;
-        for (int i = t->inputs; i-- > 0;) {
-            int *first = &p->first_use[t->in[i]->base->id];
-            const gckpti_target target = { u, -1, -1, *first };
-            p->target[p->unit[u].target + i] = target;
-            *first = p->unit[u].target + i;
-        }
-    }
+    unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    size_t links = 0;
+    for (int i = 0; i < p->n; i++)
+        links += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
+    p->links = (int *)gckpti_scratch_take(&p->scratch, links, sizeof(int));
+    if (p->failed)
+        return;
+    gckpti_find_needed(p, needed);
+    memset(p->of, 0xff, (size_t)p->n * sizeof(int));
+    p->sources = 1;
+    gckpti_add_part(p, 1, needed);
+    p->prologue = p->units;
+    gckpti_add_part(p, 0, needed);
+    for (int i = 0; i < p->term_count; i++)
+        p->unit[p->of[p->terms[i].loss->id]].effect = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+    gckpti_list_uses(p);
+    if (!p->failed)
+        gckpti_order_backwards(p);
 }

@@ -133,7 +133,7 @@ static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *ord
     *most = 0;
     o->values = values;
     gckpti_order_begin(o);
-    for (int r = 0; r < o->p->body_ranks; r++) {
+    for (int r = 0; r < o->p->body_backwards; r++) {
         int i = given ? 0 : gckpti_order_choose(o);
         choice = choice || o->count > 1;
         if (!given) {
@@ -172,7 +172,7 @@ static void gckpti_order_user(gckpti_ordering *o)
 static void gckpti_order_choices(gckpti_ordering *o)
 {
     gckpti_planner *p = o->p;
-    size_t n = (size_t)p->body_ranks, bytes = n * sizeof(int);
+    size_t n = (size_t)p->body_backwards, bytes = n * sizeof(int);
     int64_t most, least;
     int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
     if (own && order)
@@ -188,7 +188,7 @@ static void gckpti_order_choices(gckpti_ordering *o)
 }
 
 /* Orders the backwards: their ranks. */
-static void gckpti_order_backwards(gckpti_planner *p)
+GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;
     size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
@@ -203,38 +203,13 @@ static void gckpti_order_backwards(gckpti_planner *p)
     o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
     for (int u = p->units; u-- > 0 && !p->failed;)
         if (p->unit[u].rank >= 0) {
-            p->backward[p->ranks++] = u;
-            p->body_ranks += u >= p->prologue;
+            p->backward[p->backwards++] = u;
+            p->body_backwards += u >= p->prologue;
         }
     if (!p->failed && mode == GCKPT_SCHEDULE)
         gckpti_order_user(&o);
     else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
         gckpti_order_choices(&o);
-    for (int r = 0; r < p->ranks; r++)
+    for (int r = 0; r < p->backwards; r++)
         p->unit[p->backward[r]].rank = r;
-}
-
-GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
-{
-    unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    size_t links = 0;
-    for (int i = 0; i < p->n; i++)
-        links += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
-    p->links = (int *)gckpti_scratch_take(&p->scratch, links, sizeof(int));
-    if (p->failed)
-        return;
-    gckpti_find_needed(p, needed);
-    memset(p->of, 0xff, (size_t)p->n * sizeof(int));
-    p->sources = 1;
-    gckpti_add_part(p, 1, needed);
-    p->prologue = p->units;
-    gckpti_add_part(p, 0, needed);
-    for (int i = 0; i < p->term_count; i++)
-        p->unit[p->of[p->terms[i].loss->id]].effect = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
-    gckpti_list_uses(p);
-    if (!p->failed)
-        gckpti_order_backwards(p);
 }

@@ -3,23 +3,26 @@
 
 /* What the files of plan share; no other folder uses it. */
 
-/* ---- plan/planner.c ---- */
-/* Of a tensor: it gets a gradient; its backward runs, since an input gets one. */
+/* ---- plan/model.c ---- */
+/* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
-/* ---- plan/mixed.c ---- */
-enum { GCKPTI_INSTRUCTION_WORK = 16384 };
+/* ---- plan/work.c ---- */
+enum { GCKPTI_INSTRUCTION_WORK = 16384 }; /* what an instruction costs, however small it is */
 
 /* ---- plan/place.c ---- */
-enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
+/* By what the first turns go; AREA: size x lifetime. */
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_PLACINGS };
 
+/* See place.c: a level of the skyline, by its first and last instruction; a node of the tree; a
+ * block, a leaf of it; a layout. */
 typedef struct {
     size_t height;  /* at its first instruction */
     int begin, end; /* its last instruction knows the first, the first knows the last */
 } gckpti_level;
 
 typedef struct {
-    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    int start, end; /* of the blocks below it that have no offset yet: the latest start, the */
     uint32_t turn;  /* earliest end, the first turn */
 } gckpti_branch;
 
@@ -49,37 +52,37 @@ extern const gckpti_picking gckpti_picked;
 extern const gckpti_caching gckpti_cached;
 extern const gckpti_ranking gckpti_ranked;
 
-/* plan/leaves.c */
-GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                    const char *name);
+/* plan/hash.c */
+GCKPTI_FN gckpti_node gckpti_node_of(const gckpt_tensor *t);
 
 /* plan/scratch.c */
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
 
-/* plan/planner.c */
+/* plan/tensors.c */
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i);
+GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
 
 /* plan/mixed.c */
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow);
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i);
-GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i);
 GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward);
+
+/* plan/work.c */
 GCKPTI_FN gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                        gckpt_call *call);
 
-/* plan/model.c */
-GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t);
-GCKPTI_FN void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed);
-GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
-GCKPTI_FN void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed);
-GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
-
 /* plan/gradients.c */
+GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t);
+GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
 GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target);
 GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id);
+
+/* plan/order.c */
+GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);
 
 /* plan/makers.c */
 GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p);
@@ -92,15 +95,10 @@ GCKPTI_FN int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v,
 GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s);
 GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item);
 
-/* plan/draft.c */
-GCKPTI_FN int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d);
-GCKPTI_FN void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d);
-GCKPTI_FN void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d);
-GCKPTI_FN void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d);
-
 /* plan/live.c */
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind);
 GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes);
+GCKPTI_FN gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d);
 
 /* plan/place.c */
 GCKPTI_FN size_t gckpti_place_all(gckpti_skyline *s);

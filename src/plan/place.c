@@ -20,7 +20,7 @@
  *
  * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
  */
-enum { GCKPTI_FEW = 128 };
+enum { GCKPTI_FEW = 128 }; /* blocks that are looked at one by one, at the most */
 
 static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
@@ -226,7 +226,7 @@ GCKPTI_FN size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, si
     if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
         return SIZE_MAX;
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.under, alignment);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal; order++) {
+    for (int order = 0; order < GCKPTI_PLACINGS && best > s.goal; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -258,17 +258,4 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
     return gckpti_error(p->g, GCKPT_E_MEMORY,
                         "plan: found no layout of %z live bytes that this machine can address",
                         d->bound);
-}
-
-GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
-{
-    gckpt_result result = gckpti_draft_mode(p, mode, group);
-    return result == GCKPT_OK ? gckpti_place_draft(p) : result;
-}
-
-GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
-{
-    gckpti_draft swap = p->best;
-    p->best = p->draft;
-    p->draft = swap;
 }

@@ -6,24 +6,24 @@
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     (gckpti_make_model) what planning knows of one variant of a request (forms of ops,
- *             an order of backwards), made once and then only read. A unit is an op that every plan
- *             runs (or a parameter that is staged: copied into the arena); links say which units
- *             its forward and its backward read. A backward's place in the order is its rank. So
- *             which gradients there are, which share memory and how long they live, counted in
- *             ranks, is known here already.
- *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
- *             backward. Makers (store-all, memory-poor, segments, the user, a file, search)
+ *   model     what is known of one variant of a request (forms of ops, an order of backwards)
+ *             before there is a schedule: gradients, their memory and lives, too; then only read
+ *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
- *             forward nobody reads, so that a recompute stops by itself at the last value that is
- *             needed.
- *   draft     (gckpti_make_draft) what a schedule comes to. Each forward makes a new version of its
- *             unit's results, and each use reads the latest: a version and its uses are a span.
- *             From these: instructions, the buffers they use as operands, how long each buffer
- *             lives, the bytes live at each instruction (the greatest is the bound), the work.
+ *             forward nobody reads, so that a recompute stops at the last value that is needed.
+ *   draft     what a schedule comes to. From its spans: instructions, the buffers they use as
+ *             operands, how long each buffer lives, the bytes live at each instruction, the work.
  *             A value may take over the buffer of one that dies where it begins.
- *   place     (gckpti_place) an offset for each buffer.
- *   encode    (gckpti_encode) the plan: constant data that points to no graph.
+ *   place     an offset for each buffer.
+ *   encode    the plan: constant data that points to no graph.
+ * The calls, in their order; each needs those above it:
+ *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
+ *     gckpti_mark_rounding, gckpti_find_active, of another form gckpti_take_form and
+ *     gckpti_find_active again, gckpti_ask_op of each op, gckpti_model_units,
+ *     gckpti_model_gradients, gckpti_find_late, gckpti_check_work
+ *   gckpti_place_mode or gckpti_find_sqrt (ask/request.c): a maker, gckpti_make_draft,
+ *     gckpti_place_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_keep_draft (find_sqrt calls it), gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
  *
@@ -32,15 +32,27 @@
  * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
+ *
+ * Words, here and in search:
+ *   request  graph, terms and desc of a gckpt_plan_new
+ *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
+ *   rank     of a backward: its place in the order of backwards. ranks of a plan: its processes
+ *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
+ *            u + units a reload
+ *   span     a version of a unit's results: a forward makes it, uses up to the next one read it
+ *   turn     of a unit: its place in p->late; of a block: when it is placed
+ *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
+ *   far      in slower memory: offloaded
+ *   pins     gckpt_keep, gckpt_recompute: what a user asks of a tensor's schedule
  * ============================================================================================== */
 
 /* ---- plan/types.c ---- */
+/* Numbers that plans store: flags, ids, places in arrays; small where only compiled plans run. */
 #if GCKPTI_LEAN
 typedef unsigned char gckpti_byte;
 typedef int16_t gckpti_id;
 typedef uint16_t gckpti_nth;
-#endif
-#if !(GCKPTI_LEAN)
+#else
 typedef int gckpti_byte, gckpti_id;
 typedef size_t gckpti_nth;
 #endif
@@ -59,11 +71,11 @@ typedef struct {
     gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
 } gckpti_node;
 
-/* What else is known of a node; nothing of it runs, but for offloading. */
+/* What else is known of a node. To run a plan, only where it offloads to is read. */
 typedef struct {
     gckpt_cost cost;
     size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
-    uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
+    uint64_t hash; /* of the graph up to it as it was built; the node has the form that runs */
 } gckpti_told;
 
 typedef struct {
@@ -72,13 +84,14 @@ typedef struct {
     uint32_t momentum; /* of a gckpt_running, bits */
     gckpti_nth name;
     gckpti_id node;
-    gckpti_id place;    /* in the store it was planned with */
+    gckpti_id place;    /* its number in the store it was planned with */
     gckpti_id measured; /* not trained but measured by so many ops; 0: neither */
     gckpti_byte trained;
     gckpti_byte external; /* its values are the program's */
     gckpti_byte storage;  /* gckpt_storage */
 } gckpti_plan_param;
 
+/* Whether a step changes it: it is trained, or measured. */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q);
 
 typedef struct {
@@ -319,13 +332,12 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
-/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
-enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
-GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
-
-/* Leaves are part of what bits depend on. */
-GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
+/* ---- plan/hash.c ---- */
+/* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
+ * then with leaves, which bits depend on too. */
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
 
 /* ---- plan/scratch.c ---- */
 typedef struct gckpti_piece {
@@ -354,9 +366,8 @@ GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t 
  * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
 GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
 
-/* ---- plan/planner.c ---- */
-/* What brings a value into the arena: an op whose results somebody reads, or a staged parameter. In
- * an order in which inputs come before users, those of the prologue first. */
+/* ---- the model, schedules, drafts, and the planner that has them ---- */
+/* A unit. Units are numbered so that inputs come before users, those of the prologue first. */
 typedef struct {
     int id;
     int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
@@ -432,7 +443,7 @@ typedef struct {
 typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
-    int *place; /* the instruction of each item of the schedule, and of its end */
+    int *place; /* by item of the schedule: its instruction; of its end, too */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
@@ -444,14 +455,10 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
-    uint64_t work, least_work, moved; /* moved: of copies to slower memory and back */
+    /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
+    uint64_t work, least_work, moved;
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
-
-typedef struct {
-    uint64_t key;
-    int item; /* what the key stands for */
-} gckpti_keyed;
 
 typedef struct {
     int segment, low, at; /* entries low to at of the body, yet to be written */
@@ -464,8 +471,9 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t least_work; /* of a step that computes nothing twice, whatever the variant */
-    int term_count, n, threads, plain, looped, inference;
+    uint64_t least_work;          /* of a step that computes nothing twice, whatever the variant */
+    int term_count, n, threads;   /* n: tensors */
+    int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
@@ -484,8 +492,8 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
-    int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
+    int sources; /* inputs of a unit that it may replace, at most; 1 or more */
+    int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
@@ -497,27 +505,31 @@ typedef struct gckpti_planner {
     struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
-    int offered;    /* some op has this form */
-    /* what passes over a schedule note of units: forwards still to come and what is read behind
-     * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
-     * result let go, what to compute again */
+    int offered;    /* some op has the variant's form */
+    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
+    /* by unit, for one pass over a schedule, nothing from one to the next: forwards still to
+     * come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
+     * (gckpti_add_pins): the latest forward, was there one, is its result let go, what to compute
+     * again */
     int *left, *latest, *queue;
     unsigned char *behind, *computed, *stale;
-    /* what a maker writes: the body of a schedule */
-    gckpti_segment_part *inside; /* gckpti_make_segments: the segments it is in */
-    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    int *made;
-    size_t made_length, made_capacity;
-    gckpti_draft draft, best; /* the latest; the one to keep */
-    gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
-    double most;              /* of store-all; 0: not drafted yet */
+    gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
+    int *made;                         /* what a maker writes: the body of a schedule, */
+    size_t made_length, made_capacity; /* which begins with made_length = 0 */
+    gckpti_draft draft, best;          /* the latest; the one to keep */
+    gckpti_scratch pass; /* for one pass over a draft, cleared by the next that needs it */
+    double most;         /* of store-all; 0: not drafted yet */
 } gckpti_planner;
 
-GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
+/* ---- plan/tensors.c ---- */
+GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t); /* its op is one */
 
 /* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
  * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
+
+/* A parameter that is updated: trained or measured. */
+GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* ---- plan/mixed.c ---- */
 enum {
@@ -532,6 +544,8 @@ enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision);
+
+/* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
@@ -554,6 +568,7 @@ enum {
     GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
 };
 
+/* Adds room for so many floats behind what c has: at *at. */
 GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
@@ -572,10 +587,12 @@ enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
 GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
                               int batchless_in, const gckpt_shape *in, int looped);
 
+/* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
 
-/* Parts of what a forward leaves, as they are read and offloaded. */
+/* Parts of what a forward leaves, as they are read and offloaded: those that have a last use (not
+ * -1), and their bytes. */
 enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
 GCKPTI_FN int gckpti_parts(int value_end, int aux_end);
 GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts);
@@ -602,13 +619,16 @@ GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/model.c ---- */
+/* ---- plan/gradients.c ---- */
+/* All gradients, by rank: targets, sums, what shares bytes. */
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+
+/* ---- plan/order.c, plan/model.c ---- */
+enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
+
 /* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
  * parameter or on what is picked. Which backwards run: those of which an input gets one. */
 GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
-
-/* A parameter that is updated: trained or measured. */
-GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* Asks op t for its workspace at this thread count and its work. */
 GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
@@ -616,22 +636,15 @@ GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
 /* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
 #define GCKPTI_SEARCHED 17592186044416.0
 
-/* ---- plan/order.c ---- */
-enum { GCKPTI_ORDER_COUNT = 3 };
-
 /* All units; what losses and fetches ask of them; the ranks of their backwards. */
 GCKPTI_FN void gckpti_model_units(gckpti_planner *p);
 
-/* ---- plan/gradients.c ---- */
-/* All gradients, by rank: targets, sums, what shares bytes. */
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
-
 /* ---- plan/makers.c ---- */
-/* Merge sort by key, bottom up, stable; `spare` has room for n. */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
+/* Appends an item to p->made; p->failed where there is no memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
+
+/* Each forward once, as they were created, then the backwards. */
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
-GCKPTI_FN void gckpti_lower(int *to, int value);
 
 /* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
  * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
@@ -639,7 +652,7 @@ GCKPTI_FN void gckpti_lower(int *to, int value);
  * effects stay where they are, and losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 
-/* Those from number *next on that the backward of rank r needs. */
+/* Emits those of p->late from number *next on that the backward of rank r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
 /* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
@@ -648,8 +661,9 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 GCKPTI_FN void gckpti_make_late(gckpti_planner *p, int group);
 
 /* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. group as
- * for gckpti_child, for order 0; or n > 0: uniform. */
+ * segments in turn. A segment at the very end of what was just computed is still there. group 0:
+ * the user's segments, -n: of n of the outermost ones each (both for order 0); n > 0: uniform, of n
+ * units (gckpti_make_late). */
 GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
@@ -669,36 +683,56 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
     return p->links + (item < 0 ? u->read : u->in);
 }
 
-/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
+/* Makes a schedule of a body: with pins, without what nobody reads. 0: out of memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
 
-/* ---- plan/live.c ---- */
-/* Drafts the body of a schedule: p->draft, all but offsets. */
+/* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
+/* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
+ * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
 
-/* The draft of one mode. */
+/* Places the draft's buffers: p->draft.arena. Results as above. */
+GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+
+/* The draft of a mode; of those that compute nothing twice (INFERENCE too) store-all's. group: of
+ * SQRT, as gckpti_make_segments has it. STORE_ALL notes p->most. */
 GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+/* Whether that result says only that this machine cannot address so much: a schedule with fewer
+ * bytes may be a plan. */
 GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* ---- plan/place.c ---- */
-/* Places the draft's buffers. */
-GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p);
+/* The same draft, placed. */
 GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group);
 
-/* Makes the draft the best one; what that was may be overwritten. */
+/* Makes p->draft the best one, p->best; what that was is p->draft, to be overwritten. */
 GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
+
+/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
+ * segments. */
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
+
+/* Whether it may be left out: of long graphs one group is tried for each number of segments, and
+ * the one before has as many. */
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
+
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
  * its bytes. What is one block already may overlap it, further back. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
+
+/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
+enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
- * is added to what there is. Returns their sum. */
+ * is added to what kind_bytes has of it. Returns their sum, without padding. */
 GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -708,20 +742,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan);
  * without memory. */
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d);
 
-/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+/* Which input's elements a loss counts; of an i32 input those that are not ignored. */
 GCKPTI_FN int gckpti_counted(const gckpt_op *op);
 
 /* The plan of a draft that is placed, written where it stays; NULL without memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode);
-
-/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. */
-GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
-
-/* Long graphs try one group for each number of segments. */
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
-
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);

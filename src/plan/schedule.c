@@ -1,6 +1,7 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
+/* ---- schedules: what a maker wrote becomes one; its spans ---- */
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
@@ -46,7 +47,7 @@ static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
  * lets go is there again when it has run anew behind all that runs for the first time. */
 static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckpti_schedule *s)
 {
-    int backward_seen = 0, turn = 0;
+    int backward_seen = 0, firsts = 0;
     memset(p->stale, 0, (size_t)p->units);
     memset(p->computed, 0, (size_t)p->units);
     s->length = 0;
@@ -58,18 +59,18 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
-                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < turn);
+                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < firsts);
         if (backward_seen)
             gckpti_refresh(p, i, s);
         if (i >= 0) {
             p->latest[u] = s->length;
-            turn = p->computed[u] ? turn : s->length + 1;
+            firsts = p->computed[u] ? firsts : s->length + 1;
             p->computed[u] = 1;
             p->stale[u] = 0;
         }
         s->item[s->length++] = i;
     }
-    for (int r = p->body_ranks; r < p->ranks; r++)
+    for (int r = p->body_backwards; r < p->backwards; r++)
         s->item[s->length++] = ~p->backward[r];
 }
 
@@ -78,7 +79,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
  * Returns the new length. */
 static int gckpti_drop(gckpti_planner *p, int *item, int length)
 {
-    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, FAR = 4 }; /* FAR: a reload brings it back */
+    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, BACK = 4 }; /* BACK: a reload brings it back */
     int kept = length;
     memset(p->left, 0, (size_t)p->units * sizeof *p->left);
     for (int x = 0; x < length; x++)
@@ -94,7 +95,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
         } else if (gckpti_reloads(p, i)) {
             if (!(p->behind[i - p->units] & (VALUE | AUX)))
                 continue;
-            p->behind[i - p->units] = FAR;
+            p->behind[i - p->units] = BACK;
         } else {
             p->left[i]--;
             if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))
@@ -112,7 +113,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s)
 {
-    int most = length + p->pinned + p->prologue + p->ranks - p->body_ranks;
+    int most = length + p->pinned + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
         return 0;
     gckpti_add_pins(p, made, length, s);
@@ -159,7 +160,7 @@ GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
                 return x;
             if (u->reads_aux)
                 s->span[latest[self]].aux_end = x;
-            body_end = u->rank == p->body_ranks ? x : body_end;
+            body_end = u->rank == p->body_backwards ? x : body_end;
             continue;
         }
         v->sources = taken - v->source;

@@ -2,7 +2,6 @@
 
 /* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
  * from its beginning ---- */
-
 GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
     gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };

@@ -2,7 +2,7 @@
 #include "base/base.h"
 #include "num/num.h"
 
-/* ---- cuts as schedules ---- */
+/* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
 static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
@@ -12,7 +12,7 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
     p->made_length = 0;
     for (int u = 0; u < p->units; u++)
         there[u] = !again[u] || p->when[u] > 0;
-    for (int r = 0; r < p->body_ranks; r++) {
+    for (int r = 0; r < p->body_backwards; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         gckpti_emit_late(p, &next, r);
         for (int k = 0; k < u->reads + u->reads_aux; k++) {
@@ -65,48 +65,13 @@ static void gckpti_limit_far(gckpti_search *s, unsigned char *again)
     }
 }
 
-/* Makes the present schedule of such a body. */
+/* Makes the present schedule of what a cut marks. Returns its peak; INT64_MAX: out of memory. */
 GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
 {
     gckpti_planner *p = s->p;
     gckpti_limit_far(s, again);
     gckpti_make_again(p, again);
     return gckpti_take_made(s) ? s->now.peak : INT64_MAX;
-}
-
-/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
-static int gckpti_again(gckpti_search *s, int exact)
-{
-    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
-    for (int x = 0; x < s->now.length; x++)
-        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
-    for (int i = 0; i < s->attempts; i++)
-        if (s->tried[i] == hash)
-            return 1;
-    if (s->attempts < GCKPTI_ATTEMPTS)
-        s->tried[s->attempts++] = hash;
-    return 0;
-}
-
-/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
- * polished. */
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
-{
-    if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
-        return;
-    int above = s->now.peak > slot->limit;
-    s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_again(s, exact))) {
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-    }
-    s->attempt = -1;
-}
-
-/* Whether a slot's schedule is as good as proven, nearly. */
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
-{
-    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
 }
 
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when

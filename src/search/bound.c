@@ -2,6 +2,9 @@
 #include "base/base.h"
 #include "graph/graph.h"
 
+/* ---- bounds: what is proven, by the cuts of all instants ---- */
+enum { GCKPTI_COUNTED = 256 }; /* most units for lists of all cuts */
+
 /* The least work on an instant's hull for so many bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
 {
@@ -124,9 +127,9 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
     b->scratch = scratch;
     gckpti_bound_sums(b);
     b->again = (unsigned char *)gckpti_scratch_take(scratch, n, 1);
-    int *record = (int *)gckpti_scratch_take(scratch, (size_t)p->body_ranks, sizeof(int));
+    int *record = (int *)gckpti_scratch_take(scratch, (size_t)p->body_backwards, sizeof(int));
     int count = 0;
-    for (int r = 0; r < p->body_ranks && record; r++) {
+    for (int r = 0; r < p->body_backwards && record; r++) {
         int64_t held = gckpti_bytes_at(p, ~p->backward[r], NULL);
         if (held > most)
             record[count++] = r;

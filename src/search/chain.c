@@ -1,7 +1,29 @@
 #include "search/own.h"
 #include "base/base.h"
 
-/* ---- the table ---- */
+/* ---- the chain programme ----
+ * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
+ * to keeping nothing: each of its units has a level, which says behind how many of its runs its
+ * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
+ * 1: they are held when they have run again; .. Options are looked for once for all stages that are
+ * the same: among those that differ in one level from an option that no other beats.
+ *
+ * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
+ * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
+ * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
+ * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
+ * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
+ * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
+ * evaluated like all others. */
+enum {
+    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
+    GCKPTI_FINE = 1024,
+    GCKPTI_TRIALS = 300000, /* items of lists looked at to find options, for all stages */
+    GCKPTI_SEEDS = 11000    /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
+};
+
+/* ---- its table ---- */
 /* Steps for some bytes; a small part of a step does not count. */
 static int gckpti_steps(const gckpti_chain *c, int64_t bytes)
 {

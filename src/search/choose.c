@@ -1,7 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
-/* ---- exact bytes ---- */
+/* ---- exact bytes of a schedule ---- */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
@@ -14,6 +14,7 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     return large ? GCKPT_OK : result;
 }
 
+/* ---- what counts for a budget, and what is found; how a search begins ---- */
 /* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)

@@ -38,6 +38,9 @@
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.
  * ============================================================================================== */
+/* OPEN: as above; then cuts behind a unit, at the most, on hulls and in all. */
+enum { GCKPTI_OPEN = 6, GCKPTI_HULL_CUTS = 1024, GCKPTI_ALL_CUTS = 16384 };
+
 /* Marks what an instant knows. */
 GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {

@@ -1,7 +1,11 @@
 #include "search/own.h"
 #include "base/base.h"
 
-/* ---- the ladder ---- */
+/* ---- the ladder: its rungs, and what is done to solve one ---- */
+/* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
+ * is shaken; rungs that depend on one another, at the most. */
+enum { GCKPTI_EXACT = 32, GCKPTI_TRIED = 12, GCKPTI_SHAKES = 4, GCKPTI_GROUP = 4 };
+
 /* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
  * one above. Rungs never depend on a budget. */
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)

@@ -1,7 +1,9 @@
 #include "search/own.h"
 #include "base/base.h"
 
-/* ---- options of a stage ---- */
+/* ---- options of a stage of the chain programme (search/chain) ---- */
+enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
+
 /* Finds what the list of a stage takes: from its end, with what is read from there on. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
 {

@@ -5,7 +5,7 @@
 /* What the files of search share; no other folder uses it. */
 
 /* ---- search/cuts.c ---- */
-/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
+/* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
 enum {
     GCKPTI_READ = 1,
@@ -16,24 +16,32 @@ enum {
     GCKPTI_STAYS = 32
 };
 
+/* What a cut does with a unit's results: computes them again; offloads some or all. 0: keeps. */
 enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 
-/* ---- search/search.c ---- */
-/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
- * looked at to find moves. */
-#define GCKPTI_WORK_LIMIT INT64_C(700)
+enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
 
-/* A schedule that is kept: the best found under a rung's limit, or a seed. */
-enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
+/* ---- search/moves.c ---- */
+#define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
+
+/* ---- search/slots.c ---- */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
+
+enum {
+    GCKPTI_LITTLE = 64, /* most units for which all that was found counts for every budget; */
+    GCKPTI_SMALL = 100, /* for which rungs are shaken, and each is a stage, too; */
+    GCKPTI_POOR = 400   /* for memory-poor (a quadratic list) */
+};
 
 /* ---- search/stages.c ---- */
+enum { GCKPTI_STAGES = 257, GCKPTI_LEVELS = 4 }; /* of a chain; of a unit in one: at the most */
+/* Bytes of an option: while the rest of the chain runs; at most, before that and behind it. */
 enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
 #define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
 #define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
-enum { GCKPTI_LEVELS = 4 };
 /* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
 typedef struct {
-    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
+    int64_t bytes[GCKPTI_FIGURES];
     int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
     uint64_t cost;
     int level, flipped; /* where its levels begin; whether others were made of it */
@@ -72,6 +80,10 @@ typedef struct {
  * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 
+/* ---- search/seeds.c ---- */
+/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
+GCKPTI_FN void gckpti_seed(gckpti_search *s);
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -101,13 +113,15 @@ GCKPTI_FN void gckpti_step(gckpti_search *s, int x);
 GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit);
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x);
 
-/* search/squeeze.c */
+/* search/moves.c */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
-GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
-GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all);
+GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
 GCKPTI_FN void gckpti_accept(gckpti_search *s);
 GCKPTI_FN int gckpti_spent(gckpti_search *s);
+
+/* search/squeeze.c */
+GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all);
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact);
 
 /* search/polish.c */
@@ -116,12 +130,16 @@ GCKPTI_FN void gckpti_find_repeats(gckpti_search *s, int64_t limit);
 GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact);
 
 /* search/slots.c */
+GCKPTI_FN int gckpti_take_made(gckpti_search *s);
+GCKPTI_FN void gckpti_settle(gckpti_search *s);
 GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t);
 GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot);
 GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count);
-GCKPTI_FN int gckpti_take_made(gckpti_search *s);
-GCKPTI_FN void gckpti_settle(gckpti_search *s);
-GCKPTI_FN void gckpti_seed(gckpti_search *s);
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot);
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot);
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context);
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact);
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact);
 
 /* search/stages.c */
 extern const unsigned char gckpti_stage_levels[GCKPTI_LEVELS];
@@ -138,16 +156,11 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
 /* search/chain.c */
 GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most);
 
-/* search/offers.c */
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context);
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot);
+/* search/seeds.c */
 GCKPTI_FN void gckpti_find_seeds(gckpti_search *s);
-GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact);
 
 /* search/again.c */
 GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again);
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact);
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot);
 GCKPTI_FN void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t);
 GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
                                  const gckpti_cut_table *cuts);

@@ -1,8 +1,8 @@
 #include "search/own.h"
 #include "base/base.h"
 
-/* ---- room below the limit by position: a tree of minima. What a node holds is relative to its
- * parent; leaf size + 1 + x is position x ---- */
+/* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
+ * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;

@@ -48,7 +48,7 @@ GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int lengt
            gckpti_want(&s->scratch, &t->live, n, sizeof *t->live);
 }
 
-/* ---- what gradients take, and what a pass notes of units ---- */
+/* ---- sizes of a model ---- */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -66,7 +66,7 @@ GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
     const gckpti_planner *p = s->p;
     s->gradient_at = p->gradient_at;
     s->gradient_between = p->gradient_between;
-    for (int r = 0; r <= p->ranks; r++)
+    for (int r = 0; r <= p->backwards; r++)
         s->grain =
             gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
     s->note = (gckpti_note *)gckpti_scratch_take(&s->scratch, (size_t)p->units, sizeof *s->note);
@@ -148,7 +148,7 @@ static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     const gckpti_planner *p = s->p;
-    int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
+    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1, count;
     int64_t live = gckpti_begin_pass(s, kept);
     t->peak = t->far = 0;
     t->extra = 0;
@@ -264,10 +264,10 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
     gckpti_begin_pass(s, -1);
-    s->turn = 0;
+    s->firsts = 0;
     for (int x = 0; x < s->first_backward && s->p->pinned > 0; x++)
         if (s->note[gckpti_unit_of(s->p, t->item[x])].runs++ == 0)
-            s->turn = x + 1;
+            s->firsts = x + 1;
     gckpti_begin_pass(s, -1);
     return 1;
 }
@@ -276,5 +276,5 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
  * before is from before the backwards, as gckpti_add_pins sees it. */
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
-    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->turn;
+    return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }

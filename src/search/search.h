@@ -12,22 +12,25 @@
  * options, chain, offers) that are squeezed below the limit (squeeze) and polished (polish).
  * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
  * is told in search/search and search/cuts.
+ *
+ * Words, beside those of plan:
+ *   instant  a backward at which it is counted what must lie in the arena
+ *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
+ *   rung     a byte limit, and the best schedule that was found under it
+ *   slot     where a schedule is kept: a rung's, a seed, the winner
+ *   seed     a schedule that was made without regard to a limit
  * ============================================================================================== */
 
 /* ---- search/cuts.c ---- */
 enum {
-    GCKPTI_OPEN = 6,
-    GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
-    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
-    GCKPTI_ALL_CUTS = 16384,
-    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
-    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
+    GCKPTI_INSTANTS = 8, /* of a model, at the most */
+    GCKPTI_CHEAP = 3 /* hulls with copies of 1/2, .. their work; the last: as if they were free */
 };
 
+/* What an instant knows of a unit: bits of values that only repeated forwards read, its inputs' and
+ * its own; GCKPTI_READ, .. */
 typedef struct {
-    unsigned char opens,
-        own; /* bits of values that only repeated forwards read: inputs', its own */
+    unsigned char opens, own;
     unsigned char flags;
 } gckpti_cut_unit;
 
@@ -44,7 +47,8 @@ typedef struct {
     int n;
 } gckpti_kept_list;
 
-/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
+/* The cuts of an instant, all or those of the hull; and what each continues, of those behind each
+ * unit, too: of cut k behind unit i from[first[i] + k]. */
 typedef struct {
     gckpti_kept_list last;
     uint32_t *from;
@@ -76,7 +80,8 @@ typedef struct gckpti_bound {
 } gckpti_bound;
 
 /* ---- search/bound.c ---- */
-/* The same, and by all cuts of the instant that decides. */
+/* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
+ * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
 
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
@@ -90,26 +95,9 @@ GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena);
 GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b);
 
 /* ---- search/search.c ---- */
-enum {
-    GCKPTI_STAGES = 257, /* most stages of the chain programme */
-    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
-    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
-    GCKPTI_FINE = 1024,
-    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
-    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
-    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
-    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
-    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
-    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
-    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
-    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
-    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
-    GCKPTI_SHAKES = 4,      /* this often */
-    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
-    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
-    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
-};
+enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
 
+/* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
 typedef struct gckpti_slot {
     int *item, length;
     int64_t limit, peak;
@@ -132,10 +120,11 @@ typedef struct {
 typedef struct {
     uint64_t key; /* the least is tried first */
     int unit, start, from, to;
-    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
-    uint64_t cost;       /* of that */
-    int64_t penalty;     /* excess that keeping its inputs adds */
-    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
+    int set, units;     /* its closure: s->set[set..]. Or what goes with the repeated forward */
+    int truncated;      /* the closure would have been larger */
+    uint64_t cost;      /* of that */
+    int64_t penalty;    /* excess that keeping its inputs adds */
+    int64_t value, aux; /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
 
 /* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
@@ -161,17 +150,17 @@ typedef struct {
     gckpti_note *note;   /* by unit */
     int64_t stamp;       /* closures so far */
     int first_backward;  /* its position in the present schedule; */
-    int turn;            /* behind the last forward before it that is no repeated one */
+    int firsts;          /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
     int *last_either; /* by unit: the last of the body that reads its value, in either direction */
     int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
     int *set, sets;   /* of moves: closures; or what goes too */
-    int cut;          /* one that was used would be larger, or the search ended early */
-    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
-    int leaves;
+    int cut;          /* a closure that was used was truncated, or the search ended early */
+    int64_t *room;    /* polish: a tree of minima, of the bytes left below the limit; */
+    int leaves;       /* it has so many */
     uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
+    int shift;        /* squeeze: 2^shift positions above the limit a chunk; */
     int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
     gckpti_move *move, *sorted;
     uint64_t worst;       /* moves with a greater key are not kept; */
@@ -182,10 +171,12 @@ typedef struct {
     int moves;
     gckpti_bound *bound;
     uint64_t enough;             /* so little above the bound is good enough */
-    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
+    unsigned char *fewer, *more; /* what the two cuts around a limit compute again */
     gckpti_known *known[GCKPTI_INSTANTS];
     gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
-    int slots, seeds, hunting, whole;
+    int slots, seeds;
+    int hunting;           /* gckpti_find_least: fewer bytes are better, whatever the work */
+    int whole;             /* a small graph: whatever was found counts for every budget */
     unsigned deciders;     /* bits of instants that decide for some budget */
     int late;              /* some forwards come late: a cut may then repeat less than it says */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
@@ -196,18 +187,21 @@ typedef struct {
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Drafts and places a slot's schedule: slot->arena, p->draft. */
+/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
+ * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
 
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing. What counts is the same for all budgets: cuts, what a rung offers above the rung below,
- * and seeds. That is looked at which may be better than the best so far, as a rung with a greater
- * bound is not. */
+ * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts
+ * is the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at
+ * is only what is not proven to have as much work as the best so far. */
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
 
 /* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
- * it is not. */
+ * it is not. s->winner is what it would find. */
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least);
 
-/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
+/* Readies a search of a model (gckpti_make_model): sizes, the bound, the ladder, whose first rung
+ * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
+ * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);

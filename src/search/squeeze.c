@@ -1,54 +1,13 @@
 #include "search/own.h"
 #include "base/base.h"
 
-/* ---- moves ---- */
-#define GCKPTI_TWICE (UINT64_C(1) << 32)
-/* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
- * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
-GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
-{
-    uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
-    for (int k = 32; k > 0; k /= 2) { /* to 2^62 .. 2^63 */
-        if (a >> (63 - k) == 0) {
-            a <<= k;
-            exponent -= (uint64_t)k;
-        }
-        if (b >> (63 - k) == 0) {
-            b <<= k;
-            exponent += (uint64_t)k;
-        }
-    }
-    a /= b >> 33; /* 2^32 .. 2^34 */
-    while (a >= UINT64_C(1) << 33) {
-        a >>= 1;
-        exponent++;
-    }
-    return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
-}
+/* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
+enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
 
 /* Whether the present schedule may offload some bytes of a unit more. */
 static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
 {
     return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
-}
-
-/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
-GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
-{
-    size_t n = (size_t)s->moves;
-    if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
-        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted))
-        return;
-    for (size_t i = 0; i < n; i++) {
-        s->key[i].key = s->move[n - 1 - i].key;
-        s->key[i].item = (int)(n - 1 - i);
-    }
-    gckpti_sort_keys(s->key, s->key + n, n);
-    for (size_t i = 0; i < n; i++)
-        s->sorted[i] = s->move[s->key[i].item];
-    gckpti_move *swap = s->move;
-    s->move = s->sorted;
-    s->sorted = swap;
 }
 
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
@@ -99,7 +58,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
     }
     m->set = first;
     m->units = end - first;
-    m->cut = h < end;
+    m->truncated = h < end;
     return choice;
 }
 
@@ -111,12 +70,6 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     int64_t sum = s->excess_sum[x] - s->excess_sum[low];
     int64_t most = size * (s->excess_count[x] - s->excess_count[low]);
     return sum < most ? sum : most;
-}
-
-GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
-{
-    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
-        s->move[s->moves++] = *m;
 }
 
 /* The gap of `unit` before position x, where the pass is, if closing it lowers the excess: with its
@@ -206,7 +159,7 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
             s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
             s->insert[k].item = s->set[j];
         }
-        s->cut = s->cut || m->cut;
+        s->cut = s->cut || m->truncated;
     }
     gckpti_sort_keys(s->insert, s->insert + most, most);
     int *out = s->next.item, x = 0;
@@ -221,13 +174,6 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
     memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
     s->next.length = (int)length + t->length - x;
     gckpti_evaluate(s, &s->next);
-}
-
-GCKPTI_FN void gckpti_accept(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
 }
 
 /* Excess that `size` bytes less take off, of what moves have left over, at those positions above
@@ -342,16 +288,6 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
     gckpti_try_inserts(s, &best, 1);
     gckpti_accept(s);
     return !s->p->failed;
-}
-
-/* Whether the search has counted as much as it may; then it ends, wherever it is. */
-GCKPTI_FN int gckpti_spent(gckpti_search *s)
-{
-    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
-    int spent = s->items > most || s->looked > 4 * most ||
-                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->cut = s->cut || spent;
-    return spent;
 }
 
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */

@@ -2,22 +2,8 @@
 #include "base/base.h"
 #include "graph/graph.h"
 
-/* ---- the chain programme ----
- * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
- * to keeping nothing: each of its units has a level, which says behind how many of its runs its
- * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
- * 1: they are held when they have run again; .. Options are looked for once for all stages that are
- * the same: among those that differ in one level from an option that no other beats.
- *
- * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
- * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
- * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
- * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
- * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
- * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
- * evaluated like all others. */
-GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2,
-                                                                       255 }; /* are tried */
+/* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
+GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
@@ -25,7 +11,7 @@ GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
-    int count, last = -1, ranks = 0;
+    int count, last = -1, backwards = 0;
     gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
     if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
         return 0;
@@ -44,8 +30,8 @@ GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
         s->enters[u] += s->enters[u - 1];
     for (int u = p->units; u-- > p->prologue;) {
         last = p->unit[u].rank > last ? p->unit[u].rank : last;
-        ranks += p->unit[u].rank >= 0;
-        s->enters[u] = last + 1 == ranks ? s->enters[u] : INT64_MAX;
+        backwards += p->unit[u].rank >= 0;
+        s->enters[u] = last + 1 == backwards ? s->enters[u] : INT64_MAX;
     }
     return 1;
 }
@@ -95,7 +81,7 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
         gckpti_stage *q = &c->stage[k];
         q->end = k + 1 < c->n ? c->stage[k + 1].first : p->units;
         q->back = back;
-        while (back < p->body_ranks && p->backward[back] >= q->first)
+        while (back < p->body_backwards && p->backward[back] >= q->first)
             back++;
         q->back_end = back;
         q->waits = s->gradient_between[q->back] - s->gradient_between[0];

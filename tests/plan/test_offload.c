@@ -693,7 +693,7 @@ static uint64_t oracle(const gckpti_planner *p, int64_t memory, int64_t slow)
         int live = v.state & all, stored = v.state >> n & all, rank = v.state >> (2 * n);
         if (v.cost > best[v.state])
             continue;
-        if (rank == p->ranks)
+        if (rank == p->backwards)
             return v.cost;
         int64_t held = 0, kept = 0;
         for (int u = 0; u < n; u++) {

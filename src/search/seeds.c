@@ -2,31 +2,26 @@
 #include "base/base.h"
 #include "graph/graph.h"
 
-/* ---- offers and seeds ---- */
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
- * (number by number: as bytes the order would depend on the machine). */
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
-    int x = 0;
-    (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
-    return a->arena != b->arena     ? a->arena < b->arena
-           : a->extra != b->extra   ? a->extra < b->extra
-           : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
-}
+/* ---- seeds: schedules that know no limit, made once (search/search) ---- */
+enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 
-/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+GCKPTI_FN void gckpti_seed(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
-    gckpti_settle(s);
-    int better = slot->length == 0 || t->extra < slot->extra ||
-                 (t->extra == slot->extra && t->peak < slot->peak);
-    if (t->peak <= slot->limit && better && !s->p->failed)
-        gckpti_slot_store(s, slot, t);
+    int dominated = 0;
+    if (!gckpti_take_made(s))
+        return;
+    for (int i = 0; i < s->seeds; i++) {
+        const gckpti_slot *q = &s->seed[i];
+        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+            return;
+        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
+    }
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
+    if (!slot)
+        return;
+    gckpti_slot_store(s, slot, &s->now);
+    slot->dominated = dominated;
 }
 
 /* Orders seeds: by live bytes, then work. */
@@ -92,29 +87,4 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     }
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
     gckpti_sink_seeds(s);
-}
-
-/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
- * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
- * savings, anew after each success. */
-GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
-{
-    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
-        uint64_t before = slot->extra;
-        if (!gckpti_slot_load(s, slot))
-            return;
-        gckpti_find_repeats(s, INT64_MAX);
-        if (i >= s->moves || s->p->failed)
-            return;
-        s->barred = s->move[i].unit;
-        gckpti_try_without(s, &i, 1);
-        gckpti_accept(s);
-        int fits = gckpti_squeeze(s, slot->limit, exact);
-        s->barred = -1;
-        if (!fits)
-            continue;
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-        i = slot->extra < before ? -1 : i;
-    }
 }

@@ -1,0 +1,48 @@
+#include "base/own.h"
+
+/* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
+static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
+{
+    unsigned char piece[64];
+    for (size_t n; size > 0; a += n, b += n, size -= n) {
+        n = size < sizeof piece ? size : sizeof piece;
+        memcpy(piece, a, n);
+        memcpy(a, b, n);
+        memcpy(b, piece, n);
+    }
+}
+
+GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+                           const void *context)
+{
+    unsigned char *v = (unsigned char *)items;
+    for (size_t built = n / 2, end = n; end > 1;) {
+        size_t at = 0;
+        if (built > 0)
+            at = --built; /* still making the heap */
+        else
+            gckpti_swap(v, v + --end * size, size);
+        for (size_t child; end > 1 && (child = 2 * at + 1) < end; at = child) {
+            if (child + 1 < end && before(v + child * size, v + (child + 1) * size, context))
+                child++;
+            if (!before(v + at * size, v + child * size, context))
+                break;
+            gckpti_swap(v + at * size, v + child * size, size);
+        }
+    }
+}
+
+GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+{
+    for (size_t width = 1; width < n; width *= 2)
+        for (size_t low = 0; low + width < n; low += 2 * width) {
+            size_t middle = low + width, high = middle + width < n ? middle + width : n;
+            if (v[middle - 1].key <= v[middle].key)
+                continue;
+            memcpy(spare, v + low, width * sizeof *v);
+            for (size_t i = 0, j = middle, k = low; i < width; k++)
+                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
+        }
+}
+
+GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
