@@ -289,6 +289,8 @@ $(AT)/rooms.a: $(ROOMS) $(KERNELS)
 $(KERNELS): $(AT)/src/kernels/%.o: src/kernels/all.c $(AT)/options
 	@mkdir -p $(@D)
 	$(ROOM) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
+# These compute.
+$(KERNELS) $(filter $(addprefix $(AT)/src/,num/% ops/% cpu/%),$(ROOMS)): LEVEL = -O2
 $(ROOMS): $(AT)/src/%.o: src/%.c $(AT)/options
 	@mkdir -p $(@D)
 	@$(if $(wildcard $(AT)/rooms.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: some 50 s'))

@@ -410,6 +410,8 @@ run_check()
     no-heap)
         ${CC:-cc} -std=c99 -O1 -I. tests/compile/no_heap.c -o $B/$1 && $B/$1 &&
             { ! have nm || ! nm $B/$1 | grep -E ' U (malloc|realloc|calloc|free|fopen|fwrite)(@|$)'; } ;;
+    firmware)               # what make test does, and a device whose functions stand open: which are linked?
+        plain_object && LINKED="$plain -DGRADCKPT_IMPLEMENTED -I. $object" WHOLE=1 sh tests/firmware/test_firmware.sh ;;
     firmware-wide)          # make test does some of it
         WIDE=1 sh tests/firmware/test_firmware.sh ;;
     firmware-clang)
@@ -652,7 +654,7 @@ hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGC
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
-fast-math-refused power no-heap nccl macros house"
+fast-math-refused power firmware no-heap nccl macros house"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu

@@ -73,7 +73,7 @@ if [ -n "$WIDE" ]; then
     done
     device "$c" "$work/device_fast" -DFAST
 fi
-device "$c" "$work/device"
+[ -z "$WIDE$WHOLE" ] || device "$c" "$work/device"
 device "$cxx" "$work/device_small" -DGCKPT_NO_TEXT -DGCKPT_STATIC
 device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
 
@@ -97,7 +97,7 @@ check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 
 
 # What is in the device compiled as C with nothing static: no planner, no graph, no files, only the rows of the plan's ops; no
 # writable constant.
-if [ "$sections" != -Os ] && command -v nm > /dev/null; then
+if [ -n "$WIDE$WHOLE" ] && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "no planner, graph or files in it" planless "$work/device"
     sed -n 's/.* gckpti_op_//p' "$work/symbols" | sort > "$work/rows"
     printf '%s\n' add attention dropout embed linear linear_cross_entropy mul rmsnorm slice sum_loss > "$work/want_rows"
