@@ -291,13 +291,13 @@
  * 9. Planning
  *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
  *    be good enough, or else others are, for byte limits a few percent apart that no budget changes
- *    (section optimal says how). Beside every plan and point stands what is proven: no schedule in
+ *    (search/search says how). Beside every plan and point stands what is proven: no schedule in
  *    its bytes has less work than gckpt_plan_proven_work, none fits in fewer than
  *    gckpt_plan_proven_bytes. That is said of every schedule of the request, whoever finds it:
  *    forwards in any order and number, any value let go and computed again at any time, as long as
  *    backwards run in an order of this library and values stay whole; graph, micro-batch, update
  *    rule, precision, pins and alignment are given. The proof is a minimal cut at one backward
- *    (section bound). On transformers it leaves no gap above about a fifth of store-all's bytes
+ *    (search/cuts). On transformers it leaves no gap above about a fifth of store-all's bytes
  *    (MLP a quarter, U-Net half). Below, it is weak: the gap is what nobody knows, not what is
  *    lost. Of plans for graphs small enough to search them through, 99.8 % are optimal.
  *    What holds always: never over the budget; more bytes never cost more work; never more work
@@ -1970,7 +1970,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
- * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
+ * the vector kernels exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
  * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
  * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
@@ -6253,7 +6253,7 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+/* The same of a convolution (ops/conv), which gathers a's rows, some at a time. */
 GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
 
 /* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
@@ -7622,7 +7622,7 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 
 /* >>ops/chains */
 /* =================================================================================================
- * ops-layers: embed, matmul, linear, norms, attention, rotary, losses
+ * layers: embed, matmul, linear, norms, attention, rotary, losses
  *
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
@@ -9305,7 +9305,7 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
 
 /* >>ops/pools */
 /* =================================================================================================
- * ops-images: convolutions, pools, norms of images; gather; recurrent layers
+ * images: convolutions, pools, norms of images; gather; recurrent layers
  *
  * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as

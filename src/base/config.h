@@ -99,7 +99,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
- * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
+ * the vector kernels exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
  * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
  * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \

@@ -1,7 +1,7 @@
 #include "ops/own.h"
 
 /* =================================================================================================
- * ops-layers: embed, matmul, linear, norms, attention, rotary, losses
+ * layers: embed, matmul, linear, norms, attention, rotary, losses
  *
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.

@@ -272,7 +272,7 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a convolution (section ops-images), which gathers a's rows, some at a time. */
+/* The same of a convolution (ops/conv), which gathers a's rows, some at a time. */
 GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
 
 /* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of

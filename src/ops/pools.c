@@ -2,7 +2,7 @@
 #include "graph/graph.h"
 
 /* =================================================================================================
- * ops-images: convolutions, pools, norms of images; gather; recurrent layers
+ * images: convolutions, pools, norms of images; gather; recurrent layers
  *
  * Channels are the last axis. A convolution is the product of a matrix that is never made, whose
  * rows are what the window meets at one place, with w (kernel rows, kernel columns, channels) as

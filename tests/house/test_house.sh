@@ -71,6 +71,10 @@ known() # known PAGE: it has a row for each floor, and no name or file that is n
     grep -oE '([a-z]+/)*[a-z_]+\.(c|h|sh|cu|txt|py)\b' "$1" | sort -u | while read -r file; do
         [ -f "$file" ] || [ -f "src/$file" ] || find src tests -name "$file" | grep -q . || echo "no file $file"
     done >> "$work/unknown"
+    tr '\n' ' ' < "$1" | grep -oE '`gckpti?_[a-z0-9_]+`, ?[a-z]+/[a-z_]+\.c|`gckpti?_[a-z0-9_]+` \([a-z]+/[a-z_]+\.c' | tr -d '`,(' |
+        while read -r name file; do
+            grep -qE "^(GCKPT|static).*\\b$name\\)?\\(" "src/$file" || echo "no $name in $file"
+        done >> "$work/unknown"
     cat "$work/unknown"
     [ ! -s "$work/unknown" ]
 }
@@ -86,5 +90,6 @@ check "another USES is another drawing" redrawn
 check "floors, names and files of the page are there" known $page
 check "a floor without a row" stale 'no row for search' '/^| \[search\]/d'
 check "a name that is not there" stale 'no name gckpti_finished_step' 's/gckpti_finish_step/gckpti_finished_step/'
+check "a name in another file" stale 'no gckpti_place in plan/draft.c' 's,plan/place.c,plan/draft.c,'
 check "a file that is not there" stale 'no file plan/places.c' 's,plan/place.c,plan/places.c,'
 report house
