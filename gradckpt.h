@@ -29,7 +29,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1145
  *                 error, text, sink, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                786
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
  *     >>store     parameters and optimiser state, however they are stored                     1505
  *                 params, packed, mirror, names, notes, values, calls
@@ -45,9 +45,9 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
- *     >>search    what no schedule can do without; the least work for every budget            3089
- *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
- *                 seeds, again, ladder, choose
+ *     >>search    what no schedule can do without; the least work for every budget            3088
+ *                 cuts, bound, moves, squeeze, polish, slots, stages, options, chain, seeds,
+ *                 again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
  *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
@@ -62,9 +62,9 @@
  *                 crew, rounds, load, save
  *     >>tables    plans as files and as C constants                                            858
  *                 write, read, c
- *     >>kernels   what is done with an item, for each instruction set                         3376
- *                 vectors, products, row, piece, math, curves, rows, bf16, sums, attention,
- *                 words, online, word_attention, losses, cells
+ *     >>kernels   what is done with an item, for each instruction set                         3378
+ *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
+ *                 attention, words, online, word_attention, losses, cells, end
  *
  * == MANUAL =======================================================================================
  *
@@ -3034,7 +3034,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
  * x < a ? a : x, which is what min and max instructions do, also for NaN.
  * ============================================================================================== */
 
-/* ---- num/arithmetic.c ---- */
+/* >>num/arithmetic */
 /* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
  * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
  * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
@@ -3222,7 +3222,7 @@ GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
 
-/* ---- num/math.c ---- */
+/* >>num/math */
 /* (exp(r) - 1) / r for |r| <= ln(2)/2 */
 GCKPTI_INLINE float gckpti_exp_poly(float r)
 {
@@ -3461,7 +3461,7 @@ GCKPTI_INLINE float gckpti_cos(float x)
     return c;
 }
 
-/* ---- num/random.c ---- */
+/* >>num/random */
 /* base^n by squaring. volatile keeps the last product away from a caller's 1 - powi(...). */
 GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
 {
@@ -3503,9 +3503,9 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
 }
 
 GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
-GCKPTI_FN double gckpti_size(double x);
+GCKPTI_INLINE double gckpti_size(double x) { return x < 0 ? -x : x; }
 
-/* ---- num/halves.c ---- */
+/* >>num/halves */
 GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
 {
     uint32_t u = gckpti_bits(x);
@@ -3573,7 +3573,7 @@ GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
     out[1] = gckpti_mul(r, s);
 }
 
-/* ---- num/sums.c ---- */
+/* >>num/sums */
 /* Row reductions: 32 lanes from +0, lane i takes elements i, i+32, ...; then a tree of halves. */
 GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
 {
@@ -3728,7 +3728,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
     return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
 }
 
-/* ---- num/chains.c ---- */
+/* >>num/chains */
 /* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
 GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 {
@@ -3744,12 +3744,6 @@ GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
 GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n);
 
-/* >>num/arithmetic */
-/* >>num/math */
-/* >>num/random */
-GCKPTI_FN double gckpti_size(double x) { return x < 0 ? -x : x; }
-
-/* >>num/halves */
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
 
@@ -3769,8 +3763,6 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_small_link(float a, float b, float c, float
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
-/* >>num/sums */
-/* >>num/chains */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d)
 {
@@ -17415,7 +17407,6 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 
-/* >>search/search */
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
@@ -30199,6 +30190,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #endif
 #endif /* GRADCKPT_IMPLEMENTATION */
 
+/* >>kernels/begin */
 #ifdef GCKPTI_ISA
 
 /* >>kernels/vectors */
@@ -33573,4 +33565,5 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #pragma GCC diagnostic pop
 #endif
 
+/* >>kernels/end */
 #endif /* GCKPTI_ISA */

@@ -13,6 +13,11 @@ dir=$1
     sed 's/^/+ /' "$dir/ORDER"
 } | awk -v dir="$dir" '
     function wrong(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
+    # The name of a file that is no door (num/num.h) and holds what others do not (own.h).
+    function room(file,    at) {
+        split(file, at, /[\/.]/)
+        return index(file, "/") && at[2] != at[1] && at[2] !~ /^(own|config)$/ ? at[2] : ""
+    }
     function put(line) { text[++lines] = line; count[part]++ }
     # Names that macros paste are not seen.
     function look(line, file) {
@@ -31,8 +36,8 @@ dir=$1
     function place(file, condition,    line, rooms, depth, blank) {
         blank = 1 # none at the beginning, and no two
         name = ""
-        if (file ~ /\.c$/)
-            put("/* >>" substr(file, 1, length(file) - 2) " */")
+        if (room(file) != "" && !marked[part, room(file)]++)
+            put("/* >>" part "/" room(file) " */")
         while ((getline line < (dir "/" file)) > 0) {
             if (condition != "" && line ~ /^#if/) {
                 if (line != condition)
@@ -73,8 +78,8 @@ dir=$1
     {
         if (!index($2, "/"))
             part = ""
-        else if ($2 ~ /\.c$/)
-            rooms_of[part] = rooms_of[part] " " substr($2, index($2, "/") + 1, length($2) - index($2, "/") - 2)
+        else if (index(rooms_of[part] " ", " " room($2) " ") == 0)
+            rooms_of[part] = rooms_of[part] " " room($2)
         condition = ""
         for (i = 4; i <= NF && $4 != "-"; i++)
             condition = condition (i > 4 ? " " : "") $i

@@ -1,5 +1,4 @@
 #include "num/num.h"
-#include "base/base.h"
 
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d)

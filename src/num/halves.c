@@ -1,5 +1,4 @@
 #include "num/num.h"
-#include "base/base.h"
 
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */

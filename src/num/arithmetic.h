@@ -1,0 +1,189 @@
+#pragma once
+#include "base/base.h"
+
+/* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
+ * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
+ * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
+#ifndef GCKPTI_FMA
+#if defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||                                         \
+    !(defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+#define GCKPTI_FMA 0
+#elif !defined(__clang__) || defined(__NO_MATH_ERRNO__) || defined(__GLIBC__)
+#define GCKPTI_FMA 1
+#elif defined(__aarch64__) || defined(__arm__) || defined(__x86_64__)
+#define GCKPTI_FMA 2
+#else
+#define GCKPTI_FMA 0
+#endif
+#endif
+
+GCKPTI_INLINE uint32_t gckpti_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+GCKPTI_INLINE float gckpti_float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+GCKPTI_INLINE uint64_t gckpti_bits64(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+GCKPTI_INLINE double gckpti_double(uint64_t u)
+{
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define GCKPTI_INFINITY gckpti_float(0x7f800000u)
+#define GCKPTI_NAN      gckpti_float(0x7fc00000u)
+
+/* a*b + c, rounded once. The emulation: the product is exact in double, the sum s is off by at most
+ * half an ulp of double, and rounding s to float goes wrong only when s looks like a tie (its low
+ * 29 bits) or is subnormal as a float. Then the error e of s (Knuth's TwoSum) decides: an inexact s
+ * with an even last bit moves one step towards the exact sum ("round to odd": Boldo and Melquiond
+ * 2008), after which the second rounding is right. */
+GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
+{
+#if GCKPTI_FMA == 3
+    return fmaf(a, b, c);
+#elif GCKPTI_FMA == 1
+    return __builtin_fmaf(a, b, c);
+#elif GCKPTI_FMA == 2 && defined(__aarch64__)
+    __asm__("fmadd %s0, %s1, %s2, %s0" : "+w"(c) : "w"(a), "w"(b));
+    return c;
+#elif GCKPTI_FMA == 2 && defined(__arm__)
+    __asm__("vfma.f32 %0, %1, %2" : "+t"(c) : "t"(a), "t"(b));
+    return c;
+#elif GCKPTI_FMA == 2
+    __asm__("vfmadd231ss %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+#else
+    double p = (double)a * (double)b, s = p + (double)c;
+    uint64_t u = gckpti_bits64(s);
+    if ((u & 0x1fffffffu) == 0x10000000u || (u << 1) < UINT64_C(0x7020000000000000)) {
+        double t = s - p, e = (p - (s - t)) + ((double)c - t);
+        if ((e < 0 || e > 0) && !(u & 1))
+            s = gckpti_double((e > 0) == (s > 0) ? u + 1 : u - 1);
+    }
+    return (float)s;
+#endif
+}
+
+/* condition ? a : b by a mask: both sides are computed, so that a loop over it vectorises. */
+GCKPTI_INLINE float gckpti_select(int condition, float a, float b)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return gckpti_float((gckpti_bits(a) & mask) | (gckpti_bits(b) & ~mask));
+}
+
+/* a*b, out of reach of contraction; a result of -0 becomes +0. */
+GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
+
+/* Square root of m in binary digits, rounded to nearest; m's top two bits make its first digit. */
+GCKPTI_INLINE uint64_t gckpti_root(uint64_t m, int digits)
+{
+    uint64_t root = 0, rest = 0;
+    for (int i = 0; i < digits; i++) {
+        rest = rest << 2 | m >> 62;
+        m <<= 2;
+        root <<= 1;
+        if (rest > root << 1) {
+            rest -= root << 1 | 1;
+            root |= 1;
+        }
+    }
+    return root + (rest > root); /* a square root is never a tie */
+}
+
+/* Correctly rounded square root. */
+GCKPTI_INLINE float gckpti_sqrt(float x)
+{
+#if GCKPTI_SQRT == 3
+    return sqrtf(x);
+#elif GCKPTI_SQRT == 1
+    return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
+#elif GCKPTI_SQRT == 2
+    return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
+#elif GCKPTI_SQRT == 4 && defined(__riscv)
+    __asm__("fsqrt.s %0, %1" : "=f"(x) : "f"(x));
+    return x;
+#elif GCKPTI_SQRT == 4
+    __asm__("vsqrt.f32 %0, %1" : "=t"(x) : "t"(x));
+    return x;
+#else
+    if (!(x > 0.0f) || x >= GCKPTI_INFINITY)
+        return x < 0.0f ? GCKPTI_NAN : x;
+    uint32_t tiny = gckpti_bits(x) < 0x00800000u; /* subnormals are scaled by 2^24 */
+    uint32_t u = gckpti_bits(tiny ? x * 16777216.0f : x);
+    uint32_t e = (u >> 23) + 129u - 24u * tiny; /* exponent + 256 */
+    uint64_t m = (uint64_t)((u & 0x007fffffu) | 0x00800000u) << (39u + (e & 1));
+    return gckpti_float(((e / 2 - 2u) << 23) + (uint32_t)gckpti_root(m, 24));
+#endif
+}
+
+/* The same in double. */
+GCKPTI_INLINE double gckpti_sqrt_double(double x)
+{
+#if GCKPTI_SQRT == 3
+    return sqrt(x);
+#elif GCKPTI_SQRT == 1
+    return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
+#elif GCKPTI_SQRT == 2
+    return vget_lane_f64(vsqrt_f64(vdup_n_f64(x)), 0);
+#else
+    uint64_t u = gckpti_bits64(x);
+    if (!(x > 0.0) || u >= UINT64_C(0x7ff0000000000000))
+        return x < 0.0 ? gckpti_double(UINT64_C(0x7ff8000000000000)) : x;
+    uint32_t tiny = u < UINT64_C(0x0010000000000000);
+    u = gckpti_bits64(tiny ? x * 18014398509481984.0 : x); /* 2^54 */
+    uint32_t e = (uint32_t)(u >> 52) + 1025u - 54u * tiny; /* exponent + 2048 */
+    uint64_t m = (u & UINT64_C(0x000fffffffffffff)) | UINT64_C(0x0010000000000000);
+    return gckpti_double(((uint64_t)(e / 2 - 2u) << 52) + gckpti_root(m << (10u + (e & 1)), 53));
+#endif
+}
+
+GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
+
+/* Shared with the vector kernels. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
+#define GCKPTI_LOG2E   1.44269504f
+#define GCKPTI_LN2_HI  0.693147182f
+#define GCKPTI_LN2_LO  (-1.90465432e-9f)
+#define GCKPTI_ROUND   12582912.0f
+#define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
+#define GCKPTI_EXP_MAX 89.0f     /* inf above */
+
+/* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
+GCKPTI_TABLE float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
+                                       0.00138194906f };
+
+/* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
+GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
+                                        0.0214866754f,   -0.00794600882f, 0.00230121962f,
+                                        -0.000358392805f };
+
+#define GCKPTI_TANH_SPLIT 1.0f
+#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
+
+/* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
+GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
+                                       -0.0268533472f, 0.0051871622f, -0.00079978531f,
+                                       7.80690316e-05f };
+
+/* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
+GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
+                                        -0.0240097791f, 0.00375733338f, -0.000350555201f,
+                                        1.39585973e-05f };
+
+#define GCKPTI_ERF_SPLIT 1.0f
+#define GCKPTI_ERF_MAX   4.0f

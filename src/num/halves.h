@@ -1,0 +1,69 @@
+#pragma once
+#include "num/random.h"
+
+GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
+{
+    uint32_t u = gckpti_bits(x);
+    return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
+}
+
+/* d = a*b + c, a link of a bf16 plan's chains (manual, 5l), of nothing subnormal, when it is not
+ * above 2^-126 in size. There fma rounds to fewer than 24 bits: whether its 2^-126 was less, and
+ * becomes a zero like what is below, the same sum at 2^64 times the scale tells. */
+GCKPTI_DEVICE GCKPTI_FN float gckpti_small_link(float a, float b, float c, float d);
+
+GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
+{
+    const float d = gckpti_fma(a, b, c);
+    return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_small_link(a, b, c, d);
+}
+
+/* `more` is added to the half that is cut off: 0x7fff + the last bit kept, or 16 random bits. */
+GCKPTI_INLINE uint16_t gckpti_halve(uint32_t u, uint32_t more)
+{
+    if (!(u & 0x7f800000u))
+        return (uint16_t)(u >> 16 & 0x8000u);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + more) >> 16);
+}
+
+GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
+{
+    uint32_t u = gckpti_bits(x);
+    return gckpti_halve(u, 0x7fffu + (u >> 16 & 1));
+}
+
+GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
+
+GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
+{
+    uint32_t u = gckpti_bits(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return 0x7e00u;
+    if (u < 0x38800000u) /* below 2^-14: counted in units of 2^-24, by adding 2^23 of them */
+        return (uint16_t)(sign |
+                          (gckpti_bits(gckpti_float(u) * 16777216.0f + 8388608.0f) & 0x7ffu));
+    return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
+}
+
+/* Without branches, for vectors: 2^112 is the quotient of the units, infinity and NaN follow. */
+GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
+    uint32_t u = gckpti_bits(gckpti_float(rest) * 5192296858534827628530496329220096.0f);
+    u |= sign | (rest >= 0x0f800000u ? 0x7f800000u : 0u);
+    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u);
+}
+
+/* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77:
+ * r = sqrt(-2 log((top 24 bits of a + 1) / 2^24)); mul(r, cos), mul(r, sin) of mul(2 pi, u(b)). */
+GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
+{
+    float s, c, u = (float)(int32_t)((a >> 8) + 1) * 5.9604644775390625e-8f; /* (0,1] */
+    float r = gckpti_sqrt(-2.0f * gckpti_log(u));
+    gckpti_sincos(gckpti_mul(6.28318531f, gckpti_uniform(b)), &s, &c);
+    out[0] = gckpti_mul(r, c);
+    out[1] = gckpti_mul(r, s);
+}

@@ -1,2 +1,0 @@
-#include "num/num.h"
-#include "base/base.h"

@@ -1,0 +1,156 @@
+#pragma once
+#include "num/halves.h"
+
+/* Row reductions: 32 lanes from +0, lane i takes elements i, i+32, ...; then a tree of halves. */
+GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
+{
+    for (int half = 16; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
+GCKPTI_INLINE float gckpti_sum(const float *x, int64_t n)
+{
+    float lane[32] = { 0.0f };
+    int64_t k = 0;
+    for (; k + 32 <= n; k += 32)
+        for (int i = 0; i < 32; i++)
+            lane[i] += x[k + i];
+    for (int i = 0; k + i < n; i++)
+        lane[i] += x[k + i];
+    return gckpti_lanes_sum(lane);
+}
+
+GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
+{
+    float lane[32] = { 0.0f };
+    int64_t k = 0;
+    for (; k + 32 <= n; k += 32)
+        for (int i = 0; i < 32; i++)
+            lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
+    for (int i = 0; k + i < n; i++)
+        lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
+    return gckpti_lanes_sum(lane);
+}
+
+/* Greatest element, -inf when n is 0. A NaN is passed over (what reads the row next meets it). */
+GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
+{
+    float lane[32];
+    int64_t k = 0;
+    for (int i = 0; i < 32; i++)
+        lane[i] = -GCKPTI_INFINITY;
+    for (; k + 32 <= n; k += 32)
+        for (int i = 0; i < 32; i++)
+            lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
+    for (int i = 0; k + i < n; i++)
+        lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
+    for (int half = 16; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+    return lane[0];
+}
+
+/* What a softmax subtracts from scores whose greatest is `top`; where all are -inf, nothing, and in
+ * the end their sum 0 is taken as 1, so that all probabilities are 0 (manual, 5h). */
+GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
+
+GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
+{
+    if (*sum == 0.0f)
+        *max = 0.0f, *sum = 1.0f;
+}
+
+/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
+ * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
+ * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
+ * factor (first: 0). */
+GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
+                                  float *sum)
+{
+    float top = gckpti_max(x, n), factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    float shift = gckpti_shift(top), lane[32] = { 0.0f };
+    for (int64_t j = 0; j < n; j++) {
+        float e = gckpti_exp(x[j] - shift);
+        lane[j & 31] += e;
+        if (p)
+            p[j] = e;
+    }
+    float added = gckpti_lanes_sum(lane);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+    return factor;
+}
+
+/* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
+#define GCKPTI_FNV_START UINT64_C(0xcbf29ce484222325)
+
+GCKPTI_INLINE uint64_t gckpti_fnv(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)bytes;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* The lowest `bits` of a number, in bytes, lowest first. */
+GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
+{
+    for (int i = 0; i < bits; i += 8)
+        hash = (hash ^ (value >> i & 0xffu)) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* Most numbers are a byte; the seven zeros behind it are multiplications only. */
+GCKPTI_INLINE uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
+{
+    return value < 256 ? (hash ^ value) * UINT64_C(0x1efac7090aef4a21)
+                       : gckpti_fnv_bits(hash, value, 64);
+}
+
+GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        hash = gckpti_fnv_bits(hash, x[k] != x[k] ? 0x7fc00000u : gckpti_bits(x[k]), 32);
+    return hash;
+}
+
+/* 0 when this build keeps the contract; 1 subnormals are flushed to zero (-ffast-math at link
+ * time), 2 fma is wrong, 3 sums are re-associated, 4 another result differs. volatile: the machine
+ * is asked, not the compiler. */
+GCKPTI_INLINE int gckpti_self_test(void)
+{
+    static const float fma_case[3][3] = { { 0.9474001f, 4.639901e-7f, -0.24325085f },
+                                          { -1.9369631e13f, 2.1513551e-7f, -1.7354427e-24f },
+                                          { -4.1369128e-25f, 1.69365241e-21f, 9.18382988e-41f } };
+    static const uint32_t fma_result[3] = { 0xbe7916a3u, 0xca7e56dfu, 0x00010001u };
+    volatile float small = 1e-30f, tiny = 1e-10f, big = 33554432.0f, one = 1.0f;
+    volatile float product = small * tiny;
+    if (gckpti_bits(product) != 0x000116c2u)
+        return 1;
+    for (int i = 0; i < 3; i++) {
+        volatile float a = fma_case[i][0], b = fma_case[i][1], c = fma_case[i][2];
+        if (gckpti_bits(gckpti_fma(a, b, c)) != fma_result[i])
+            return 2;
+    }
+    float sum = big, step = one;
+    if ((step + sum) - sum != 0.0f || (step - sum) + sum != 0.0f)
+        return 3;
+    uint64_t hash = GCKPTI_FNV_START;
+    if (GCKPTI_LEAN) /* nothing is called that the plan does not need */
+        return 0;
+    for (int i = 0; i < 64; i++) {
+        volatile float input = (float)(i - 32) * 0.40625f;
+        float x = input, a = x * x + 0.015625f; /* exact */
+        float y[8] = { gckpti_exp(8.0f * x), gckpti_log(a),         gckpti_tanh(0.25f * x),
+                       gckpti_erf(0.5f * x), gckpti_sin(97.0f * x), gckpti_cos(a * a * a),
+                       gckpti_pow(a, x),     gckpti_rsqrt(a) };
+        hash = gckpti_hash_floats(hash, y, 8);
+    }
+    return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
+}
