@@ -6062,27 +6062,16 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
-/* ---- ops/curves.c ---- */
-/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
+/* ---- ops/curves.c: formulas stand there ---- */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
- *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
- *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
- * Hendrycks & Gimpel 2016. */
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
- *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
- * where e is 1 or 2, x x x where it is 3. */
 GCKPTI_INLINE float gckpti_power(float x, float e)
 {
     if (e == 1.0f)
@@ -6092,8 +6081,6 @@ GCKPTI_INLINE float gckpti_power(float x, float e)
     return e == 3.0f ? x * x * x : gckpti_pow(x, e);
 }
 
-/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
- * bf16 plans y is rounded, and may lie between low and high where x does not.) */
 typedef struct {
     float low, high;
 } gckpti_clamp;
@@ -6160,8 +6147,6 @@ GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
     return -g;
 }
 
-/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
- * a < b; g where they do not compare.  minimum: the same with < for >. */
 GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
@@ -6191,8 +6176,6 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
 GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
                                  int64_t blocks, int64_t n, int accumulate);
 
-/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere */
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
@@ -6661,10 +6644,8 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #endif
 
 /* ---- ops/curves.c ---- */
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
 
 /* ---- ops/broadcast.c ---- */
@@ -6771,6 +6752,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     }                                                                                              \
     GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
+/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_FN void gckpti_relu_forward(const gckpt_call *call)
 {
     gckpti_unary_forward(call, gckpti_relu);
@@ -6784,6 +6766,11 @@ GCKPTI_FN void gckpti_relu_backward(const gckpt_call *call)
 }
 GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
 
+/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
+ * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
+ * Hendrycks & Gimpel 2016. */
 GCKPTI_INLINE float gckpti_gelu(float x)
 {
     float h = 0.5f * x, t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
@@ -6811,6 +6798,8 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
 }
 GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
 
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+ *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu_slope(float x)
 {
@@ -6819,8 +6808,10 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
 }
 GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
 
+/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
 
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
 /* exp: slope y */
@@ -6833,6 +6824,7 @@ GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
 GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
+/* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
 
@@ -6842,6 +6834,8 @@ GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
+ * where e is 1 or 2, x x x where it is 3. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
@@ -6873,6 +6867,8 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
     return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
 }
 
+/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
+ * bf16 plans y is rounded, and may lie between low and high where x does not.) */
 static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 {
     const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
@@ -7232,6 +7228,8 @@ GCKPTI_FN void gckpti_div_backward(const gckpt_call *call)
 GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
 
+/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+ * a < b; g where they do not compare.  minimum: the same with < for >. */
 GCKPTI_FN void gckpti_maximum_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
@@ -7356,6 +7354,8 @@ GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64
 }
 
 /* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;

@@ -34,6 +34,8 @@ GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64
 }
 
 /* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;

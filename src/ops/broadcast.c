@@ -171,6 +171,8 @@ GCKPTI_FN void gckpti_div_backward(const gckpt_call *call)
 GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
 
+/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+ * a < b; g where they do not compare.  minimum: the same with < for >. */
 GCKPTI_FN void gckpti_maximum_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)

@@ -89,27 +89,16 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
-/* ---- ops/curves.c ---- */
-/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
+/* ---- ops/curves.c: formulas stand there ---- */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
- *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
- *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
- * Hendrycks & Gimpel 2016. */
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
- *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
- * where e is 1 or 2, x x x where it is 3. */
 GCKPTI_INLINE float gckpti_power(float x, float e)
 {
     if (e == 1.0f)
@@ -119,8 +108,6 @@ GCKPTI_INLINE float gckpti_power(float x, float e)
     return e == 3.0f ? x * x * x : gckpti_pow(x, e);
 }
 
-/* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
- * bf16 plans y is rounded, and may lie between low and high where x does not.) */
 typedef struct {
     float low, high;
 } gckpti_clamp;
@@ -187,8 +174,6 @@ GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
     return -g;
 }
 
-/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
- * a < b; g where they do not compare.  minimum: the same with < for >. */
 GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
@@ -218,8 +203,6 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
 GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
                                  int64_t blocks, int64_t n, int accumulate);
 
-/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere */
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;

@@ -36,10 +36,8 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #endif
 
 /* ---- ops/curves.c ---- */
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
 
 /* ---- ops/broadcast.c ---- */
