@@ -124,6 +124,8 @@ test:
 	    build/gradckpt.o $(LOGS) || true
 	@sh tests/run.sh sum $(LOGS)
 
+programs: $(TESTS) $(EXAMPLES)
+
 check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
 
@@ -438,4 +440,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean

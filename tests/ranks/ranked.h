@@ -2,7 +2,7 @@
  * they get, and whether it is what one process with as many leaves gets. Include after gradckpt.h. */
 #ifndef TESTS_RANKED_H
 #define TESTS_RANKED_H
-#include "ranks.h"
+#include "rank_threads.h"
 #include "rig.h"
 #if RANKS_THREADS
 #include <math.h>

@@ -1,6 +1,6 @@
 /* test_ranks.c - threads as ranks: whatever the number of ranks, shards, plan, micro-batches and feeding, the
  * weights, losses, counts and norms are those of one process with as many leaves, in the bytes that were
- * planned; and the engine that this runs on (ranks.h).
+ * planned; and the engine that this runs on (rank_threads.h).
  *
  *     build/test_ranks [wide]    all settings of the matrix, not some */
 #include "gradckpt.h"

@@ -4,7 +4,7 @@
  *     build/test_ranks_random [first seed] [graphs] */
 #include "gradckpt.h"
 #include "net.h"
-#include "ranks.h"
+#include "rank_threads.h"
 #if RANKS_THREADS
 
 enum { STEPS = 2, PICKS = 3 };

@@ -94,7 +94,7 @@ static void watch(void)
     here.readdir = test_readdir;
     gckpti_here = here;
 }
-#include "ranks.h"
+#include "rank_threads.h"
 #include "rig.h"
 
 static heap mem;

@@ -3,7 +3,7 @@
  * sends, on threads as ranks. */
 #include "store/store.h"
 #include "examples/simulate.h"
-#include "ranks.h"
+#include "rank_threads.h"
 #include "rig.h"
 #include <math.h>
 

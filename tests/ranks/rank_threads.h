@@ -1,4 +1,4 @@
-/* ranks.h - threads of this process as ranks: an engine (gckpt_ranks) that is strict about its contract
+/* rank_threads.h - threads of this process as ranks: an engine (gckpt_ranks) that is strict about its contract
  * and can fail. Include after gradckpt.h, where RANKS_THREADS says that there are pthreads.
  *
  *     ranks_world w;  ranks_open(&w, 4);
