@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "gradckpt.h"
+#include "ops/ops.h"
 
 #include "check.h"
 #include "rig.h"
