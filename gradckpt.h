@@ -45,9 +45,9 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
- *     >>search    what no schedule can do without; the least work for every budget            3088
- *                 cuts, bound, moves, squeeze, polish, slots, stages, options, chain, seeds,
- *                 again, ladder, choose
+ *     >>search    what no schedule can do without; the least work for every budget            3089
+ *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
+ *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
  *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
@@ -17407,6 +17407,7 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 
+/* >>search/search */
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *

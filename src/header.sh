@@ -16,7 +16,7 @@ dir=$1
     # The name of a file that is no door (num/num.h) and holds what others do not (own.h).
     function room(file,    at) {
         split(file, at, /[\/.]/)
-        return index(file, "/") && at[2] != at[1] && at[2] !~ /^(own|config)$/ ? at[2] : ""
+        return index(file, "/") && at[2] "." at[3] != at[1] ".h" && at[2] !~ /^(own|config)$/ ? at[2] : ""
     }
     function put(line) { text[++lines] = line; count[part]++ }
     # Names that macros paste are not seen.
