@@ -304,16 +304,18 @@ $(EXAMPLES): build/%: build/o/%.o build/gradckpt.o
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS)
 
 $(TESTS:build/%=build/o/%.o): build/o/%.o: %.c build/api/gradckpt.h $(AT)/options | build/o
-	$(if $(filter build/$*,$(INSIDE)),$(subst -O2,$(LOOKING),$(COMPILE)) -Isrc,$(LINKED)) -Ibuild/api -Itests \
+	$(subst -O2,$(QUICK),$(if $(filter build/$*,$(INSIDE)),$(COMPILE) -Isrc,$(LINKED))) -Ibuild/api -Itests \
 	    $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 $(TESTS): build/%: build/o/%.o build/plan_check.o
 	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
 $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 $(INSIDE): $(AT)/rooms.a
-# Those that look inside compute little themselves, but for these.
-LOOKING = -O0
-build/o/test_bf16.o build/o/test_contract.o build/o/test_kernels.o build/o/test_numerics.o: LOOKING = -O1
+# Most tests compute little themselves.
+QUICK = -O0
+build/o/test_bf16.o build/o/test_contract.o build/o/test_kernels.o build/o/test_numerics.o: QUICK = -O1
+build/o/test_ops.o build/o/test_accuracy.o build/o/test_user_ops.o build/o/test_convolutions.o: QUICK = -O2
+build/o/test_search.o build/o/test_random.o build/o/test_ranks%.o build/o/test_recurrent.o: QUICK = -O1
 build/test_ops: build/ref.o
 build/ref.o: tests/ops/ref.c $(AT)/options
 	$(COMPILE) $(DEPENDS) -c -o $@ $<

@@ -186,5 +186,5 @@ int main(void)
 {
     test_ways();
     test_refused();
-    return check_report("skip");
+    return check_report("test_skip");
 }
