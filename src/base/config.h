@@ -114,6 +114,11 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #else
 #define GCKPTI_X86 0
 #endif
+#ifdef __OPTIMIZE__ /* as the command line says it: pragmas of kernels/vectors change it, for gcc */
+#define GCKPTI_OPTIMISED 1
+#else
+#define GCKPTI_OPTIMISED 0
+#endif
 #if defined(GCKPTI_SQRT)
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
 #define GCKPTI_SQRT 1

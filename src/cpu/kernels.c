@@ -11,10 +11,6 @@
 #error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
 #endif
 #endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
-#endif
 #if GCKPTI_FMA
 #define GCKPTI_ISA 0
 #include GRADCKPT_FILE
@@ -28,9 +24,6 @@
 #include GRADCKPT_FILE
 #define GCKPTI_ISA 3
 #include GRADCKPT_FILE
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC pop_options
 #endif
 #endif
 
