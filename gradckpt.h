@@ -62,7 +62,7 @@
  *                 crew, rounds, load, save
  *     >>tables    plans as files and as C constants                                            858
  *                 write, read, c
- *     >>kernels   what is done with an item, for each instruction set                         3396
+ *     >>kernels   what is done with an item, for each instruction set                         3397
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
  *                 attention, words, online, word_attention, losses, cells, end
  *
@@ -404,8 +404,8 @@
  *    kernels only, the definition of the numbers. Where the compiler's target has no fma
  *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
  *    kernels (9 times with -march=native), so NO_FAST is for devices and for reading along. The
- *    implementation takes gcc 12 some 26 s at -O2, 10 s at -O0 (where kernels are compiled at -O1),
- *    on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
+ *    implementation takes gcc 12 some 26 s at -O2, 5 s at -O0 (where the hottest kernels are compiled
+ *    at -O1), on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
@@ -30202,8 +30202,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
  * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
-#if defined(__cplusplus) && !defined(__clang__)
+/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
+ * by lane. */
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -33579,7 +33580,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")
 #pragma pop_macro("INTS")
-#if defined(__cplusplus) && !defined(__clang__)
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
 

@@ -6,8 +6,9 @@
  * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
  * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
-#if defined(__cplusplus) && !defined(__clang__)
+/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
+ * by lane. */
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
