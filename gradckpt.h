@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1150
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1156
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
@@ -39,7 +39,7 @@
  *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
  *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
  *                 gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2301
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2320
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
@@ -452,6 +452,10 @@
 #define GCKPT_NO_FRONTIER
 #undef GCKPT_NO_FIT
 #define GCKPT_NO_FIT
+#endif
+#ifdef GCKPT_NO_AVX2
+#undef GCKPT_NO_AVX512
+#define GCKPT_NO_AVX512
 #endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
@@ -1995,8 +1999,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
- * the vector kernels exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * the vector kernels exist here. X86: those for AVX2 too (gcc on Windows misaligns vectors:
+ * its bug 54412). AVX512: and those. SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
  * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
@@ -2004,11 +2008,17 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #else
 #define GCKPTI_HAS_FAST 1
 #endif
-#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
+    !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
 #include <immintrin.h>
 #else
 #define GCKPTI_X86 0
+#endif
+#if GCKPTI_X86 && !defined(GCKPT_NO_AVX512)
+#define GCKPTI_AVX512 1
+#else
+#define GCKPTI_AVX512 0
 #endif
 #ifdef __OPTIMIZE__ /* as the command line says it: pragmas of kernels/vectors change it, for gcc */
 #define GCKPTI_OPTIMISED 1
@@ -10651,7 +10661,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
 /* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_X86 &&                                                                                  \
+#if GCKPTI_AVX512 &&                                                                               \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_BF16 1
 #else
@@ -10998,6 +11008,21 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
 /* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
  * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* For a text: the switch by which this build has no kernels of this kind, in brackets; or "". */
+static inline const char *gckpti_isa_left_out(gckpt_isa isa)
+{
+    (void)isa;
+#if defined(GCKPT_NO_FAST)
+    return " (GCKPT_NO_FAST)";
+#elif defined(GCKPT_NO_AVX2)
+    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
+#elif defined(GCKPT_NO_AVX512)
+    return isa == GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+#else
+    return "";
+#endif
+}
 
 /* What the files of cpu share; no other folder uses it. */
 
@@ -12645,6 +12670,8 @@ GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
 #if GCKPTI_X86
 #define GCKPTI_ISA 2
 #include GRADCKPT_FILE
+#endif
+#if GCKPTI_AVX512
 #define GCKPTI_ISA 3
 #include GRADCKPT_FILE
 #endif
@@ -12777,6 +12804,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #elif GCKPTI_X86
     if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kernels = &gckpti_kernels_avx2;
+#endif
+#if GCKPTI_AVX512
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
@@ -22403,9 +22432,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
-            "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
+            "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
-            gckpt_isa_name(wish));
+            gckpti_isa_left_out(wish), gckpt_isa_name(wish));
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
     if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
@@ -30260,6 +30289,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
+#undef GCKPTI_AVX512
 #undef GCKPTI_BF16
 #undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES

@@ -22,6 +22,8 @@
 #if GCKPTI_X86
 #define GCKPTI_ISA 2
 #include GRADCKPT_FILE
+#endif
+#if GCKPTI_AVX512
 #define GCKPTI_ISA 3
 #include GRADCKPT_FILE
 #endif
@@ -155,6 +157,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #elif GCKPTI_X86
     if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kernels = &gckpti_kernels_avx2;
+#endif
+#if GCKPTI_AVX512
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
